@@ -1,0 +1,1 @@
+"""Holdfast: a durable job queue on the database you already have."""

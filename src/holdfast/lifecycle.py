@@ -1,0 +1,461 @@
+"""A job's life: every rule about it, in one pure function.
+
+`decide(record, said)` takes a job as somebody saw it and what was said about it, and gives the `Change` that
+follows, or raises IllegalMove. A store never judges: it applies a change *if its guard still holds* and
+otherwise refuses it. The holder's words are guarded by the hold; everybody else's by the row's version, because
+a state can look the same twice. Upkeep's word about a lapsed lease repeats the lapse in the guard: a renewal
+does not raise the version.
+
+What was said by                 may be
+- the holder                     Succeeded, Failed, Snoozed, Skipped, Died, HandedBack, Stopped
+- upkeep                         LeaseEnded, Expired            (promote and prune are set-wise moves of the store)
+- anybody else                   Cancelled, Retried, HurriedUp, Deleted
+
+Counters: `attempt` is raised by the claim alone. `failures` counts failures since the last retry of the dead
+letter and is what max_attempts limits. `losses` counts workers that died under this job alone; any attempt that
+ends by the handler's own word sets it back.
+
+A job ended from outside while its handler still runs keeps its hold (slot, unique key, lease) until the holder
+says Stopped or the lease ends: only then may another job take the key.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from .errors import IllegalMove
+from .job import FINAL, WAITING, Fault, Record, State, faults_of, faults_text
+from .retry import HIDDEN_FOR, Backoff, Retention
+
+ERRORS_KEPT = 20
+LOSSES_ALLOWED = 3
+
+MOVES: Final[dict[State, frozenset[State]]] = {
+    State.BLOCKED: frozenset({State.READY, State.SCHEDULED, State.CANCELLED}),
+    State.SCHEDULED: frozenset({State.READY, State.CANCELLED}),
+    State.READY: frozenset({State.RUNNING, State.CANCELLED}),
+    State.RUNNING: frozenset(
+        {State.SUCCEEDED, State.SKIPPED, State.DEAD, State.CANCELLED, State.SCHEDULED, State.READY}
+    ),
+    State.SUCCEEDED: frozenset(),
+    State.SKIPPED: frozenset(),
+    State.DEAD: frozenset({State.READY}),
+    State.CANCELLED: frozenset(),
+}
+
+
+# ---- what can be said ------------------------------------------------------------------------------
+class Succeeded(msgspec.Struct, frozen=True):
+    """The handler returned; `result` is JSON text."""
+
+    result: str | None = None
+    started_at: int | None = None
+
+
+class Failed(msgspec.Struct, frozen=True):
+    """The attempt failed. `retryable` is the task's own judgement (retry_on); delay or at override its backoff."""
+
+    fault: Fault
+    retryable: bool = True
+    delay: int | None = None
+    at: int | None = None
+    started_at: int | None = None
+
+
+class Snoozed(msgspec.Struct, frozen=True):
+    """The handler wants to come back later, free of charge."""
+
+    delay: int | None = None
+    at: int | None = None
+    reason: str | None = None
+    started_at: int | None = None
+
+
+class Skipped(msgspec.Struct, frozen=True):
+    """There was nothing to do."""
+
+    reason: str | None = None
+    result: str | None = None
+    started_at: int | None = None
+
+
+class Died(msgspec.Struct, frozen=True):
+    """The handler says that no further attempt can help."""
+
+    reason: str
+    fault: Fault | None = None
+    started_at: int | None = None
+
+
+class HandedBack(msgspec.Struct, frozen=True):
+    """The holder gives the job back untouched or unfinished, free of charge: prefetched, or at shutdown."""
+
+    reason: str | None = None
+
+
+class Stopped(msgspec.Struct, frozen=True):
+    """The holder's code has stopped after its job was ended from outside: slot and key are free now."""
+
+
+class LeaseEnded(msgspec.Struct, frozen=True):
+    """Upkeep found the lease lapsed. `charged`: this job alone ran when its worker was lost.
+    `suspect`: it was one of several."""
+
+    fault: Fault | None = None
+    charged: bool = False
+    suspect: bool = False
+
+
+class Expired(msgspec.Struct, frozen=True):
+    """The job was not started within its `expires`."""
+
+
+class Cancelled(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class Retried(msgspec.Struct, frozen=True):
+    """A dead letter gets a fresh budget."""
+
+
+class HurriedUp(msgspec.Struct, frozen=True):
+    """A scheduled job is to run now."""
+
+
+class Deleted(msgspec.Struct, frozen=True):
+    """The job is to vanish."""
+
+
+Said = (
+    Succeeded
+    | Failed
+    | Snoozed
+    | Skipped
+    | Died
+    | HandedBack
+    | Stopped
+    | LeaseEnded
+    | Expired
+    | Cancelled
+    | Retried
+    | HurriedUp
+    | Deleted
+)
+
+
+# ---- what follows ----------------------------------------------------------------------------------
+class HoldGuard(msgspec.Struct, frozen=True):
+    """The row is running under this very hold. With `ended`, the row has been ended from outside and still
+    carries this hold."""
+
+    attempt: int
+    stamp: int
+    ended: bool = False
+
+
+class VersionGuard(msgspec.Struct, frozen=True):
+    """The row has not moved since it was read. With `lapsed`, its lease is over by the store's clock too."""
+
+    version: int
+    lapsed: bool = False
+
+
+Guard = HoldGuard | VersionGuard
+
+
+class KeyMove(StrEnum):
+    """What becomes of a unique key of scope waiting or active."""
+
+    LEAVE = "leave"
+    FREE = "free"
+    TAKE = "take"
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A decided move. A store writes these values when the guard holds, raises the version by one, and
+
+    - leaves the row as it is, but for its hold and key, which are given up, when `state` is None;
+    - leaves errors and started_at as they are when they are None here; writes result and reason always;
+    - sets run_at (and rank) to `at`, or to now + `delay`; leaves both as they are when neither is given; a job whose
+      time has come by then is ready, not scheduled;
+    - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
+    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled;
+    - frees, takes or leaves the unique key; a key that cannot be taken refuses this change alone.
+    """
+
+    id: str
+    guard: Guard
+    state: State | None
+    failures: int = 0
+    losses: int = 0
+    suspect: bool = False
+    delay: int | None = None
+    at: int | None = None
+    result: str | None = None
+    reason: str | None = None
+    errors: str | None = None
+    keep: int | None = None  # microseconds that an ended job stays; None: for ever
+    keep_last: int | None = None
+    hidden: bool = False
+    started_at: int | None = None
+    keeps_hold: bool = False
+    key: KeyMove = KeyMove.LEAVE
+
+
+def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
+    """The change that follows from what was said about a job. `draw` in 0…1 places the backoff's jitter."""
+    match said:
+        case Succeeded():
+            return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
+        case Failed():
+            return _failed(record, said, draw)
+        case Snoozed():
+            return _again(record, said.delay, said.at, said.reason, said.started_at)
+        case Skipped():
+            return _ended(record, State.SKIPPED, said.result, said.reason, said.started_at)
+        case Died():
+            errors = None if said.fault is None else _with_fault(record, said.fault)
+            return _dead(record, said.reason, record.failures + 1, 0, errors, said.started_at)
+        case HandedBack():
+            return _handed_back(record, said)
+        case Stopped():
+            return _stopped(record)
+        case LeaseEnded():
+            return _lease_ended(record, said)
+        case Expired():
+            return _cancelled(record, "expired", only_waiting=True)
+        case Cancelled():
+            return _cancelled(record, said.reason)
+        case Retried():
+            return _retried(record)
+        case HurriedUp():
+            return _hurried_up(record)
+        case Deleted():
+            return _deleted(record)
+
+
+def check_move(record: Record, to: State) -> None:
+    if to not in MOVES[record.state]:
+        raise IllegalMove(f"job {record.id} is {record.state} and cannot become {to}")
+
+
+def drawing() -> str:
+    """The table of legal moves as a Mermaid drawing, for the docs."""
+    lines = ["stateDiagram-v2"]
+    lines += [f"    [*] --> {state}" for state in (State.READY, State.SCHEDULED, State.BLOCKED)]
+    for origin, targets in MOVES.items():
+        lines += [f"    {origin} --> {target}" for target in State if target in targets]
+    lines += [f"    {state} --> [*]" for state in State if state in FINAL]
+    return "\n".join(lines)
+
+
+# ---- the holder's words ----------------------------------------------------------------------------
+def _held(record: Record) -> HoldGuard:
+    if record.stamp is None:
+        raise IllegalMove(f"job {record.id} is not held by anybody")
+    return HoldGuard(record.attempt, record.stamp)
+
+
+def _ended(record: Record, state: State, result: str | None, reason: str | None, started_at: int | None) -> Change:
+    check_move(record, state)
+    kept = Retention.parse(record.retention)
+    return Change(
+        id=record.id,
+        guard=_held(record),
+        state=state,
+        failures=record.failures,
+        losses=0,
+        result=result,
+        reason=reason or None,
+        keep=HIDDEN_FOR if kept.drop else kept.age,
+        keep_last=kept.last,
+        hidden=kept.drop,
+        started_at=started_at,
+        key=KeyMove.FREE,
+    )
+
+
+def _failed(record: Record, said: Failed, draw: float) -> Change:
+    failures = record.failures + 1
+    errors = _with_fault(record, said.fault)
+    if not said.retryable:
+        return _dead(record, f"{said.fault.kind} is not retried", failures, 0, errors, said.started_at)
+    if record.max_attempts is not None and failures >= record.max_attempts:
+        reason = f"failed {failures} of {record.max_attempts} attempts"
+        return _dead(record, reason, failures, 0, errors, said.started_at)
+    delay = said.delay
+    if delay is None and said.at is None:
+        delay = Backoff.parse(record.backoff).delay(failures, draw=draw)
+    return _again(record, delay, said.at, None, said.started_at, failures=failures, errors=errors)
+
+
+def _again(
+    record: Record,
+    delay: int | None,
+    at: int | None,
+    reason: str | None,
+    started_at: int | None,
+    *,
+    failures: int | None = None,
+    errors: str | None = None,
+) -> Change:
+    check_move(record, State.SCHEDULED)
+    return Change(
+        id=record.id,
+        guard=_held(record),
+        state=State.SCHEDULED,
+        failures=record.failures if failures is None else failures,
+        losses=0,
+        delay=delay,
+        at=at,
+        reason=reason or None,
+        errors=errors,
+        started_at=started_at,
+    )
+
+
+def _dead(
+    record: Record, reason: str, failures: int, losses: int, errors: str | None, started_at: int | None
+) -> Change:
+    check_move(record, State.DEAD)
+    kept = Retention.parse(record.dead_retention)
+    return Change(
+        id=record.id,
+        guard=_held(record),
+        state=State.DEAD,
+        failures=failures,
+        losses=losses,
+        reason=reason,
+        errors=errors,
+        keep=HIDDEN_FOR if kept.drop else kept.age,
+        keep_last=kept.last,
+        hidden=kept.drop,
+        started_at=started_at,
+        key=KeyMove.FREE,
+    )
+
+
+def _handed_back(record: Record, said: HandedBack) -> Change:
+    check_move(record, State.READY)
+    return Change(
+        id=record.id,
+        guard=_held(record),
+        state=State.READY,
+        failures=record.failures,
+        losses=record.losses,
+        suspect=record.suspect,
+        reason=said.reason,
+    )
+
+
+def _stopped(record: Record) -> Change:
+    hold = _held(record)
+    return Change(record.id, HoldGuard(hold.attempt, hold.stamp, ended=True), None, key=KeyMove.FREE)
+
+
+# ---- upkeep's words --------------------------------------------------------------------------------
+def _lease_ended(record: Record, said: LeaseEnded) -> Change:
+    guard = VersionGuard(record.version, lapsed=True)
+    if record.state in FINAL:  # ended from outside, and its holder never came back
+        return Change(record.id, guard, None, key=KeyMove.FREE)
+    check_move(record, State.READY)
+    losses = record.losses + 1 if said.charged else record.losses
+    errors = None if said.fault is None else _with_fault(record, said.fault)
+    if losses >= LOSSES_ALLOWED or (said.charged and record.max_attempts == 1):
+        reason = f"poison: {losses} worker{'s' if losses > 1 else ''} died while running it"
+        dead = _dead(record, reason, record.failures, losses, errors, None)
+        return msgspec.structs.replace(dead, guard=guard)
+    return Change(
+        id=record.id,
+        guard=guard,
+        state=State.READY,
+        failures=record.failures,
+        losses=losses,
+        suspect=record.suspect or said.suspect or said.charged,
+        reason=record.reason,
+        errors=errors,
+    )
+
+
+# ---- everybody else's words ------------------------------------------------------------------------
+def _cancelled(record: Record, reason: str | None, *, only_waiting: bool = False) -> Change:
+    check_move(record, State.CANCELLED)
+    if only_waiting and record.state not in WAITING:
+        raise IllegalMove(f"job {record.id} is {record.state} and can no longer expire")
+    return _ended_from_outside(record, State.CANCELLED, reason)
+
+
+def _ended_from_outside(record: Record, state: State, reason: str | None) -> Change:
+    kept = Retention.parse(record.retention)
+    running = record.state is State.RUNNING
+    return Change(
+        id=record.id,
+        guard=VersionGuard(record.version),
+        state=state,
+        failures=record.failures,
+        losses=record.losses,
+        reason=reason or None,
+        keep=HIDDEN_FOR if kept.drop else kept.age,
+        keep_last=kept.last,
+        hidden=kept.drop,
+        keeps_hold=running,
+        key=KeyMove.LEAVE if running else KeyMove.FREE,
+    )
+
+
+def _retried(record: Record) -> Change:
+    if record.state is not State.DEAD or record.hidden:
+        raise IllegalMove(f"job {record.id} is {record.state}; only a dead letter can be retried")
+    return Change(
+        id=record.id,
+        guard=VersionGuard(record.version),
+        state=State.READY,
+        failures=0,
+        losses=0,
+        delay=0,
+        key=KeyMove.TAKE if record.unique_scope == "active" else KeyMove.LEAVE,
+    )
+
+
+def _hurried_up(record: Record) -> Change:
+    if record.state is not State.SCHEDULED:
+        raise IllegalMove(f"job {record.id} is {record.state}; only a scheduled job can be run now")
+    return Change(
+        id=record.id,
+        guard=VersionGuard(record.version),
+        state=State.READY,
+        failures=record.failures,
+        losses=record.losses,
+        suspect=record.suspect,
+        delay=0,
+        reason=record.reason,
+    )
+
+
+def _deleted(record: Record) -> Change:
+    if record.hidden:
+        raise IllegalMove(f"job {record.id} is deleted already")
+    if record.state in FINAL:
+        return Change(
+            id=record.id,
+            guard=VersionGuard(record.version),
+            state=record.state,
+            failures=record.failures,
+            losses=record.losses,
+            suspect=record.suspect,
+            result=record.result,
+            reason=record.reason,
+            keep=HIDDEN_FOR,
+            hidden=True,
+            keeps_hold=record.stamp is not None,
+        )
+    gone = _ended_from_outside(record, State.CANCELLED, "deleted")
+    return msgspec.structs.replace(gone, keep=HIDDEN_FOR, keep_last=None, hidden=True)
+
+
+# ---- shared ----------------------------------------------------------------------------------------
+def _with_fault(record: Record, fault: Fault) -> str:
+    return faults_text([*faults_of(record.errors), fault][-ERRORS_KEPT:])

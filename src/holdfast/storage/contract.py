@@ -1,0 +1,403 @@
+"""What every store promises.
+
+The rules of a job's life are in `lifecycle`; a store applies them. It looks at nothing but the guard of a change,
+its own clock, the unique keys, the depth of bounded queues and, for a claim, the order: **priority descending,
+then rank, then id**. The memory store is the specification: where these words leave a question open, it answers.
+
+Promises that hold for every verb:
+
+- **Whole or not at all.** Each call is one transaction, up to `chunk` jobs or changes; a longer list is the caller's to
+  cut. A cancelled or failed call leaves nothing half done.
+- **Lists in, lists out.** Answers stand in the order of the questions.
+- **The store's clock decides.** Durations come in, instants go out, both in microseconds.
+- **Durable when it returns**, in the sense of the store's durability class.
+- **Safe to repeat.** After a broken connection the caller repeats: an enqueue of a known id stores nothing twice, an
+  applied change answers "repeated", a claim is asked for by `holding`.
+- **Nobody waits for a signal.** `signal` and `listen` only shorten sleeps; they may lose and invent wake-ups.
+- **Texts come back bit by bit**: payload, result, progress, errors, tags, meta.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+from ..job import ANY, Hold, Loss, NewJob, Record, Routing, State
+from ..lifecycle import Change
+
+CHUNK = 500
+LOG_LINES = 100
+
+
+# ---- enqueue ---------------------------------------------------------------------------------------
+class Placed(msgspec.Struct, frozen=True):
+    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
+
+    id: str
+    duplicate: bool = False
+    dropped: bool = False
+
+
+class Full(Exception):
+    """A bounded queue has no room; nothing of the call was stored. `waits`: its policy is to wait."""
+
+    def __init__(self, queue: str, max_depth: int, *, waits: bool) -> None:
+        super().__init__(f"queue {queue!r} holds its {max_depth} jobs")
+        self.queue = queue
+        self.max_depth = max_depth
+        self.waits = waits
+
+
+class Insertion(msgspec.Struct, frozen=True):
+    """An enqueue as data, for a connection that the caller owns: only INSERT and plain SELECT.
+
+    Run `inserts` in order, then `readback`, whose rows are (position in the list, id that stands for it).
+    Each statement has exactly one parameter, a JSON text, written as `?`; it contains no other question mark or
+    percent sign.
+    """
+
+    inserts: tuple[tuple[str, str], ...]
+    readback: tuple[str, str]
+
+
+# ---- claim and apply -------------------------------------------------------------------------------
+class Want(msgspec.Struct, frozen=True):
+    """What a claimer would take: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
+
+    `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out.
+    """
+
+    limit: int
+    queues: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
+    routing: Routing = ANY
+    alone: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """Who claims, under which fresh stamp, and what it wants, in order of preference."""
+
+    worker: str
+    stamp: int
+    wants: tuple[Want, ...]
+
+
+class Started(msgspec.Struct, frozen=True):
+    """A handler began. Noted with the next exchange, so that a reaper knows which jobs ran when a worker died."""
+
+    hold: Hold
+    at: int
+
+
+class Refusal(StrEnum):
+    """Why a change or a renewal did not take hold."""
+
+    TAKEN = "taken"  # another claim, or given back by a reaper
+    COMPLETED = "completed"  # ended from outside
+    CANCELLED = "cancelled"
+    NOT_FOUND = "not_found"  # deleted, or never there
+    STALE = "stale"  # the row has moved since it was read: read, decide, apply again
+    KEY_TAKEN = "key_taken"  # its unique key belongs to another job now
+
+
+LOSS_OF = {
+    Refusal.TAKEN: Loss.TAKEN_BY_ANOTHER_WORKER,
+    Refusal.COMPLETED: Loss.ALREADY_COMPLETED,
+    Refusal.CANCELLED: Loss.CANCELLED,
+    Refusal.NOT_FOUND: Loss.NOT_FOUND,
+}
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """Accepted, accepted before (a repeated word), or refused."""
+
+    refusal: Refusal | None = None
+    repeated: bool = False
+
+    @property
+    def accepted(self) -> bool:
+        return self.refusal is None
+
+
+ACCEPTED = Verdict()
+REPEATED = Verdict(repeated=True)
+REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
+
+
+class Exchanged(msgspec.Struct, frozen=True):
+    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due, None if there is none.
+    `suspects`: there are suspects that a Want with `alone` would get."""
+
+    verdicts: Sequence[Verdict] = ()
+    claimed: Sequence[Record] = ()
+    next_due: int | None = None
+    suspects: bool = False
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a handler says on its way: progress (JSON text) and log lines. Fenced by the hold."""
+
+    hold: Hold
+    progress: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
+    case, in the payload, key, reason or errors. since ≤ created_at < before."""
+
+    states: tuple[State, ...] | None = None
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    routing: Routing = ANY
+    chain_id: str | None = None
+    text: str | None = None
+    since: int | None = None
+    before: int | None = None
+
+
+class QueueSettings(msgspec.Struct, frozen=True):
+    """What is configured for a queue; all of it durable."""
+
+    name: str
+    paused: bool = False
+    max_depth: int | None = None
+    on_full: Literal["reject", "drop", "wait"] = "reject"
+    drop_below: int | None = None  # None: with "drop", every job is dropped
+    fair: bool = False
+    weights: str | None = None  # JSON object
+
+
+class QueueRow(msgspec.Struct, frozen=True):
+    """A queue as it stands. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
+    oldest ready job has been due."""
+
+    settings: QueueSettings
+    depth: int
+    oldest: int | None
+
+
+class WorkerRow(msgspec.Struct, frozen=True):
+    """A worker's sign of life. `about` is JSON: host, pid, queues, tasks, version."""
+
+    id: str
+    started_at: int
+    seen_at: int
+    running: int
+    about: str
+
+
+class Durability(msgspec.Struct, frozen=True):
+    """How safe an acknowledged job is: A survives power loss and failover, B power loss, C may lose up to two
+    seconds, D keeps nothing on disk. `remedy` says what would mend it."""
+
+    grade: Literal["A", "B", "C", "D"]
+    detail: str
+    remedy: str | None = None
+
+
+Topic = Literal["ready", "changed"]
+
+
+class Storage(ABC):
+    """One store, as one event loop uses it. See the module for what holds for every verb."""
+
+    name: str  # the word for it in messages: "SQLite", "memory" …
+    chunk: int = CHUNK
+    in_flight: int = 1  # exchanges that a worker may have under way at once
+
+    # -- life ----------------------------------------------------------------------------------------
+    @abstractmethod
+    async def open(self) -> None:
+        """Connect, check the schema (migrating it when the settings say so) and the durability. Opening twice is harmless.
+        StoreError says what is wrong and what to do."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Free connections and threads. Calls under way are finished first."""
+
+    @abstractmethod
+    async def durability(self) -> Durability:
+        """Read from the server's or file's real settings."""
+
+    @abstractmethod
+    async def now(self) -> int:
+        """The store's clock."""
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    @abstractmethod
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Put jobs on record, all or none (`Full` when a bounded queue has no room for one that may not be dropped).
+
+        run_at = `at`, or now + `delay`; state blocked if it waits for parents, else scheduled if run_at > now, else ready;
+        rank = run_at. A unique key that is taken makes the job a duplicate of its owner: nothing is stored for it, and
+        two of one key in one list are duplicates too. An id that is on record already (hidden rows too) is this very
+        job, enqueued again by a caller who did not hear the answer: it is left as it is and is no duplicate.
+
+        Keys: "waiting" and "active" belong to the row while it `holds_key`; "any" and "window" are kept apart from the
+        rows, outlive them, and belong to the job that took them first ("window": until now + window has passed).
+        """
+
+    @abstractmethod
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError."""
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    @abstractmethod
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        """Apply the changes, note the started, then claim: one transaction.
+
+        Apply: each change whose guard holds is written as `Change` says; the others are refused one by one and hurt nobody.
+        A holder's change that was accepted before (its stamp is the row's `settled`) is "repeated". Two changes of one job
+        in a call are a mistake: ValueError, before anything is written. Refusals to a holder: no row or a hidden one
+        → NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else:
+        no row → NOT_FOUND, otherwise STALE, or KEY_TAKEN.
+
+        Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first; their
+        version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked, not suspect (only suspect
+        ones, for `alone`), not expired, of a queue that is not paused, of a wanted task and routing key, with a min_version
+        that we know, best first over all wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp,
+        leased_by, leased_until = now + its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered
+        in claim order. Jobs that cannot run cost the claim nothing.
+        """
+
+    @abstractmethod
+    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+        """Prolong leases to now + the job's lease, for holds that still stand, even when the lease is over but nobody has
+        reaped it. Refusals as in `exchange`. The version stays."""
+
+    @abstractmethod
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        """What this worker holds under this stamp: the answer to a claim whose answer was lost."""
+
+    @abstractmethod
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        """Write progress and append log lines (the last 100 are kept) for holds that stand. The version stays."""
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    @abstractmethod
+    async def promote(self, limit: int) -> int:
+        """Make scheduled jobs ready whose time has come, the earliest first."""
+
+    @abstractmethod
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        """Jobs whose lease is over, the longest over first, hidden and ended ones with a hold included. Only those of
+        which a third of the lease is at most `contact`: how long the caller has reached the store without a gap.
+
+        Leases that reach further than now + lease (the clock went back) are cut to that first."""
+
+    @abstractmethod
+    async def expired(self, limit: int) -> list[Record]:
+        """Waiting jobs that were not started within their `expires`."""
+
+    @abstractmethod
+    async def prune(self, limit: int) -> int:
+        """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted apart
+        from the others), and window keys that are over. Never one that still carries a hold."""
+
+    # -- reading and settings ------------------------------------------------------------------------
+    @abstractmethod
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        """Jobs by id, hidden ones included (`hidden` tells)."""
+
+    @abstractmethod
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        """Visible jobs, newest first (created_at, then id, descending), and a cursor for what follows, None at the end.
+        A cursor stays good while jobs come and go. A malformed one: InvalidCall."""
+
+    @abstractmethod
+    async def count(self, filter: Filter) -> int:
+        """How many visible jobs fit."""
+
+    @abstractmethod
+    async def log(self, id: str) -> list[str]:
+        """The job's log lines, oldest first."""
+
+    @abstractmethod
+    async def queues(self) -> list[QueueRow]:
+        """Every queue that has settings or waiting jobs, by name."""
+
+    @abstractmethod
+    async def configure(self, settings: QueueSettings) -> None:
+        """Write a queue's settings. `paused` is written by `pause` alone and stays."""
+
+    @abstractmethod
+    async def pause(self, queue: str, paused: bool) -> None:
+        """Jobs of a paused queue are not claimed; those running go on."""
+
+    @abstractmethod
+    async def beat(self, worker: WorkerRow) -> None:
+        """Note a worker's sign of life; `seen_at` is the store's clock."""
+
+    @abstractmethod
+    async def leave(self, worker: str) -> None:
+        """A worker has stopped: forget it."""
+
+    @abstractmethod
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        """Workers seen within this time, by id; older ones are forgotten."""
+
+    # -- signals -------------------------------------------------------------------------------------
+    @abstractmethod
+    async def signal(self, queues: Sequence[str]) -> None:
+        """Wake listeners of these queues, in this process and others. Never raises. The store does this by itself after
+        an enqueue or a change that makes jobs ready."""
+
+    @abstractmethod
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        """Call `wake` in this loop's thread when something became ready ("ready"; of these queues, None: any), or when
+        some job ended or told progress ("changed"). Gives the function that stops it."""
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    @abstractmethod
+    async def begin(self, longest: int) -> StoreTransaction:
+        """A transaction for a handler, undone after `longest` microseconds. Stores that have none raise StoreError."""
+
+    # -- short forms ---------------------------------------------------------------------------------
+    async def apply(self, changes: Sequence[Change]) -> list[Verdict]:
+        """Apply changes and claim nothing."""
+        return list((await self.exchange(changes)).verdicts)
+
+    async def claim(self, claim: Claim) -> list[Record]:
+        """Claim and apply nothing."""
+        return list((await self.exchange((), claim)).claimed)
+
+
+class StoreTransaction(ABC):
+    """A handler's transaction: its rows and the job's completion are committed together or not at all."""
+
+    connection: Any  # the driver's own object
+
+    @abstractmethod
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        """Run a statement inside; gives its rows."""
+
+    @abstractmethod
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Put jobs on record inside; they exist when it commits."""
+
+    @abstractmethod
+    async def complete(self, change: Change) -> Verdict:
+        """Apply the change as the last statement and commit; anything but "accepted" rolls back."""
+
+    @abstractmethod
+    async def rollback(self) -> None:
+        """Undo everything. Harmless when it is over."""
+
+
+def one_change_each(changes: Sequence[Change]) -> None:
+    """The contract's own check: at most one change of a job in a call."""
+    if len(changes) > 1 and len({change.id for change in changes}) != len(changes):
+        raise ValueError("two changes of one job in one call")
