@@ -1,0 +1,15 @@
+import asyncio
+import inspect
+
+import pytest
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run `async def` tests, each in a fresh event loop with debug off."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    fixtures = pyfuncitem.funcargs
+    arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in fixtures}
+    asyncio.run(pyfuncitem.obj(**arguments), debug=False)
+    return True
