@@ -1,18 +1,217 @@
-"""What a handler sees of its job and may say about it on the way."""
+"""What a handler sees of its job, and what it may say on the way.
+
+A Context lives as long as one attempt. `ctx.lost` is the one way in which code is told to stop: it carries the
+reason, and it is set from the worker's loop while a handler may look at it from any thread.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .errors import HoldLost, NoContext
+from .codec import encode_value
+from .errors import HoldLost, InvalidCall, NoContext, StoreError
 from .job import Job, Loss, Record, job_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ._sync import SyncContext, SyncTransaction
     from .app import Holdfast
+    from .storage.contract import StoreTransaction
 
 _current: ContextVar[Context] = ContextVar("holdfast.context")
+LINE_BYTES = 1024
+
+
+class Lost:
+    """Whether, and why, this handler should stop."""
+
+    __slots__ = ("_waiters", "reason")
+
+    def __init__(self) -> None:
+        self.reason: Loss | None = None
+        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] | None = None
+
+    def is_set(self) -> bool:
+        return self.reason is not None
+
+    def check(self) -> None:
+        """Raise HoldLost if this handler should stop. For loops in `def` handlers."""
+        if self.reason is not None:
+            raise HoldLost(f"the handler was told to stop: {self.reason}", self.reason)
+
+    async def wait(self) -> Loss:
+        """Wait until the handler should stop; gives the reason."""
+        event = asyncio.Event()
+        with _waiters_lock:
+            if self.reason is not None:
+                return self.reason
+            self._waiters = [*(self._waiters or ()), (asyncio.get_running_loop(), event)]
+        await event.wait()
+        assert self.reason is not None
+        return self.reason
+
+    def _set(self, reason: Loss) -> None:
+        with _waiters_lock:
+            if self.reason is not None:
+                return
+            self.reason = reason
+            waiters, self._waiters = self._waiters or [], None
+        for loop, event in waiters:
+            loop.call_soon_threadsafe(event.set)
+
+
+_waiters_lock = threading.Lock()  # taken once per loss or wait, so one for all is enough
+
+
+class Speaker(Protocol):
+    """Who carries a handler's words to the store: the worker, or nobody for a call without a store."""
+
+    async def progress(self, context: Context, text: str) -> None: ...
+    async def log(self, context: Context, line: str) -> None: ...
+    async def begin(self, context: Context) -> StoreTransaction: ...
+
+
+class Transaction:
+    """The handler's own transaction, committed together with the job's completion.
+
+    It opens at `ctx.transaction()` and is over when the handler is: returned → committed, raised → undone.
+    """
+
+    def __init__(self, context: Context, inner: StoreTransaction) -> None:
+        self._context = context
+        self._inner = inner
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection. Do not commit it."""
+        return self._inner.connection
+
+    @property
+    def sync(self) -> SyncTransaction:
+        from ._sync import SyncTransaction
+
+        return SyncTransaction(self)
+
+    async def execute(
+        self, statement: str, parameters: Sequence[object] | Mapping[str, object] = (), /
+    ) -> list[tuple[Any, ...]]:
+        """Run a statement in this transaction; gives its rows."""
+        return await self._inner.execute(statement, parameters)
+
+
+class Context:
+    """One attempt of one job, as its handler sees it."""
+
+    __slots__ = ("_job", "_loop", "_record", "_speaker", "_transaction", "app", "lost", "worker")
+
+    def __init__(
+        self, app: Holdfast, record: Record, worker: str, speaker: Speaker, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        self.app = app
+        self.worker = worker
+        self.lost = Lost()
+        self._record = record
+        self._speaker = speaker
+        self._loop = loop
+        self._job: Job | None = None
+        self._transaction: Transaction | None = None
+
+    @classmethod
+    def detached(cls, app: Holdfast, record: Record) -> Context:
+        """A context without a store, for `task.run(...)`: progress and log stay here."""
+        return cls(app, record, "here", _Detached(), None)
+
+    @staticmethod
+    def current() -> Context:
+        """The context of the handler that this code runs in, however deep below it."""
+        try:
+            return _current.get()
+        except LookupError:
+            raise NoContext("Context.current() was called outside a handler") from None
+
+    @property
+    def sync(self) -> SyncContext:
+        """The same words in their blocking form, for `def` handlers."""
+        from ._sync import SyncContext
+
+        return SyncContext(self)
+
+    @property
+    def job(self) -> Job:
+        """The job as it was claimed."""
+        if self._job is None:
+            self._job = job_of(self._record)
+        return self._job
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        return (self.job,)
+
+    @property
+    def tenant(self) -> str | None:
+        return self._record.tenant
+
+    @property
+    def fence(self) -> str:
+        """A text that only this attempt has: hand it to other systems, and let them refuse an older one."""
+        return f"{self._record.id}:{self._record.attempt}"
+
+    @property
+    def parents(self) -> tuple[Any, ...]:
+        return ()
+
+    async def progress(self, value: object, /) -> None:
+        """Tell how far the job is; seen by `handle.watch()` and `app.jobs.get()`."""
+        self._refuse_in_transaction("ctx.progress")
+        await self._speaker.progress(self, encode_value(value, "progress"))
+
+    async def log(self, line: str, /) -> None:
+        """Add a line to the job's log (the last 100 lines of at most 1 KiB are kept)."""
+        self._refuse_in_transaction("ctx.log")
+        if not isinstance(line, str):
+            raise InvalidCall(f"ctx.log takes a str, not {type(line).__name__}")
+        await self._speaker.log(self, line_of(line))
+
+    async def transaction(self) -> Transaction:
+        """Open the transaction that commits with this job's completion. Open it last: it may hold a write lock."""
+        if self._transaction is None:
+            self._transaction = Transaction(self, await self._speaker.begin(self))
+        return self._transaction
+
+    def _refuse_in_transaction(self, what: str) -> None:
+        if self._transaction is not None and self._transaction._inner.exclusive:
+            raise InvalidCall(
+                f"{what} inside ctx.transaction() would wait for itself on this store; "
+                "call it before the transaction, or use tx.execute and enqueue with connection=tx"
+            )
+
+
+def refuse_in_transaction(what: str) -> None:
+    """For every verb that writes outside the handler's transaction: raise at once instead of waiting for ourselves."""
+    context = _current.get(None)
+    if context is not None and context._transaction is not None:
+        context._refuse_in_transaction(what)
+
+
+def line_of(line: str) -> str:
+    """One log line: control characters made visible, cut to 1 KiB of UTF-8."""
+    clean = "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
+    data = clean.encode("utf-8", "backslashreplace")
+    return data[:LINE_BYTES].decode("utf-8", "ignore")
+
+
+class _Detached:
+    async def progress(self, context: Context, text: str) -> None:
+        context._record.progress = text
+        context._job = None
+
+    async def log(self, context: Context, line: str) -> None:
+        from .observe.log import said_by_handler
+
+        said_by_handler(context._record, line)
+
+    async def begin(self, context: Context) -> StoreTransaction:
+        raise StoreError("ctx.transaction() needs a store; task.run(...) has none")

@@ -379,6 +379,7 @@ class StoreTransaction(ABC):
     """A handler's transaction: its rows and the job's completion are committed together or not at all."""
 
     connection: Any  # the driver's own object
+    exclusive: bool = False  # it holds the store's only write lock: any other verb would wait for this one
 
     @abstractmethod
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
