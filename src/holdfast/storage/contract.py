@@ -129,8 +129,9 @@ REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
 
 
 class Exchanged(msgspec.Struct, frozen=True):
-    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due, None if there is none.
-    `suspects`: there are suspects that a Want with `alone` would get."""
+    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is), None if there
+    is none. `suspects`: there are still suspects that one of the wants would get with `alone`. Both are told only with a
+    claim."""
 
     verdicts: Sequence[Verdict] = ()
     claimed: Sequence[Record] = ()
@@ -149,7 +150,7 @@ class Note(msgspec.Struct, frozen=True):
 # ---- reading ---------------------------------------------------------------------------------------
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
-    case, in the payload, key, reason or errors. since ≤ created_at < before."""
+    case, in the payload, key, reason or errors. since ≤ created_at < before. A job without chain_id has its own id's."""
 
     states: tuple[State, ...] | None = None
     task: str | None = None
@@ -241,9 +242,13 @@ class Storage(ABC):
         rank = run_at. A unique key that is taken makes the job a duplicate of its owner: nothing is stored for it, and
         two of one key in one list are duplicates too. An id that is on record already (hidden rows too) is this very
         job, enqueued again by a caller who did not hear the answer: it is left as it is and is no duplicate.
+        The jobs are looked at one by one in list order: known id, then key, then room, so that only a job that would be
+        stored can be dropped or find the queue full, and a dropped one takes no key.
 
         Keys: "waiting" and "active" belong to the row while it `holds_key`; "any" and "window" are kept apart from the
         rows, outlive them, and belong to the job that took them first ("window": until now + window has passed).
+        The two kinds never meet: one namespace for waiting and active, another for any and window. A job that meets its
+        own kept key (its row was pruned) is not stored again and is no duplicate.
         """
 
     @abstractmethod
@@ -257,7 +262,8 @@ class Storage(ABC):
     ) -> Exchanged:
         """Apply the changes, note the started, then claim: one transaction.
 
-        Apply: each change whose guard holds is written as `Change` says; the others are refused one by one and hurt nobody.
+        Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused one by
+        one and hurt nobody.
         A holder's change that was accepted before (its stamp is the row's `settled`) is "repeated". Two changes of one job
         in a call are a mistake: ValueError, before anything is written. Refusals to a holder: no row or a hidden one
         → NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else:
@@ -269,6 +275,9 @@ class Storage(ABC):
         that we know, best first over all wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp,
         leased_by, leased_until = now + its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered
         in claim order. Jobs that cannot run cost the claim nothing.
+
+        A job is expired when expires_at ≤ now and it has not started (started_at is None): a started one may be retried.
+        Started: started_at is written for holds that stand; the version stays.
         """
 
     @abstractmethod
@@ -278,7 +287,8 @@ class Storage(ABC):
 
     @abstractmethod
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        """What this worker holds under this stamp: the answer to a claim whose answer was lost."""
+        """What this worker holds under this stamp: the answer to a claim whose answer was lost. Running jobs only, in the
+        order of a claim."""
 
     @abstractmethod
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
@@ -287,23 +297,24 @@ class Storage(ABC):
     # -- upkeep --------------------------------------------------------------------------------------
     @abstractmethod
     async def promote(self, limit: int) -> int:
-        """Make scheduled jobs ready whose time has come, the earliest first."""
+        """Make scheduled jobs ready whose time has come, the earliest first (run_at, then id). Gives how many."""
 
     @abstractmethod
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
         """Jobs whose lease is over, the longest over first, hidden and ended ones with a hold included. Only those of
         which a third of the lease is at most `contact`: how long the caller has reached the store without a gap.
 
-        Leases that reach further than now + lease (the clock went back) are cut to that first."""
+        Leases that reach further than now + lease (the clock went back) are cut to that first; the version stays."""
 
     @abstractmethod
     async def expired(self, limit: int) -> list[Record]:
-        """Waiting jobs that were not started within their `expires`."""
+        """Waiting jobs that were not started within their `expires`, the longest over first."""
 
     @abstractmethod
     async def prune(self, limit: int) -> int:
         """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted apart
-        from the others), and window keys that are over. Never one that still carries a hold."""
+        from the others), and window keys that are over. Never one that still carries a hold. Newest by finished_at, then
+        id, among the visible ended jobs of the task. Gives how many jobs."""
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod
@@ -333,7 +344,7 @@ class Storage(ABC):
 
     @abstractmethod
     async def pause(self, queue: str, paused: bool) -> None:
-        """Jobs of a paused queue are not claimed; those running go on."""
+        """Jobs of a paused queue are not claimed; those running go on. Resuming signals the queue."""
 
     @abstractmethod
     async def beat(self, worker: WorkerRow) -> None:
