@@ -1,0 +1,25 @@
+"""One line about the machine: enough to judge the figures, nothing that identifies it."""
+
+import os
+import platform
+import tempfile
+from pathlib import Path
+
+
+def machine_lines() -> list[str]:
+    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
+    return [
+        f"{os.cpu_count()} cores ({platform.machine()}), {platform.system()}, load {load} at the start",
+        f"Python {platform.python_version()} ({platform.python_implementation()})",
+        f"temporary files on {file_system(Path(tempfile.gettempdir()))}",
+    ]
+
+
+def file_system(path: Path) -> str:
+    """Type of the file system that holds the path, by the longest mount point above it."""
+    mounts = Path("/proc/mounts")
+    if not mounts.exists():
+        return "an unknown file system"
+    found = [line.split()[1:3] for line in mounts.read_text().splitlines()]
+    above = [(point, kind) for point, kind in found if path.resolve().is_relative_to(point)]
+    return max(above, key=lambda mount: len(mount[0]))[1] if above else "an unknown file system"

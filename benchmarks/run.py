@@ -1,0 +1,66 @@
+"""A whole run: rounds of measurements, contenders alternating."""
+
+from collections.abc import Callable, Sequence
+
+from .contender import Contender
+from .machine import machine_lines
+from .measures import MEASURES, Plan, measures_for
+from .results import Results
+from .spawn import Failed, Spawner, fresh_place
+from .suite import Suite
+
+
+def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[str], None] = print) -> Results:
+    contenders = suite.available(only)
+    results = _open_results(suite, plan, contenders)
+    spawner = Spawner(suite)
+    for number in range(plan.rounds):
+        tell(f"round {number + 1} of {plan.rounds}")
+        _raw_limits(suite, spawner, plan, results, tell)
+        order = _rotated(contenders, number)
+        for name in MEASURES:
+            for contender in order:
+                _one(spawner, contender, name, plan, results, tell)
+    return results
+
+
+def _open_results(suite: Suite, plan: Plan, contenders: Sequence[type[Contender]]) -> Results:
+    chosen = {contender.key for contender in contenders}
+    return Results(
+        suite=suite.name,
+        machine=[*machine_lines(), *suite.machine()],
+        plan={"rounds": plan.rounds, "jobs": plan.jobs, "samples": plan.samples, "idle_seconds": plan.idle_seconds},
+        versions={contender.key: contender.version() or "" for contender in contenders},
+        missing=[contender.key for contender in suite.contenders if contender.key not in chosen],
+        jobs={contender.key: plan.drained(contender) for contender in contenders},
+    )
+
+
+def _one(
+    spawner: Spawner, contender: type[Contender], name: str, plan: Plan, results: Results, tell: Callable[[str], None]
+) -> None:
+    measure = measures_for(contender).get(name)
+    if measure is None:
+        return
+    try:
+        figures = measure(spawner, contender, plan)
+    except Failed as error:
+        results.failures.append(f"{name}: {error}")
+        tell(f"  {name:<20} {contender.key:<16} failed: {error}")
+        return
+    results.add(contender.key, figures)
+    tell(f"  {name:<20} {contender.key:<16} " + "  ".join(f"{key} {value:,.1f}" for key, value in figures.items()))
+
+
+def _raw_limits(suite: Suite, spawner: Spawner, plan: Plan, results: Results, tell: Callable[[str], None]) -> None:
+    for label in suite.raw_labels():
+        with fresh_place() as place:
+            rate = spawner.raw(place, label, plan.jobs)
+        results.raw.setdefault(label, []).append(rate)
+        tell(f"  {'raw limit':<20} {label:<28} {rate:,.0f}/s")
+
+
+def _rotated(contenders: Sequence[type[Contender]], by: int) -> list[type[Contender]]:
+    """Each round begins with another contender, so that nobody always runs on a warm or a tired machine."""
+    cut = by % len(contenders) if contenders else 0
+    return [*contenders[cut:], *contenders[:cut]]

@@ -1,0 +1,91 @@
+"""Starts the processes of a measurement, each on a place of its own that is gone afterwards."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .contender import Contender
+from .suite import Suite
+
+ROOT = Path(__file__).resolve().parents[1]
+TIME_LIMIT = 600.0
+START_LIMIT = 30.0
+
+
+class Failed(Exception):
+    """A child did not do what it was asked; the message says what it said."""
+
+
+@contextmanager
+def fresh_place() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
+
+
+class Child:
+    """One running `benchmarks.child`."""
+
+    def __init__(self, place: Path, spec: dict[str, Any]) -> None:
+        self._name = f"{spec.get('contender', 'raw')} {spec['verb']}"
+        handle = tempfile.mkdtemp(dir=place)
+        self._result = Path(handle, "result.json")
+        self._errors = Path(handle, "errors.txt")
+        argument = json.dumps({**spec, "place": str(place), "result": str(self._result)})
+        with self._errors.open("w") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.child", argument],
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+
+    def result(self) -> dict[str, Any]:
+        try:
+            self._process.wait(TIME_LIMIT)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise Failed(f"{self._name}: not done after {TIME_LIMIT:.0f} s") from None
+        if self._process.returncode or not self._result.exists():
+            raise Failed(f"{self._name}: {self._last_words()}")
+        content: dict[str, Any] = json.loads(self._result.read_text())
+        return content
+
+    def wait_for(self, file: Path) -> None:
+        deadline = time.monotonic() + START_LIMIT
+        while not file.exists():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise Failed(f"{self._name}: did not start: {self._last_words()}")
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+    def _last_words(self) -> str:
+        lines = self._errors.read_text(errors="replace").strip().splitlines()
+        return lines[-1] if lines else f"exit code {self._process.returncode}"
+
+
+class Spawner:
+    """Starts children of one suite."""
+
+    def __init__(self, suite: Suite) -> None:
+        self._suite = suite
+
+    def start(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> Child:
+        return Child(place, {"suite": self._suite.name, "contender": contender.key, "verb": verb, **options})
+
+    def run(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> dict[str, Any]:
+        return self.start(place, contender, verb, **options).result()
+
+    def raw(self, place: Path, label: str, jobs: int) -> float:
+        spec = {"suite": self._suite.name, "verb": "raw", "raw": label, "jobs": jobs}
+        return float(Child(place, spec).result()["rate"])

@@ -1,0 +1,43 @@
+"""Holdfast and its peers on an embedded SQLite file."""
+
+import sqlite3
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.util import find_spec
+
+from benchmarks.suite import Suite
+
+from .goals import goals
+from .holdfast import HoldfastApsw, HoldfastSqlite
+from .huey import HueyNoSync, HueySync
+from .litequeue import Litequeue
+from .persistqueue import PersistQueue
+from .raw import raw_labels, raw_rate
+from .taskito import Taskito
+
+
+def _machine() -> Sequence[str]:
+    lines = [f"SQLite {sqlite3.sqlite_version} (standard library)"]
+    if find_spec("apsw"):
+        lines.append(f"SQLite {import_module('apsw').sqlite_lib_version()} (apsw)")
+    return lines
+
+
+SUITE = Suite(
+    name="sqlite",
+    title="SQLite",
+    contenders=(HoldfastSqlite, HoldfastApsw, HueyNoSync, HueySync, Litequeue, PersistQueue, Taskito),
+    raw_labels=raw_labels,
+    raw_rate=raw_rate,
+    goals=goals,
+    machine=_machine,
+    remarks=(
+        "Holdfast claims up to 500 jobs at a time and stores their completions together with the next claim; "
+        "lease 60 s, renewed. A worker that is killed runs again what was claimed and not yet stored, "
+        "at most that many jobs.",
+        "Queues that can only poll do so every millisecond, which is the least latency they can have; "
+        "the idle worker's share of a core is measured with the same setting.",
+        "litequeue and persist-queue have no worker: a plain loop of take, call, mark done stands for it.",
+        "Where the figure for sync handlers equals the drain, the contender's handlers are always blocking functions.",
+    ),
+)

@@ -1,0 +1,113 @@
+"""A short form of the benchmark: does every contender that is here really run, and is the account whole?"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.measures import MEASURES, Plan, measures_for
+from benchmarks.registry import SUITES, suite_named
+from benchmarks.results import FIGURES, Results
+from benchmarks.spawn import ROOT, Failed, Spawner
+from benchmarks.tables import table
+
+JOBS = 60
+HEADINGS = (
+    "# Benchmark: SQLite",
+    "## Throughput",
+    "## Latency and cost",
+    "## What each figure was bought with",
+    "## Raw",
+)
+
+
+@pytest.fixture(scope="module")
+def outcome(tmp_path_factory):
+    """One tiny run of the command, its page and its JSON. Only what is importable takes part."""
+    file = tmp_path_factory.mktemp("bench") / "figures.json"
+    size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1"]
+    command = [sys.executable, "-m", "benchmarks", "sqlite", "--quick", *size, "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout, json.loads(file.read_text())
+
+
+def test_the_page_has_all_its_parts(outcome):
+    page, _ = outcome
+    assert [heading for heading in HEADINGS if heading not in page] == []
+
+
+def test_every_contender_that_is_here_ran_everything_it_can_do(outcome):
+    _, content = outcome
+    suite = suite_named("sqlite")
+    available = suite.available()
+    assert content["failures"] == []
+    assert sorted(content["versions"]) == sorted(contender.key for contender in available)
+    assert sorted([*content["versions"], *content["missing"]]) == sorted(suite.keys())
+    for contender in available:
+        for figure in ("enqueue_single", "drain", "memory", "idle_cpu", "latency_p50", "latency_p99"):
+            assert len(content["samples"][figure][contender.key]) == 1
+
+
+def test_medians_are_there_for_every_sample(outcome):
+    _, content = outcome
+    assert {figure: set(found) for figure, found in content["medians"].items()} == {
+        figure: set(found) for figure, found in content["samples"].items()
+    }
+
+
+def test_the_raw_limits_are_measured_for_both_journals(outcome):
+    _, content = outcome
+    assert {"sqlite3 truncate by 100", "sqlite3 truncate by 500", "sqlite3 wal by 100", "sqlite3 wal by 500"} <= set(
+        content["raw"]
+    )
+
+
+class ShortDrain(Spawner):
+    """A contender that loses a job, handles one twice, or leaves one behind."""
+
+    def __init__(self, **wrong):
+        self.result = {"seconds": 1.0, "calls": JOBS, "distinct": JOBS, "completed": JOBS, "waiting": 0, "memory": 1.0}
+        self.result.update(wrong)
+
+    def run(self, place: Path, contender, verb, **options):
+        return self.result
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"calls": JOBS - 1}, {"calls": JOBS + 1}, {"distinct": JOBS - 1}, {"completed": JOBS - 1}, {"waiting": 1}]
+)
+def test_a_drain_that_did_not_run_all_its_handlers_gives_no_figure(wrong):
+    contender = suite_named("sqlite").contender("huey")
+    with pytest.raises(Failed):
+        measures_for(contender)["drain loop"](ShortDrain(**wrong), contender, Plan(jobs=JOBS))
+
+
+def test_every_contender_states_its_durability_and_known_measures():
+    for name in SUITES:
+        for contender in suite_named(name).contenders:
+            assert all(
+                [contender.durability.writes, contender.durability.power_loss, contender.durability.worker_killed]
+            )
+            assert set(measures_for(contender)) <= set(MEASURES)
+
+
+def test_a_ratio_above_one_always_means_better():
+    results = Results("sqlite")
+    figures = {figure.key: figure for figure in FIGURES}
+    results.add("a", {"drain": 20.0, "latency_p50": 1.0})
+    results.add("b", {"drain": 10.0, "latency_p50": 4.0})
+    assert results.advantage(figures["drain"], "a", "b") == 2.0
+    assert results.advantage(figures["latency_p50"], "a", "b") == 4.0
+    assert results.advantage(figures["memory"], "a", "b") is None
+
+
+def test_tables_are_markdown_with_figures_on_the_right():
+    assert table(["", "n"], [["a", "10"]]) == "|   |  n |\n|---|---:|\n| a | 10 |"
+
+
+def test_an_unknown_contender_is_named():
+    with pytest.raises(SystemExit, match="nobody"):
+        suite_named("sqlite").available(["nobody"])
