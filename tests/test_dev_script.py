@@ -60,7 +60,7 @@ def test_scripts_are_executable(script):
     assert (ROOT / script).stat().st_mode & 0o111
 
 
-def test_old_python_is_refused_in_words(tmp_path):
+def test_a_machine_without_python_is_told_so_in_words(tmp_path):
     shutil.copy(ROOT / "dev", tmp_path / "dev")
     shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
     tools = tmp_path / "bin"
