@@ -1,0 +1,338 @@
+"""The memory store: the specification of all stores, and the store of unit tests.
+
+One object is shared by all loops and threads of an app. Every verb does its work at once under one lock, so each
+is one transaction, and what it hands out are copies. The rules are in `rows`; this file is the door.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from string import ascii_lowercase, ascii_uppercase
+from typing import Any
+
+import msgspec
+
+from holdfast.clock import Clock, reader
+from holdfast.errors import InvalidCall, StoreError
+from holdfast.job import ANY, Hold, NewJob, Record, State
+from holdfast.lifecycle import Change
+from holdfast.storage.contract import (
+    ACCEPTED,
+    LOG_LINES,
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Full,
+    Insertion,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+
+from .rows import Rows
+from .signals import Listener
+from .transaction import Database, MemoryTransaction
+
+__all__ = ["MemoryStorage"]
+
+
+class MemoryStorage(Storage):
+    """Keeps everything in this process, and nothing beyond it."""
+
+    name = "memory"
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._micros = reader(clock)
+        self._lock = threading.Lock()
+        self._rows = Rows()
+        self._log: dict[str, list[str]] = {}
+        self._workers: dict[str, WorkerRow] = {}
+        self._listeners: list[Listener] = []
+        self._database = Database()
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass  # the store belongs to all loops of its app; it ends with the object
+
+    async def durability(self) -> Durability:
+        return Durability("D", "jobs live in the memory of this process", "use a store on disk, e.g. sqlite:///jobs.db")
+
+    async def now(self) -> int:
+        return self._micros()
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        with self._work() as (rows, now):
+            placed, fresh = rows.plan(jobs, now)
+            for job in fresh:
+                rows.add(job, now)
+        return placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        raise StoreError("the memory store has no SQL: a job cannot be enqueued in a connection's own transaction")
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        with self._work() as (rows, now):
+            verdicts = [_apply(rows, change, now) for change in changes]
+            rows.note_started(started)
+            if claim is None:
+                return Exchanged(verdicts)
+            rows.promote(self.chunk, now)
+            claimed = rows.claim(claim, now)
+            due = rows.next_due()
+            next_due = None if due is None else max(0, due - now)
+            return Exchanged(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now))
+
+    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+        with self._work() as (rows, now):
+            rows.note_started(started)
+            return [_renew(rows.standing(hold), now) for hold in holds]
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        with self._work() as (rows, _):
+            held = [row for row in rows.held() if row.state is State.RUNNING]
+            ours = [row for row in held if row.leased_by == worker and row.stamp == stamp]
+            return _copies(sorted(ours, key=lambda row: (-row.priority, row.rank, row.id)))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        with self._work() as (rows, _):
+            return [self._note(rows, note) for note in notes]
+
+    def _note(self, rows: Rows, note: Note) -> Verdict:
+        record = rows.standing(note.hold)
+        if isinstance(record, Verdict):
+            return record
+        if note.progress is not None:
+            record.progress = note.progress
+            rows.changed = True
+        if note.lines:
+            self._log[record.id] = [*self._log.get(record.id, ()), *note.lines][-LOG_LINES:]
+        return ACCEPTED
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        with self._work() as (rows, now):
+            return rows.promote(limit, now)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        with self._work() as (rows, now):
+            leases = []
+            for row in rows.held():
+                row.leased_until = min(row.leased_until or now, now + row.lease)
+                if row.leased_until <= now and row.lease <= 3 * contact:
+                    leases.append((row.leased_until, row.id, row))
+            return _copies(row for _, _, row in sorted(leases, key=lambda lease: lease[:2])[:limit])
+
+    async def expired(self, limit: int) -> list[Record]:
+        with self._work() as (rows, now):
+            return _copies(rows.expired(now)[:limit])
+
+    async def prune(self, limit: int) -> int:
+        with self._work() as (rows, now):
+            pruned = rows.prune(limit, now)
+            if pruned:
+                self._log = {id: lines for id, lines in self._log.items() if id in rows.by_id}
+            return pruned
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        with self._work() as (rows, _):
+            found = [rows.by_id.get(id) for id in ids]
+            return [None if record is None else copy(record) for record in found]
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = None if cursor is None else _parse_cursor(cursor)
+        with self._work() as (rows, _):
+            fitting = [row for row in rows.by_id.values() if _fits(row, filter)]
+            fitting = [row for row in fitting if after is None or (row.created_at, row.id) < after]
+            fitting.sort(key=lambda row: (row.created_at, row.id), reverse=True)
+            page = _copies(fitting[:limit])
+        more = len(fitting) > limit
+        return page, json.dumps([page[-1].created_at, page[-1].id]) if more and page else None
+
+    async def count(self, filter: Filter) -> int:
+        with self._work() as (rows, _):
+            return sum(_fits(row, filter) for row in rows.by_id.values())
+
+    async def log(self, id: str) -> list[str]:
+        with self._work():
+            return list(self._log.get(id, ()))
+
+    async def queues(self) -> list[QueueRow]:
+        with self._work() as (rows, now):
+            ready = [row for row in rows.by_id.values() if row.state is State.READY]
+            names = rows.settings.keys() | {name for name, depth in rows.depth.items() if depth}
+            return [_queue_row(rows, name, ready, now) for name in sorted(names)]
+
+    async def configure(self, settings: QueueSettings) -> None:
+        with self._work() as (rows, _):
+            before = rows.settings.get(settings.name)
+            paused = before is not None and before.paused
+            rows.settings[settings.name] = msgspec.structs.replace(settings, paused=paused)
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        with self._work() as (rows, _):
+            settings = rows.settings.get(queue) or QueueSettings(queue)
+            rows.settings[queue] = msgspec.structs.replace(settings, paused=paused)
+            if not paused:
+                rows.woken.add(queue)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        with self._work() as (_, now):
+            self._workers[worker.id] = msgspec.structs.replace(worker, seen_at=now)
+
+    async def leave(self, worker: str) -> None:
+        with self._work():
+            self._workers.pop(worker, None)
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        with self._work() as (_, now):
+            self._workers = {id: row for id, row in self._workers.items() if row.seen_at >= now - seen_within}
+            return [row for _, row in sorted(self._workers.items())]
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        with self._work() as (rows, _):
+            rows.woken.update(queues)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        listener = Listener(topic, wake, queues)
+        with self._lock:
+            self._listeners.append(listener)
+        return listener.stop
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        connection = await self._database.take()
+        return MemoryTransaction(self._database, connection, longest, self._plan, self._commit)
+
+    def _plan(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        with self._work() as (rows, now):
+            return rows.plan(jobs, now)[0]
+
+    def _commit(
+        self, change: Change, jobs: Sequence[NewJob], promised: Sequence[Placed], commit: Callable[[], Any]
+    ) -> Verdict:
+        """The completion, what was enqueued and what was executed, all at once."""
+        with self._work() as (rows, now):
+            verdict = rows.judge(change, now)
+            if not verdict.accepted or verdict.repeated:
+                return verdict
+            fresh = _as_promised(rows, jobs, promised, now)
+            commit()
+            for job in fresh:
+                rows.add(job, now)
+            rows.write(change, now)
+            return verdict
+
+    # -- below ---------------------------------------------------------------------------------------
+    @contextmanager
+    def _work(self) -> Iterator[tuple[Rows, int]]:
+        """One transaction: the rows, locked, and the time; afterwards listeners are told."""
+        with self._lock:
+            try:
+                yield self._rows, self._micros()
+            finally:
+                ready, changed = self._rows.woken, self._rows.changed
+                self._rows.woken, self._rows.changed = set(), False
+                if ready or changed:
+                    self._tell(ready, changed)
+
+    def _tell(self, ready: set[str], changed: bool) -> None:
+        for listener in self._listeners:
+            listener.tell(ready, changed)
+        self._listeners = [listener for listener in self._listeners if not listener.stopped]
+
+
+def _apply(rows: Rows, change: Change, now: int) -> Verdict:
+    verdict = rows.judge(change, now)
+    if verdict.accepted and not verdict.repeated:
+        rows.write(change, now)
+    return verdict
+
+
+def _renew(record: Record | Verdict, now: int) -> Verdict:
+    if isinstance(record, Verdict):
+        return record
+    record.leased_until = now + record.lease
+    return ACCEPTED
+
+
+def _as_promised(rows: Rows, jobs: Sequence[NewJob], promised: Sequence[Placed], now: int) -> list[NewJob]:
+    """The jobs to store, if what was said about them when they were enqueued still holds."""
+    try:
+        placed, fresh = rows.plan(jobs, now)
+    except Full:
+        placed, fresh = [], []
+    if placed != list(promised):
+        raise StoreError("jobs enqueued inside the transaction met others meanwhile (key or depth); run it again")
+    return fresh
+
+
+def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow:
+    waiting = [now - row.run_at for row in ready if row.queue == name]
+    oldest = max(0, *waiting) if waiting else None
+    return QueueRow(rows.settings.get(name) or QueueSettings(name), rows.depth[name], oldest)
+
+
+def _fits(record: Record, filter: Filter) -> bool:
+    return (
+        not record.hidden
+        and (filter.states is None or record.state in filter.states)
+        and (filter.task is None or record.task == filter.task)
+        and (filter.queue is None or record.queue == filter.queue)
+        and (filter.tenant is None or _belongs(record.tenant, filter.tenant))
+        and (filter.key is None or record.key == filter.key)
+        and (filter.tag is None or filter.tag in json.loads(record.tags or "[]"))
+        and (filter.routing is ANY or record.routing_key == filter.routing)
+        and (filter.chain_id is None or (record.chain_id or record.id) == filter.chain_id)
+        and (filter.since is None or record.created_at >= filter.since)
+        and (filter.before is None or record.created_at < filter.before)
+        and (filter.text is None or _mentions(record, filter.text))
+    )
+
+
+def _belongs(tenant: str | None, wanted: str) -> bool:
+    return tenant is not None and (tenant == wanted or tenant.startswith(f"{wanted}/"))
+
+
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
+def _mentions(record: Record, text: str) -> bool:
+    searched = text.translate(_LOWER)
+    places = (record.payload, record.key, record.reason, record.errors)
+    return any(searched in place.translate(_LOWER) for place in places if place is not None)
+
+
+def _parse_cursor(cursor: str) -> tuple[int, str]:
+    try:
+        return msgspec.json.decode(cursor, type=tuple[int, str])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
+
+
+def _copies(records: Iterable[Record]) -> list[Record]:
+    return [copy(record) for record in records]

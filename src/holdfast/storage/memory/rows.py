@@ -1,0 +1,367 @@
+"""The rows of the memory store and what may happen to them: the specification that every store is held to.
+
+Everything here is plain and synchronous and happens under the store's lock. Each row is found through indexes (lanes,
+schedule, holds, ended ones, depth); a row is lifted out of all of them before it changes and set back afterwards,
+so that no change can forget one. Heaps keep dead entries until they come to the head.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from copy import copy
+from heapq import heappop, heappush
+
+from holdfast.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
+from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.storage.contract import (
+    ACCEPTED,
+    REFUSED,
+    REPEATED,
+    Claim,
+    Full,
+    Placed,
+    QueueSettings,
+    Refusal,
+    Started,
+    Verdict,
+    Want,
+)
+
+from .lanes import Lanes
+
+KeyName = tuple[bool, str]  # kept apart from the rows (scopes any and window)?, unique_key
+Owner = tuple[str, int | None]  # job, until when
+Group = tuple[str, bool]  # task, dead?
+
+
+class Rows:
+    """All jobs, keys and queue settings. `woken` and `changed` gather what listeners are to be told."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Record] = {}
+        self.settings: dict[str, QueueSettings] = {}
+        self.depth: Counter[str] = Counter()
+        self.woken: set[str] = set()
+        self.changed = False
+        self._keys: dict[KeyName, Owner] = {}
+        self._lanes = Lanes()
+        self._schedule: list[tuple[int, str]] = []
+        self._held: set[str] = set()
+        self._expiring: set[str] = set()
+        self._prunable: list[tuple[int, str]] = []
+        self._ended: defaultdict[Group, set[str]] = defaultdict(set)
+        self._counted: set[Group] = set()
+
+    # ---- enqueue -----------------------------------------------------------------------------------
+    def plan(self, jobs: Sequence[NewJob], now: int) -> tuple[list[Placed], list[NewJob]]:
+        """What would become of these jobs, and those of them that would be stored. Writes nothing."""
+        fresh: dict[str, NewJob] = {}
+        keys: dict[KeyName, str] = {}
+        depth: Counter[str] = Counter()
+        answers = []
+        for job in jobs:
+            name = _key_name(job)
+            owner = None if name is None else keys.get(name) or self._owner(name, now)
+            if job.id in self.by_id or job.id in fresh:
+                answers.append(Placed(job.id))
+            elif owner is not None:
+                answers.append(Placed(owner, duplicate=owner != job.id))
+            elif self._dropped(job, depth[job.queue]):
+                answers.append(Placed(job.id, dropped=True))
+            else:
+                answers.append(Placed(job.id))
+                fresh[job.id] = job
+                depth[job.queue] += 1
+                if name is not None:
+                    keys[name] = job.id
+        return answers, list(fresh.values())
+
+    def add(self, job: NewJob, now: int) -> None:
+        record = _record_of(job, now)
+        name = _key_name(job)
+        if name is not None:
+            until = now + (job.unique_window or 0) if job.unique_scope == "window" else None
+            self._keys[name] = (job.id, until)
+            record.holds_key = not name[0]
+        self.by_id[job.id] = record
+        self._set_back(record)
+
+    def _dropped(self, job: NewJob, added: int) -> bool:
+        settings = self.settings.get(job.queue)
+        if settings is None or settings.max_depth is None or self.depth[job.queue] + added < settings.max_depth:
+            return False
+        if settings.on_full == "drop" and (settings.drop_below is None or job.priority < settings.drop_below):
+            return True
+        raise Full(job.queue, settings.max_depth, waits=settings.on_full != "reject")
+
+    def _owner(self, name: KeyName, now: int) -> str | None:
+        id, until = self._keys.get(name, (None, None))
+        return None if until is not None and until <= now else id
+
+    # ---- apply -------------------------------------------------------------------------------------
+    def judge(self, change: Change, now: int) -> Verdict:
+        """Whether the change would take hold. Writes nothing."""
+        record = self.by_id.get(change.id)
+        if record is None:
+            return REFUSED[Refusal.NOT_FOUND]
+        guard = change.guard
+        if isinstance(guard, HoldGuard):
+            if _holds(record, guard):
+                return ACCEPTED
+            return REPEATED if record.settled == guard.stamp else _lost(record)
+        lapsed = record.leased_until is not None and record.leased_until <= now
+        if record.version != guard.version or (guard.lapsed and not lapsed):
+            return REFUSED[Refusal.STALE]
+        if change.key is KeyMove.TAKE and not self._can_take_key(record):
+            return REFUSED[Refusal.KEY_TAKEN]
+        return ACCEPTED
+
+    def write(self, change: Change, now: int) -> None:
+        """Write a change that was judged to take hold."""
+        record = self.by_id[change.id]
+        self._lift(record)
+        record.version += 1
+        if isinstance(change.guard, HoldGuard):
+            record.settled = change.guard.stamp
+        if change.state is None or not change.keeps_hold:
+            record.stamp = record.leased_by = record.leased_until = None
+        if change.state is None or change.key is KeyMove.FREE:
+            self._free_key(record)
+        elif change.key is KeyMove.TAKE and record.unique_key is not None:
+            record.holds_key = True
+            self._keys[False, record.unique_key] = (record.id, None)
+        if change.state is not None:
+            self._write_values(record, change, change.state, now)
+        self._set_back(record)
+        self.changed |= record.state in FINAL
+
+    def _write_values(self, record: Record, change: Change, state: State, now: int) -> None:
+        if change.at is not None or change.delay is not None:
+            record.run_at = record.rank = now + (change.delay or 0) if change.at is None else change.at
+        if state is State.SCHEDULED and record.run_at <= now:
+            state = State.READY
+        if state not in FINAL:
+            record.finished_at = None
+        elif record.state not in FINAL:
+            record.finished_at = now
+        record.state = state
+        record.failures, record.losses, record.suspect = change.failures, change.losses, change.suspect
+        record.result, record.reason = change.result, change.reason
+        record.errors = record.errors if change.errors is None else change.errors
+        record.started_at = record.started_at if change.started_at is None else change.started_at
+        record.prune_at = None if change.keep is None else now + change.keep
+        record.keep_last, record.hidden = change.keep_last, change.hidden
+
+    def _can_take_key(self, record: Record) -> bool:
+        if record.unique_key is None:
+            return True
+        owner, _ = self._keys.get((False, record.unique_key), (None, None))
+        return owner in (None, record.id)
+
+    def _free_key(self, record: Record) -> None:
+        if record.holds_key and record.unique_key is not None:
+            del self._keys[False, record.unique_key]
+        record.holds_key = False
+
+    # ---- holds -------------------------------------------------------------------------------------
+    def standing(self, hold: Hold) -> Record | Verdict:
+        """The row that runs under this hold, or why there is none."""
+        record = self.by_id.get(hold.id)
+        if record is None:
+            return REFUSED[Refusal.NOT_FOUND]
+        return record if _holds(record, HoldGuard(hold.attempt, hold.stamp)) else _lost(record)
+
+    def note_started(self, started: Iterable[Started]) -> None:
+        for note in started:
+            record = self.standing(note.hold)
+            if isinstance(record, Record):
+                record.started_at = note.at
+
+    def held(self) -> list[Record]:
+        return [self.by_id[id] for id in self._held]
+
+    # ---- claim -------------------------------------------------------------------------------------
+    def claim(self, claim: Claim, now: int) -> list[Record]:
+        claimed = [self.by_id[id] for want in claim.wants for id in self._take(want, now, want.limit, want.alone)]
+        for record in claimed:
+            self._lift(record)
+            record.state = State.RUNNING
+            record.attempt += 1
+            record.version += 1
+            record.stamp, record.leased_by, record.leased_until = claim.stamp, claim.worker, now + record.lease
+            record.started_at = None
+            if record.unique_scope == "waiting":
+                self._free_key(record)
+            self._set_back(record)
+        return [copy(record) for record in claimed]
+
+    def any_suspect(self, wants: Iterable[Want], now: int) -> bool:
+        for want in wants:
+            for id in self._take(want, now, 1, alone=True):
+                self._lanes.put(self.by_id[id])
+                return True
+        return False
+
+    def _take(self, want: Want, now: int, limit: int, alone: bool) -> list[str]:
+        paused = {name for name, settings in self.settings.items() if settings.paused}
+        return self._lanes.take(
+            lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone),
+            lambda id: not _expired(self.by_id[id], now),
+            limit,
+        )
+
+    # ---- upkeep ------------------------------------------------------------------------------------
+    def promote(self, limit: int, now: int) -> int:
+        promoted = 0
+        while promoted < limit and (due := self.next_due()) is not None and due <= now:
+            record = self.by_id[heappop(self._schedule)[1]]
+            self._lift(record)
+            record.state = State.READY
+            record.version += 1
+            self._set_back(record)
+            promoted += 1
+        return promoted
+
+    def next_due(self) -> int | None:
+        while self._schedule:
+            run_at, id = self._schedule[0]
+            record = self.by_id.get(id)
+            if record is not None and record.state is State.SCHEDULED and record.run_at == run_at:
+                return run_at
+            heappop(self._schedule)
+        return None
+
+    def expired(self, now: int) -> list[Record]:
+        found = [record for id in self._expiring if _expired(record := self.by_id[id], now)]
+        return sorted(found, key=lambda record: (record.expires_at or 0, record.id))
+
+    def prune(self, limit: int, now: int) -> int:
+        self._keys = {name: (id, until) for name, (id, until) in self._keys.items() if until is None or until > now}
+        gone = [id for id in self._past_their_time(now) + self._too_many() if self.by_id[id].stamp is None]
+        gone = list(dict.fromkeys(gone))[:limit]
+        for id in gone:
+            self._lift(self.by_id.pop(id))
+        return len(gone)
+
+    def _past_their_time(self, now: int) -> list[str]:
+        past = []
+        while self._prunable and self._prunable[0][0] <= now:
+            prune_at, id = heappop(self._prunable)
+            record = self.by_id.get(id)
+            if record is not None and record.prune_at == prune_at:
+                past.append((prune_at, id))
+        for entry in dict.fromkeys(past):  # held ones and those beyond the limit must be found again
+            heappush(self._prunable, entry)
+        return [id for _, id in past]
+
+    def _too_many(self) -> list[str]:
+        """Ended jobs that have `keep_last` newer ones of their task."""
+        too_many = []
+        for group in self._counted:
+            ended = [self.by_id[id] for id in self._ended[group]]
+            ended.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
+            too_many += [
+                record.id
+                for newer, record in enumerate(ended)
+                if record.keep_last is not None and newer >= record.keep_last
+            ]
+        return too_many
+
+    # ---- indexes -----------------------------------------------------------------------------------
+    def _lift(self, record: Record) -> None:
+        """Take a row out of its indexes, before it changes."""
+        if record.state in WAITING:
+            self.depth[record.queue] -= 1
+            self._expiring.discard(record.id)
+            self._lanes.drop(record.id)
+        self._held.discard(record.id)
+        self._ended[_group(record)].discard(record.id)
+
+    def _set_back(self, record: Record) -> None:
+        """Put a row where it belongs as it is now."""
+        if record.state in WAITING:
+            self.depth[record.queue] += 1
+            if record.expires_at is not None:
+                self._expiring.add(record.id)
+        if record.state is State.SCHEDULED:
+            heappush(self._schedule, (record.run_at, record.id))
+        if record.state is State.READY:
+            self.woken.add(record.queue)
+            if not record.parked and record.min_version <= ROW_VERSION:
+                self._lanes.put(record)
+        if record.stamp is not None:
+            self._held.add(record.id)
+        if record.prune_at is not None:
+            heappush(self._prunable, (record.prune_at, record.id))
+        if record.state in FINAL and not record.hidden:
+            self._ended[_group(record)].add(record.id)
+            if record.keep_last is not None:
+                self._counted.add(_group(record))
+
+
+def _record_of(job: NewJob, now: int) -> Record:
+    run_at = now + job.delay if job.at is None else job.at
+    state = State.BLOCKED if job.waits > 0 else State.SCHEDULED if run_at > now else State.READY
+    return Record(
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        state=state,
+        priority=job.priority,
+        rank=run_at,
+        payload=job.payload,
+        version=1,
+        attempt=0,
+        failures=0,
+        losses=0,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout,
+        lease=job.lease,
+        backoff=job.backoff,
+        retention=job.retention,
+        dead_retention=job.dead_retention,
+        created_at=now,
+        run_at=run_at,
+        expires_at=None if job.expires is None else now + job.expires,
+        key=job.key,
+        tenant=job.tenant,
+        routing_key=job.routing_key,
+        tags=job.tags,
+        meta=job.meta,
+        unique_key=job.unique_key,
+        unique_scope=job.unique_scope,
+        chain_id=job.chain_id,
+        after=job.after,
+        run_when=job.run_when,
+        waits=job.waits,
+        limits=job.limits,
+        min_version=job.min_version,
+    )
+
+
+def _key_name(job: NewJob) -> KeyName | None:
+    if job.unique_key is None or job.unique_scope is None:
+        return None
+    return job.unique_scope in ("any", "window"), job.unique_key
+
+
+def _holds(record: Record, guard: HoldGuard) -> bool:
+    state_fits = record.state in FINAL if guard.ended else record.state is State.RUNNING
+    return state_fits and record.attempt == guard.attempt and record.stamp == guard.stamp
+
+
+def _lost(record: Record) -> Verdict:
+    if record.hidden:
+        return REFUSED[Refusal.NOT_FOUND]
+    if record.state is State.CANCELLED:
+        return REFUSED[Refusal.CANCELLED]
+    return REFUSED[Refusal.COMPLETED if record.state in FINAL else Refusal.TAKEN]
+
+
+def _expired(record: Record, now: int) -> bool:
+    return record.expires_at is not None and record.expires_at <= now and record.started_at is None
+
+
+def _group(record: Record) -> Group:
+    return record.task, record.state is State.DEAD
