@@ -1,0 +1,1 @@
+"""What Holdfast tells about itself."""

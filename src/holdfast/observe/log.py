@@ -1,0 +1,96 @@
+"""All log wording. Code states facts by calling these; how they read is decided here.
+
+Values that come from users (payloads, messages, names) go through `_safe`, so that no log line can be forged.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from ..job import Loss, Record
+
+logger = logging.getLogger("holdfast")
+
+
+def worker_started(worker: str, tasks: Sequence[str], concurrency: int, store: str) -> None:
+    logger.info("worker %s started: %d slots on %s, tasks %s", worker, concurrency, store, _safe(", ".join(tasks)))
+
+
+def worker_stopping(worker: str, running: int, grace: float) -> None:
+    logger.info("worker %s is stopping: %d running, at most %.0f s for them", worker, running, grace)
+
+
+def worker_stopped(worker: str, ended: int) -> None:
+    logger.info("worker %s stopped after %d attempts", worker, ended)
+
+
+def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
+    logger.warning(
+        "job %s (%s) attempt %d failed: %s: %s; %s",
+        record.id, _safe(record.task), record.attempt, _safe(kind), _safe(message), fate,
+    )  # fmt: skip
+
+
+def job_died(record: Record, reason: str) -> None:
+    logger.error("job %s (%s) is dead: %s", record.id, _safe(record.task), _safe(reason))
+
+
+def hold_lost(record: Record, reason: Loss) -> None:
+    logger.warning("job %s (%s) attempt %d lost its hold: %s", record.id, _safe(record.task), record.attempt, reason)
+
+
+def word_refused(record: Record, reason: str) -> None:
+    logger.warning(
+        "what attempt %d of job %s (%s) said was refused: %s", record.attempt, record.id, _safe(record.task), reason
+    )
+
+
+def reaped(record: Record, charged: bool) -> None:
+    logger.warning(
+        "job %s (%s) came back: the lease of worker %s ended%s",
+        record.id, _safe(record.task), _safe(record.leased_by or "?"), ", charged as a loss" if charged else "",
+    )  # fmt: skip
+
+
+def handler_goes_on(record: Record, seconds: float) -> None:
+    logger.error(
+        "job %s (%s) was told to stop %.0f s ago and its code still runs; its thread cannot be stopped from outside",
+        record.id, _safe(record.task), seconds,
+    )  # fmt: skip
+
+
+def loop_blocked(seconds: float, names: Sequence[str]) -> None:
+    logger.warning(
+        "the event loop was blocked for %.1f s; on it: %s. Use `def` handlers or run blocking code in a thread",
+        seconds, _safe(", ".join(names) or "no job"),
+    )  # fmt: skip
+
+
+def store_out_of_reach(doing: str, error: BaseException, again_in: float) -> None:
+    logger.warning("%s: %s: %s; again in %.1f s", doing, type(error).__name__, _safe(str(error)), again_in)
+
+
+def store_reached_again(doing: str) -> None:
+    logger.info("%s works again", doing)
+
+
+def change_not_stored(record: Record, error: BaseException) -> None:
+    logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(str(error)))
+
+
+def service_failed(name: str, error: BaseException) -> None:
+    logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(str(error)), exc_info=error)
+
+
+def clock_jumped(seconds: float) -> None:
+    logger.warning("the store's clock moved by %+.1f s against this machine's; reaping waits", seconds)
+
+
+def said_by_handler(record: Record, line: str) -> None:
+    logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
+
+
+def _safe(text: str) -> str:
+    shown = text if len(text) <= 500 else text[:500] + "…"
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)

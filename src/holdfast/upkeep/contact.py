@@ -1,0 +1,47 @@
+"""How long we have reached the store without a gap, and whether its clock runs like ours.
+
+After an outage every lease in the store is over, and whoever reaps first beats all renewers. So a reaper first shows
+that it has reached the store for a while: a third of the lease in question. A store clock that jumps has the same
+effect as an outage, and starts the count again.
+"""
+
+from __future__ import annotations
+
+from ..clock import SECOND, boottime
+from ..observe import log
+
+GAP = 5.0
+JUMP = 2.0
+
+
+class Contact:
+    """Told of every answer from the store."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._last = 0.0
+        self._offset: float | None = None
+
+    def reached(self) -> None:
+        now = boottime()
+        if self._since is None or now - self._last > GAP:
+            self._since = now
+        self._last = now
+
+    def lost(self) -> None:
+        self._since = None
+
+    def saw_clock(self, store_now: int) -> None:
+        """Compare the store's clock with the time since boot."""
+        offset = store_now / SECOND - boottime()
+        if self._offset is not None and abs(offset - self._offset) > JUMP:
+            log.clock_jumped(offset - self._offset)
+            self._since = boottime()
+        self._offset = offset
+
+    @property
+    def unbroken(self) -> int:
+        """Microseconds since which every call has been answered."""
+        if self._since is None or boottime() - self._last > GAP:
+            return 0
+        return int((boottime() - self._since) * SECOND)

@@ -1,0 +1,163 @@
+"""One attempt of one job, from its claim until the store has confirmed its end."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import traceback
+from typing import TYPE_CHECKING
+
+from ..clock import MicrosReader, boottime
+from ..context import Context
+from ..errors import HoldLost, InvalidCall
+from ..job import Fault, Loss, Record
+from ..lifecycle import Change, Died, Failed, HandedBack, Said, Skipped, Snoozed, Stopped, Succeeded, decide
+from ..outcome import Dead, Outcome, Retry, Skip, Snooze
+
+if TYPE_CHECKING:
+    from ..task import Definition
+
+MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store does
+TRACEBACK_CHARS = 8_000
+MESSAGE_CHARS = 2_000
+
+
+class Attempt:
+    """A held job: what runs, how long its lease is trusted, and how it came to be told to stop."""
+
+    __slots__ = (
+        "context", "definition", "ended", "lost", "record", "renew_at", "said_change", "slot", "started_at",
+        "started_boot", "started_noted", "trusted_until",
+    )  # fmt: skip
+
+    def __init__(self, record: Record, definition: Definition | None, asked_at: float) -> None:
+        self.record = record
+        self.definition = definition
+        self.context: Context | None = None
+        self.slot: asyncio.Task[None] | None = None
+        self.started_at: int | None = None
+        self.started_boot = 0.0
+        self.started_noted = False
+        self.lost: Loss | None = None
+        self.ended = False  # the handler is over, or its thread was given up
+        self.said_change = False  # its end is on the way to the store
+        self.trust(asked_at)
+
+    def trust(self, asked_at: float) -> None:
+        """The store granted a lease to a request made at `asked_at`."""
+        lease = self.record.lease / 1_000_000
+        self.trusted_until = asked_at + lease * (1 - MARGIN)
+        self.renew_at = asked_at + lease / 3
+
+    @property
+    def trusted(self) -> bool:
+        return boottime() < self.trusted_until
+
+    def lose(self, reason: Loss) -> bool:
+        """Tell the handler to stop, once. False when it was told before."""
+        if self.lost is not None or self.ended:
+            return False
+        self.lost = reason
+        if self.context is not None:
+            self.context.lost._set(reason)
+        if self.slot is not None:
+            self.slot.cancel()
+        return True
+
+
+def change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
+    """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
+    match attempt.lost:
+        case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
+            return decide(attempt.record, Stopped())
+        case Loss.TAKEN_BY_ANOTHER_WORKER:
+            return None
+        case Loss.TIMEOUT:
+            return decide(attempt.record, _timed_out(attempt, now), draw=random.random())
+        case Loss.SHUTDOWN if error is not None and not isinstance(error, Outcome):
+            return decide(attempt.record, HandedBack("handed back at shutdown"))
+    # a lapse of our own trust (ERROR) is no verdict: the store decides whether the hold still stands
+    try:
+        said = said_of(attempt, outcome, error, now)
+    except InvalidCall as unfit:
+        said = failed(attempt, unfit, now, retryable=True)
+    return decide(attempt.record, said, draw=random.random())
+
+
+def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Said:
+    """What the end of the handler means."""
+    started = attempt.started_at
+    if error is None:
+        assert attempt.definition is not None
+        return Succeeded(attempt.definition.encode_result(outcome), started)
+    error = outcome_within(error)
+    match error:
+        case Retry():
+            told = failed(attempt, error, now, retryable=True)
+            return Failed(told.fault, True, error.delay, error.at, started)
+        case Snooze():
+            return Snoozed(error.delay, error.at, error.reason, started)
+        case Skip():
+            return Skipped(error.reason, _result_text(attempt, error.result), started)
+        case Dead():
+            return Died(error.reason or "the handler said so", fault_of(attempt, error, now), started)
+        case _:
+            return failed(attempt, error, now, retryable=_retries(attempt, error))
+
+
+def outcome_within(error: BaseException) -> BaseException:
+    """The Outcome inside exception groups, if there is one; else the error itself."""
+    if isinstance(error, BaseExceptionGroup):
+        found, _ = error.split(Outcome)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+        if found is not None:
+            return found
+    return error
+
+
+def failed(attempt: Attempt, error: BaseException, now: MicrosReader, *, retryable: bool) -> Failed:
+    return Failed(fault_of(attempt, error, now), retryable, None, None, attempt.started_at)
+
+
+def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: str | None = None) -> Fault:
+    ended = now()
+    return Fault(
+        attempt=attempt.record.attempt,
+        worker=attempt.record.leased_by or "",
+        started_at=attempt.started_at or ended,
+        ended_at=ended,
+        kind=kind or type(error).__name__,
+        message=_clean(str(error))[:MESSAGE_CHARS],
+        traceback=_traceback(error),
+    )
+
+
+def _timed_out(attempt: Attempt, now: MicrosReader) -> Failed:
+    seconds = (attempt.record.timeout or 0) / 1_000_000
+    error = TimeoutError(f"the attempt took longer than its timeout of {seconds:g} s")
+    return failed(attempt, error, now, retryable=_retries(attempt, error))
+
+
+def _retries(attempt: Attempt, error: BaseException) -> bool:
+    if isinstance(error, HoldLost) or attempt.definition is None:
+        return True
+    return attempt.definition.retries(error)
+
+
+def _result_text(attempt: Attempt, value: object) -> str | None:
+    if value is None or attempt.definition is None:
+        return None
+    return attempt.definition.encode_result(value)
+
+
+def _traceback(error: BaseException) -> str | None:
+    if error.__traceback__ is None or isinstance(error, Outcome):
+        return None
+    # the frames of the worker itself tell a user nothing
+    text = "".join(traceback.format_exception(error))
+    return _clean(text[-TRACEBACK_CHARS:])
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,63 @@
+"""What this worker holds: from the claim until the store has confirmed the end. The keeper renews all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ..clock import boottime
+from ..job import Loss
+from ..observe import log
+from .attempt import Attempt
+
+
+class Held:
+    """The attempts that this worker may speak for, by job id."""
+
+    def __init__(self) -> None:
+        self._attempts: dict[str, Attempt] = {}
+        self.settled = 0  # attempts whose end the store has confirmed
+
+    def __len__(self) -> int:
+        return len(self._attempts)
+
+    def add(self, attempt: Attempt) -> None:
+        self._attempts[attempt.record.id] = attempt
+
+    def drop(self, attempt: Attempt) -> None:
+        """The store has confirmed the end, or the hold is gone."""
+        if self._attempts.get(attempt.record.id) is attempt:
+            del self._attempts[attempt.record.id]
+            self.settled += 1
+
+    def due_for_renewal(self, now: float) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]
+
+    def out_of_trust(self, now: float) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.trusted_until <= now]
+
+    def shortest_lease(self) -> float | None:
+        """Seconds of the shortest lease held."""
+        shortest = min((attempt.record.lease for attempt in self._attempts.values()), default=None)
+        return None if shortest is None else shortest / 1_000_000
+
+    def where(self, wanted: Callable[[Attempt], bool]) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if wanted(attempt)]
+
+    def long_started(self, seconds: float) -> list[Attempt]:
+        """Attempts that began some time ago and whose start the store does not know of yet."""
+        before = boottime() - seconds
+        return [
+            attempt
+            for attempt in self._attempts.values()
+            if not attempt.started_noted and attempt.started_at is not None and attempt.started_boot <= before
+        ]
+
+    def lose(self, attempt: Attempt, reason: Loss) -> None:
+        """The hold is gone: tell the handler; forget an attempt that has not begun."""
+        if attempt.said_change:
+            return  # its end is on the way: the store's verdict on that word decides
+        if attempt.lose(reason):
+            log.hold_lost(attempt.record, reason)
+        if attempt.started_at is None:
+            attempt.ended = True
+            self.drop(attempt)

@@ -1,0 +1,74 @@
+"""The keeper renews the leases of everything this worker holds, a third of a lease before they end, and tells
+handlers whose hold is gone. It renews until an end is confirmed, not until it is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from time import monotonic
+
+from ..clock import boottime
+from ..job import Loss
+from ..observe import log
+from ..storage.contract import LOSS_OF, Started, Storage
+from .attempt import Attempt
+from .held import Held
+from .service import sleep
+
+LONGEST_SLEEP = 1.0
+BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
+
+
+class Keeper:
+    """Renews, in batches, and looks after trust."""
+
+    def __init__(self, store: Storage, held: Held, reached: Callable[[], None]) -> None:
+        self._store = store
+        self._held = held
+        self._reached = reached
+
+    async def run(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            pause = self._pause()
+            before = monotonic()
+            await sleep(stopping, pause)
+            self._warn_when_blocked(monotonic() - before - pause)
+            await self.renew()
+            self._distrust()
+
+    async def renew(self) -> None:
+        due = self._held.due_for_renewal(boottime())
+        for start in range(0, len(due), self._store.chunk):
+            await self._renew(due[start : start + self._store.chunk])
+
+    async def _renew(self, attempts: list[Attempt]) -> None:
+        asked_at = boottime()
+        started = [
+            Started(attempt.record.hold, attempt.started_at)
+            for attempt in attempts
+            if attempt.started_at is not None and not attempt.started_noted
+        ]
+        verdicts = await self._store.renew([attempt.record.hold for attempt in attempts], started)
+        self._reached()
+        for attempt, verdict in zip(attempts, verdicts, strict=True):
+            if verdict.refusal is None:
+                attempt.started_noted = attempt.started_at is not None
+                attempt.trust(asked_at)
+            else:
+                attempt.renew_at = float("inf")
+                self._held.lose(attempt, LOSS_OF.get(verdict.refusal, Loss.ERROR))
+
+    def _distrust(self) -> None:
+        """Nobody answered for so long that another may hold these jobs by now."""
+        for attempt in self._held.out_of_trust(boottime()):
+            if attempt.lost is None:
+                self._held.lose(attempt, Loss.ERROR)
+
+    def _pause(self) -> float:
+        shortest = self._held.shortest_lease()
+        return LONGEST_SLEEP if shortest is None else min(LONGEST_SLEEP, shortest / 10)
+
+    def _warn_when_blocked(self, late: float) -> None:
+        if late > BLOCKED_FOR:
+            running = self._held.where(lambda attempt: attempt.slot is not None)
+            log.loop_blocked(late, [f"{attempt.record.task} {attempt.record.id}" for attempt in running[:5]])

@@ -1,0 +1,289 @@
+"""The pump: says what ended, claims what comes next, in one round trip.
+
+It sleeps until something real happens: work ended, room is free, a signal, the next due time, the poll. An end is told
+at once when nothing else runs, else gathered for at most 10 ms. It claims for the free slots and, for jobs so short
+that the round trip would idle the slots, a bounded number beyond (`prefetch`).
+
+An exchange that broke has an unknown outcome: the same changes are said again (the store answers "repeated"), and what
+the lost claim may have taken is asked for by its stamp and adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..clock import boottime
+from ..errors import StoreError
+from ..ids import new_stamp
+from ..job import Hold, Record, Routing
+from ..lifecycle import Change, decide
+from ..observe import log
+from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
+from .attempt import Attempt, failed
+from .held import Held
+from .slots import Slots, hand_back
+
+if TYPE_CHECKING:
+    from ..clock import MicrosReader
+    from ..task import Definition
+
+GATHER = 0.010  # seconds that an end may wait for company
+AHEAD = 0.020  # seconds of work claimed beyond the free slots
+NOTED_AFTER = 0.1  # a handler that runs longer has its start noted with the next exchange
+SUSPECT_PATIENCE = 1.0  # seconds that suspects wait before the worker empties itself for them
+
+
+class Pump:
+    """Exchanges ends for new jobs with the store."""
+
+    def __init__(
+        self,
+        *,
+        store: Storage,
+        worker: str,
+        definitions: Mapping[str, Definition],
+        queues: tuple[str, ...] | None,
+        tasks: tuple[str, ...] | None,
+        routing: Routing,
+        poll: float,
+        held: Held,
+        now: MicrosReader,
+        reached: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._worker = worker
+        self._definitions = definitions
+        self._queues = queues
+        self._tasks = tasks
+        self._routing = routing
+        self._poll = poll
+        self._held = held
+        self._now = now
+        self._reached = reached
+        self.slots: Slots
+        self.claiming = True
+        self._ended: deque[tuple[Attempt, Change]] = deque()
+        self._ended_since = 0.0
+        self._in_flight = 0
+        self._more = True  # the store may have jobs for us
+        self._poll_at = 0.0
+        self._due_at = float("inf")
+        self._lost_claims: list[Claim] = []
+        self._suspects_since: float | None = None
+        self._alone: Attempt | None = None
+        self._rate = 0.0
+        self._rate_from = (monotonic(), 0)
+        self._took = 0.005  # seconds of a recent exchange
+        self._waker: asyncio.Future[None] | None = None
+
+    # -- what others say -----------------------------------------------------------------------------
+    def tell(self, attempt: Attempt, change: Change | None) -> None:
+        """An attempt is over. None: the store knows already, or nobody may speak for it any more."""
+        if attempt is self._alone:
+            self._alone = None
+        if change is None:
+            self._held.drop(attempt)
+            self.wake()
+            return
+        attempt.said_change = True
+        if not self._ended:
+            self._ended_since = monotonic()
+            self.wake()
+        self._ended.append((attempt, change))
+        if (self._more and self.slots.waiting <= self._ahead() // 2) or not self.slots.busy:
+            self.wake()
+
+    def signalled(self) -> None:
+        self._more = True
+        self.wake()
+
+    def wake(self) -> None:
+        if self._waker is not None and not self._waker.done():
+            self._waker.set_result(None)
+
+    def hand_back_waiting(self) -> None:
+        """Give back what has not begun, free of charge."""
+        for attempt in self.slots.take_back():
+            self.tell(attempt, hand_back(attempt))
+
+    @property
+    def settled(self) -> bool:
+        """Nothing is left to say, and no answer is outstanding."""
+        return not self._ended and not self._in_flight and not self._lost_claims
+
+    # -- the loop ------------------------------------------------------------------------------------
+    async def run(self, stopping: asyncio.Event) -> None:
+        while not stopping.is_set():
+            if self._lost_claims:
+                await self._recover_claim()
+            elif self._has_reason():
+                await self._exchange()
+            else:
+                await self._sleep()
+
+    def _has_reason(self) -> bool:
+        now = monotonic()
+        if now >= min(self._poll_at, self._due_at):
+            self._more = True
+        if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy):
+            return True
+        return self._more and self.slots.waiting <= self._ahead() // 2 and self._demand() > 0
+
+    async def _sleep(self) -> None:
+        until = min(self._poll_at, self._due_at) if self._demand() > 0 else float("inf")
+        if self._ended:
+            until = min(until, self._ended_since + GATHER)
+        self._waker = asyncio.get_running_loop().create_future()
+        timer = asyncio.get_running_loop().call_later(
+            min(max(until - monotonic(), 0.0005), self._poll), self.wake
+        )
+        try:
+            await self._waker
+        finally:
+            timer.cancel()
+            self._waker = None
+
+    async def _exchange(self) -> None:
+        batch = self._take()
+        claim = self._claim()
+        asked_at, began = boottime(), monotonic()
+        self._in_flight += 1
+        try:
+            answer = await self._store.exchange([change for _, change in batch], claim, self._started())
+        except asyncio.CancelledError:
+            self._take_back(batch, claim)
+            raise
+        except StoreError:
+            self._take_back(batch, claim)
+            raise
+        except Exception as error:
+            self._take_back([], claim)
+            await self._one_by_one(batch, error)
+            return
+        finally:
+            self._in_flight -= 1
+        self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
+        self._reached()
+        self._settle(batch, answer.verdicts)
+        if claim is not None:
+            self._received(claim, answer, asked_at)
+
+    # -- ends ----------------------------------------------------------------------------------------
+    def _take(self) -> list[tuple[Attempt, Change]]:
+        """The next ends to tell, at most one of a job."""
+        batch: list[tuple[Attempt, Change]] = []
+        seen: set[str] = set()
+        for _ in range(min(len(self._ended), self._store.chunk)):
+            attempt, change = self._ended.popleft()
+            if change.id in seen:
+                self._ended.append((attempt, change))
+            else:
+                seen.add(change.id)
+                batch.append((attempt, change))
+        self._ended_since = monotonic()
+        return batch
+
+    def _take_back(self, batch: Sequence[tuple[Attempt, Change]], claim: Claim | None) -> None:
+        self._ended.extendleft(reversed(batch))
+        if claim is not None:
+            self._lost_claims.append(claim)
+
+    def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
+        for (attempt, change), verdict in zip(batch, verdicts, strict=True):
+            self._held.drop(attempt)
+            if verdict.refusal is not None and change.state is not None:
+                log.word_refused(attempt.record, verdict.refusal)
+        now, settled = monotonic(), self._held.settled
+        since, before = self._rate_from
+        if now - since >= 0.005:
+            self._rate += 0.3 * ((settled - before) / (now - since) - self._rate)
+            self._rate_from = (now, settled)
+
+    async def _one_by_one(self, batch: Sequence[tuple[Attempt, Change]], error: Exception) -> None:
+        """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure."""
+        log.service_failed("an exchange of several ends", error)
+        for attempt, change in batch:
+            try:
+                self._settle([(attempt, change)], await self._store.apply([change]))
+            except StoreError:
+                self._ended.append((attempt, change))
+            except Exception as bad:
+                await self._fail_instead(attempt, bad)
+
+    async def _fail_instead(self, attempt: Attempt, bad: Exception) -> None:
+        log.change_not_stored(attempt.record, bad)
+        instead = decide(attempt.record, failed(attempt, bad, self._now, retryable=True))
+        try:
+            await self._store.apply([instead])
+        except Exception as error:
+            log.change_not_stored(attempt.record, error)  # the lease will end, and the reaper takes over
+        self._held.drop(attempt)
+
+    def _started(self) -> list[Started]:
+        noted = self._held.long_started(NOTED_AFTER) if self.slots.running else []
+        for attempt in noted:
+            attempt.started_noted = True
+        return [Started(_hold(attempt), attempt.started_at or 0) for attempt in noted if not attempt.said_change]
+
+    # -- claims --------------------------------------------------------------------------------------
+    def _ahead(self) -> int:
+        """How many unstarted jobs to hold for the slots, by the recent rate."""
+        return int(min(2 * self._store.chunk, self._rate * (AHEAD + self._took)))
+
+    def _demand(self) -> int:
+        if not self.claiming or self._alone is not None:
+            return 0
+        idle = not self.slots.busy
+        if self._suspects_since is not None and not idle:
+            if monotonic() - self._suspects_since > SUSPECT_PATIENCE:
+                return 0
+        free = self.slots.concurrency - self.slots.running
+        return max(0, min(free + self._ahead() - self.slots.waiting, self._store.chunk))
+
+    def _claim(self) -> Claim | None:
+        demand = self._demand()
+        if not demand or not self._more:
+            return None
+        alone = self._suspects_since is not None and not self.slots.busy
+        want = Want(1 if alone else demand, self._queues, self._tasks, self._routing, alone)
+        self._suspects_since = None if alone else self._suspects_since
+        return Claim(self._worker, new_stamp(), (want,))
+
+    def _received(self, claim: Claim, answer: Exchanged, asked_at: float) -> None:
+        now = monotonic()
+        self._poll_at = now + self._poll
+        self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
+        self._more = len(answer.claimed) >= claim.wants[0].limit
+        if answer.suspects and self._suspects_since is None:
+            self._suspects_since = now
+            self._more = True
+        self._adopt(answer.claimed, asked_at, alone=claim.wants[0].alone)
+
+    def _adopt(self, records: Sequence[Record], asked_at: float, *, alone: bool = False) -> None:
+        attempts = [Attempt(record, self._definitions.get(record.task), asked_at) for record in records]
+        for attempt in attempts:
+            self._held.add(attempt)
+        if not self.claiming:
+            for attempt in attempts:
+                self.tell(attempt, hand_back(attempt))
+            return
+        if alone and attempts:
+            self._alone = attempts[0]
+        if attempts:
+            self.slots.feed(attempts)
+
+    async def _recover_claim(self) -> None:
+        claim = self._lost_claims[0]
+        asked_at = boottime()
+        records = await self._store.holding(claim.worker, claim.stamp)
+        self._lost_claims.pop(0)
+        self._reached()
+        self._adopt(records, asked_at, alone=claim.wants[0].alone)
+
+
+def _hold(attempt: Attempt) -> Hold:
+    return attempt.record.hold

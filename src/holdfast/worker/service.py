@@ -1,0 +1,67 @@
+"""One way of living for every background loop of a worker.
+
+A service is a coroutine function that runs until its `stop` event is set. One that raises is started again after
+a pause that grows to a second: trouble with the store must not end a worker, nor make it busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from ..errors import StoreError
+from ..observe import log
+
+SHORTEST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+
+
+class Service:
+    """A named loop with a life: start, stop."""
+
+    def __init__(self, name: str, body: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+        self.name = name
+        self.stopping = asyncio.Event()
+        self._body = body
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._live(), name=f"holdfast {self.name}")
+
+    async def stop(self, timeout: float = 5.0) -> None:
+        """Ask the loop to end; cancel it when it does not."""
+        self.stopping.set()
+        if self._task is None:
+            return
+        await asyncio.wait([self._task], timeout=timeout)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _live(self) -> None:
+        pause = SHORTEST_PAUSE
+        while not self.stopping.is_set():
+            try:
+                await self._body(self.stopping)
+                return
+            except Exception as error:
+                self._tell(error, pause)
+            await sleep(self.stopping, pause * random.uniform(0.5, 1.0))
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _tell(self, error: Exception, pause: float) -> None:
+        if isinstance(error, StoreError):
+            log.store_out_of_reach(self.name, error, pause)
+        else:
+            log.service_failed(self.name, error)
+
+
+async def sleep(stopping: asyncio.Event, seconds: float) -> bool:
+    """Sleep, but not past a stop. True when it is time to stop."""
+    if seconds > 0 and not stopping.is_set():
+        try:
+            async with asyncio.timeout(seconds):
+                await stopping.wait()
+        except TimeoutError:
+            pass
+    return stopping.is_set()

@@ -1,0 +1,283 @@
+"""A worker in this process: slots, pump, keeper, upkeep and a sign of life, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+
+from ..clock import SECOND, micros_of, reader
+from ..errors import InvalidCall
+from ..ids import new_id
+from ..job import ANY, Loss, Routing
+from ..observe import log
+from ..storage.contract import Storage, WorkerRow
+from ..upkeep.contact import Contact
+from ..upkeep.upkeep import Upkeep
+from .attempt import Attempt
+from .held import Held
+from .keeper import Keeper
+from .pump import Pump
+from .service import Service, sleep
+from .slots import Slots
+from .speaker import StoreSpeaker
+
+if TYPE_CHECKING:
+    from ..task import Definition
+
+BEAT = 10.0
+TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
+FLUSH = 10.0  # seconds for the last words to reach the store
+
+Duration = float | timedelta
+
+
+class WorkerSpec(TypedDict, total=False):
+    """The options of a worker."""
+
+    queues: Sequence[str] | None
+    tasks: Sequence[Any] | None
+    routing_key: Routing
+    concurrency: int
+    batch_size: Mapping[str, int]
+    name: str
+    poll: Duration | None
+    grace: Duration
+    unknown: Literal["leave", "fail"]
+
+
+class Worker:
+    """Claims and runs jobs in this process.
+
+    `async with app.worker(): …`, or `await worker.run()` until SIGTERM or SIGINT.
+    """
+
+    def __init__(
+        self,
+        app: Any,
+        /,
+        *,
+        queues: Sequence[str] | None = None,
+        tasks: Sequence[Any] | None = None,
+        routing_key: Routing = ANY,
+        concurrency: int = 50,
+        batch_size: Mapping[str, int] | None = None,
+        name: str | None = None,
+        poll: Duration | None = None,
+        grace: Duration = 30.0,
+        unknown: Literal["leave", "fail"] = "leave",
+    ) -> None:
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidCall(f"concurrency must be a whole number of at least 1, it is {concurrency!r}")
+        if unknown not in ("leave", "fail"):
+            raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
+        self._app = app
+        self._queues = _names(queues, "queues")
+        self._asked_tasks = None if tasks is None else [getattr(task, "name", task) for task in tasks]
+        self._routing = routing_key
+        self._concurrency = concurrency
+        self._poll = 1.0 if poll is None else micros_of(poll, "poll", positive=True) / SECOND
+        self._grace = micros_of(grace, "grace") / SECOND
+        self._unknown = unknown
+        self._running: _Running | None = None
+        self._stopped = asyncio.Event()
+        self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+
+    async def start(self) -> None:
+        """Begin to claim. Refuses to start without tasks."""
+        if self._running is not None:
+            return
+        definitions = self._definitions()
+        store = await self._app._storage()
+        self._stopped.clear()
+        self._running = _Running(self, store, definitions)
+        await self._running.start()
+
+    async def run(self) -> None:
+        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
+        await self.start()
+        hurry = asyncio.Event()
+        asked = asyncio.Event()
+
+        def on_signal() -> None:
+            (hurry if asked.is_set() else asked).set()
+
+        removed = _on_signals(on_signal)
+        stopped = asyncio.create_task(self._stopped.wait())
+        try:
+            waiting = asyncio.create_task(asked.wait())
+            await asyncio.wait([stopped, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await self._stop(hurry)
+        finally:
+            stopped.cancel()
+            removed()
+
+    async def stop(self) -> None:
+        """Claim nothing more, let handlers finish for `grace`, tell the rest to stop, hand their jobs back."""
+        await self._stop(asyncio.Event())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.stop()
+
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            await running.stop(self._grace, hurry)
+        self._stopped.set()
+
+    def _definitions(self) -> dict[str, Definition]:
+        for module in self._app.imports:
+            importlib.import_module(module)
+        known: dict[str, Definition] = self._app.definitions()
+        if not known:
+            raise InvalidCall(
+                "this worker knows no task: define some with @app.task, or name their modules in Holdfast(imports=[…])"
+            )
+        for name in self._asked_tasks or ():
+            if name not in known:
+                raise InvalidCall(f"no task named {name!r} is registered; known: {', '.join(sorted(known))}")
+        return known
+
+    def _wanted_tasks(self, definitions: Mapping[str, Definition]) -> tuple[str, ...] | None:
+        if self._asked_tasks is not None:
+            chosen = {definitions[name].name for name in self._asked_tasks}
+            return tuple(sorted(name for name, definition in definitions.items() if definition.name in chosen))
+        return None if self._unknown == "fail" else tuple(sorted(definitions))
+
+
+class _Running:
+    """What lives between start and stop."""
+
+    def __init__(self, worker: Worker, store: Storage, definitions: Mapping[str, Definition]) -> None:
+        self._worker = worker
+        self._store = store
+        self._held = Held()
+        self._contact = Contact()
+        now = reader(worker._app.clock)
+        tasks = worker._wanted_tasks(definitions)
+        self._tasks = tasks
+        self._about = _about(worker, tasks)
+        self._started_at = now()
+        self._pump = Pump(
+            store=store,
+            worker=worker.id,
+            definitions=definitions,
+            queues=worker._queues,
+            tasks=tasks,
+            routing=worker._routing,
+            poll=worker._poll,
+            held=self._held,
+            now=now,
+            reached=self._contact.reached,
+        )
+        self._slots = self._pump.slots = Slots(
+            app=worker._app,
+            worker=worker.id,
+            concurrency=worker._concurrency,
+            held=self._held,
+            speaker=StoreSpeaker(store),
+            now=now,
+            tell=self._pump.tell,
+        )
+        self._keeper = Keeper(store, self._held, self._contact.reached)
+        upkeep = Upkeep(store, self._contact, sleep)
+        self._services = [
+            Service("keeper", self._keeper.run),
+            Service("pump", self._pump.run),
+            Service("upkeep", upkeep.run),
+            Service("sign of life", self._beats),
+        ]
+        self._unlisten = lambda: None
+
+    async def start(self) -> None:
+        queues = None if self._worker._queues is None else frozenset(self._worker._queues)
+        self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
+        await self._store.beat(self._row())
+        for service in self._services:
+            service.start()
+        log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
+
+    async def stop(self, grace: float, hurry: asyncio.Event) -> None:
+        log.worker_stopping(self._worker.id, self._slots.running, grace)
+        self._unlisten()
+        self._pump.claiming = False
+        self._pump.hand_back_waiting()
+        await self._until(lambda: not self._slots.busy, grace, hurry)
+        for attempt in self._held.where(_at_work):
+            self._held.lose(attempt, Loss.SHUTDOWN)
+        await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
+        for attempt in self._held.where(_at_work):
+            log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+        await self._until(lambda: self._pump.settled, FLUSH, None)
+        for service in reversed(self._services):
+            await service.stop()
+        await self._slots.close()
+        try:
+            await self._store.leave(self._worker.id)
+        except Exception as error:
+            log.service_failed("goodbye of the worker", error)
+        log.worker_stopped(self._worker.id, self._held.settled)
+
+    async def _until(self, done: Any, seconds: float, hurry: asyncio.Event | None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not done() and loop.time() < deadline and not (hurry is not None and hurry.is_set()):
+            self._pump.wake()
+            await asyncio.sleep(0.005)
+
+    async def _beats(self, stopping: asyncio.Event) -> None:
+        while not await sleep(stopping, BEAT):
+            await self._store.beat(self._row())
+
+    def _row(self) -> WorkerRow:
+        return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, self._about)
+
+
+def _at_work(attempt: Attempt) -> bool:
+    return attempt.started_at is not None and not attempt.ended
+
+
+def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
+    if names is None:
+        return None
+    if isinstance(names, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{names!r}]")
+    return tuple(names)
+
+
+def _about(worker: Worker, tasks: Sequence[str] | None) -> str:
+    facts = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "queues": worker._queues,
+        "tasks": tasks,
+        "concurrency": worker._concurrency,
+    }
+    return json.dumps(facts)
+
+
+def _on_signals(callback: Any) -> Any:
+    """Call back on SIGTERM and SIGINT; gives the function that undoes it."""
+    loop = asyncio.get_running_loop()
+    added = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, callback)
+            added.append(number)
+        except (NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
+            continue
+    return lambda: [loop.remove_signal_handler(number) for number in added]
