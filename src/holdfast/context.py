@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol
 
-from .codec import encode_value
+from .codec import encode
 from .errors import HoldLost, InvalidCall, NoContext, StoreError
 from .job import Job, Loss, Record, job_of
 
@@ -32,7 +32,7 @@ class Lost:
 
     def __init__(self) -> None:
         self.reason: Loss | None = None
-        self._waiters: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] | None = None
+        self._waiters: list[asyncio.Future[Loss]] | None = None
 
     def is_set(self) -> bool:
         return self.reason is not None
@@ -44,14 +44,12 @@ class Lost:
 
     async def wait(self) -> Loss:
         """Wait until the handler should stop; gives the reason."""
-        event = asyncio.Event()
+        told: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
         with _waiters_lock:
             if self.reason is not None:
                 return self.reason
-            self._waiters = [*(self._waiters or ()), (asyncio.get_running_loop(), event)]
-        await event.wait()
-        assert self.reason is not None
-        return self.reason
+            self._waiters = [*(self._waiters or ()), told]
+        return await told
 
     def _set(self, reason: Loss) -> None:
         with _waiters_lock:
@@ -59,8 +57,13 @@ class Lost:
                 return
             self.reason = reason
             waiters, self._waiters = self._waiters or [], None
-        for loop, event in waiters:
-            loop.call_soon_threadsafe(event.set)
+        for told in waiters:
+            told.get_loop().call_soon_threadsafe(_tell, told, reason)
+
+
+def _tell(told: asyncio.Future[Loss], reason: Loss) -> None:
+    if not told.done():
+        told.set_result(reason)
 
 
 _waiters_lock = threading.Lock()  # taken once per loss or wait, so one for all is enough
@@ -166,7 +169,7 @@ class Context:
     async def progress(self, value: object, /) -> None:
         """Tell how far the job is; seen by `handle.watch()` and `app.jobs.get()`."""
         self._refuse_in_transaction("ctx.progress")
-        await self._speaker.progress(self, encode_value(value, "progress"))
+        await self._speaker.progress(self, encode(value, "progress"))
 
     async def log(self, line: str, /) -> None:
         """Add a line to the job's log (the last 100 lines of at most 1 KiB are kept)."""

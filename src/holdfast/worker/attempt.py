@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import traceback
+from types import TracebackType
 from typing import TYPE_CHECKING
 
 from ..clock import MicrosReader, boottime
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from ..task import Definition
 
 MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store does
+_WORKER = os.path.dirname(os.path.abspath(__file__))
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
@@ -26,7 +29,7 @@ class Attempt:
     """A held job: what runs, how long its lease is trusted, and how it came to be told to stop."""
 
     __slots__ = (
-        "context", "definition", "ended", "lost", "record", "renew_at", "said_change", "slot", "started_at",
+        "context", "definition", "ended", "given_up", "lost", "record", "renew_at", "said_change", "slot", "started_at",
         "started_boot", "started_noted", "trusted_until",
     )  # fmt: skip
 
@@ -40,6 +43,7 @@ class Attempt:
         self.started_noted = False
         self.lost: Loss | None = None
         self.ended = False  # the handler is over, or its thread was given up
+        self.given_up = False  # its time was over and its thread could not be stopped
         self.said_change = False  # its end is on the way to the store
         self.trust(asked_at)
 
@@ -68,20 +72,27 @@ class Attempt:
 def change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
     """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
     match attempt.lost:
-        case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
-            return decide(attempt.record, Stopped())
-        case Loss.TAKEN_BY_ANOTHER_WORKER:
-            return None
+        case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND | Loss.TAKEN_BY_ANOTHER_WORKER:
+            return stopped(attempt)
         case Loss.TIMEOUT:
             return decide(attempt.record, _timed_out(attempt, now), draw=random.random())
         case Loss.SHUTDOWN if error is not None and not isinstance(error, Outcome):
             return decide(attempt.record, HandedBack("handed back at shutdown"))
-    # a lapse of our own trust (ERROR) is no verdict: the store decides whether the hold still stands
+        case Loss.ERROR if isinstance(error, asyncio.CancelledError | HoldLost):
+            # we stopped it because we no longer trusted the lease: no fault of the job, and perhaps still ours
+            return decide(attempt.record, HandedBack("handed back after the store was out of reach"))
     try:
         said = said_of(attempt, outcome, error, now)
     except InvalidCall as unfit:
         said = failed(attempt, unfit, now, retryable=True)
     return decide(attempt.record, said, draw=random.random())
+
+
+def stopped(attempt: Attempt) -> Change | None:
+    """The last word about a hold that is gone: slot and key are free. Nothing, where another hold has replaced it."""
+    if attempt.lost in (Loss.CANCELLED, Loss.ALREADY_COMPLETED, Loss.NOT_FOUND):
+        return decide(attempt.record, Stopped())
+    return None
 
 
 def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Said:
@@ -108,7 +119,7 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
 def outcome_within(error: BaseException) -> BaseException:
     """The Outcome inside exception groups, if there is one; else the error itself."""
     if isinstance(error, BaseExceptionGroup):
-        found, _ = error.split(Outcome)
+        found: BaseException | None = error.subgroup(Outcome)
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
         if found is not None:
@@ -154,9 +165,16 @@ def _result_text(attempt: Attempt, value: object) -> str | None:
 def _traceback(error: BaseException) -> str | None:
     if error.__traceback__ is None or isinstance(error, Outcome):
         return None
-    # the frames of the worker itself tell a user nothing
-    text = "".join(traceback.format_exception(error))
+    text = "".join(traceback.format_exception(type(error), error, _below_worker(error.__traceback__)))
     return _clean(text[-TRACEBACK_CHARS:])
+
+
+def _below_worker(trace: TracebackType) -> TracebackType:
+    """The frames of the handler: those of the worker around it tell a user nothing."""
+    below: TracebackType | None = trace
+    while below is not None and below.tb_frame.f_code.co_filename.startswith(_WORKER):
+        below = below.tb_next
+    return below or trace
 
 
 def _clean(text: str) -> str:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from ..clock import boottime
 from ..job import Loss
+from ..lifecycle import Change
 from ..observe import log
-from .attempt import Attempt
+from .attempt import Attempt, stopped
 
 
 class Held:
@@ -15,6 +16,7 @@ class Held:
 
     def __init__(self) -> None:
         self._attempts: dict[str, Attempt] = {}
+        self.tell: Callable[[Attempt, Change | None], None] = lambda attempt, change: self.drop(attempt)
         self.settled = 0  # attempts whose end the store has confirmed
 
     def __len__(self) -> int:
@@ -53,11 +55,11 @@ class Held:
         ]
 
     def lose(self, attempt: Attempt, reason: Loss) -> None:
-        """The hold is gone: tell the handler; forget an attempt that has not begun."""
+        """The hold is gone: tell the handler; an attempt that has not begun never will."""
         if attempt.said_change:
             return  # its end is on the way: the store's verdict on that word decides
         if attempt.lose(reason):
             log.hold_lost(attempt.record, reason)
         if attempt.started_at is None:
             attempt.ended = True
-            self.drop(attempt)
+            self.tell(attempt, stopped(attempt))

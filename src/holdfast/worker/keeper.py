@@ -15,7 +15,7 @@ from .attempt import Attempt
 from .held import Held
 from .service import sleep
 
-LONGEST_SLEEP = 1.0
+LONGEST_SLEEP = 0.25
 BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
 

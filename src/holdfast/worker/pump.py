@@ -138,9 +138,7 @@ class Pump:
         if self._ended:
             until = min(until, self._ended_since + GATHER)
         self._waker = asyncio.get_running_loop().create_future()
-        timer = asyncio.get_running_loop().call_later(
-            min(max(until - monotonic(), 0.0005), self._poll), self.wake
-        )
+        timer = asyncio.get_running_loop().call_later(min(max(until - monotonic(), 0.0005), self._poll), self.wake)
         try:
             await self._waker
         finally:
@@ -246,7 +244,7 @@ class Pump:
 
     def _claim(self) -> Claim | None:
         demand = self._demand()
-        if not demand or not self._more:
+        if not demand:
             return None
         alone = self._suspects_since is not None and not self.slots.busy
         want = Want(1 if alone else demand, self._queues, self._tasks, self._routing, alone)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from ..errors import StoreError
 from ..observe import log
@@ -41,10 +42,13 @@ class Service:
     async def _live(self) -> None:
         pause = SHORTEST_PAUSE
         while not self.stopping.is_set():
+            began = monotonic()
             try:
                 await self._body(self.stopping)
                 return
             except Exception as error:
+                if monotonic() - began > 5 * LONGEST_PAUSE:  # it worked for a while: this is new trouble
+                    pause = SHORTEST_PAUSE
                 self._tell(error, pause)
             await sleep(self.stopping, pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE)

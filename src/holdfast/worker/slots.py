@@ -49,7 +49,7 @@ class Slots:
         self._idle: list[asyncio.Future[None]] = []
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
-        self._closing = False
+        self._closing = asyncio.Event()
         self._settling: set[asyncio.Task[None]] = set()
         self._deadlines = Deadlines(self._overdue)
         self._threads = Threads(concurrency, self._run_in_thread, self._over_in_thread)
@@ -94,7 +94,7 @@ class Slots:
 
     async def close(self) -> None:
         """End the idle slots. Handlers still at work are cancelled."""
-        self._closing = True
+        self._closing.set()
         self._deadlines.close()
         self._threads.close()
         for task in self._tasks:
@@ -115,7 +115,7 @@ class Slots:
         task = asyncio.current_task()
         assert task is not None
         done = 0
-        while not self._closing:
+        while not self._closing.is_set():
             try:
                 if not self._queue:
                     await self._idle_wait()
@@ -126,7 +126,7 @@ class Slots:
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if self._closing:
+                if self._closing.is_set():
                     return
                 task.uncancel()  # meant for a job that was already over
 
@@ -177,7 +177,7 @@ class Slots:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass
-        while task.cancelling() and not self._closing:
+        while task.cancelling() and not self._closing.is_set():
             task.uncancel()
 
     # -- the threads ---------------------------------------------------------------------------------
@@ -194,13 +194,11 @@ class Slots:
         return definition.handler(*arguments, **options)
 
     def _over_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        if attempt.started_at is None:
-            self._on_threads -= 1
-            self._held.drop(attempt)
-        elif attempt.ended:  # given up at its timeout; it came back after all
+        if attempt.given_up:
             self._threads.gave_back_one()
-        else:
-            self._on_threads -= 1
+            return
+        self._on_threads -= 1
+        if not attempt.ended:
             self._over(attempt, value, error)
 
     # -- begin and over ------------------------------------------------------------------------------
@@ -220,6 +218,8 @@ class Slots:
         attempt.started_at = self._now()
         context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         attempt.context = context
+        if attempt.lost is not None:  # told just before the context was there
+            context.lost._set(attempt.lost)
         self._deadlines.watch(attempt)
         return context
 
@@ -271,6 +271,7 @@ class Slots:
             self._deadlines.forget(attempt)
             return
         if attempt.lose(Loss.TIMEOUT):
+            attempt.given_up = True
             self._on_threads -= 1
             self._threads.give_up_one()
             log.handler_goes_on(attempt.record, 0)

@@ -57,7 +57,7 @@ class Threads:
 
     def take_back(self) -> list[Attempt]:
         """Attempts that no thread has begun; they are ours again."""
-        taken = []
+        taken: list[Attempt] = []
         while True:
             try:
                 attempt = self._todo.get_nowait()

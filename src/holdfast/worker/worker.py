@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
@@ -193,6 +193,7 @@ class _Running:
             now=now,
             tell=self._pump.tell,
         )
+        self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._contact.reached)
         upkeep = Upkeep(store, self._contact, sleep)
         self._services = [
@@ -201,7 +202,7 @@ class _Running:
             Service("upkeep", upkeep.run),
             Service("sign of life", self._beats),
         ]
-        self._unlisten = lambda: None
+        self._unlisten: Callable[[], None] = _nothing
 
     async def start(self) -> None:
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
@@ -232,7 +233,7 @@ class _Running:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
 
-    async def _until(self, done: Any, seconds: float, hurry: asyncio.Event | None) -> None:
+    async def _until(self, done: Callable[[], bool], seconds: float, hurry: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not done() and loop.time() < deadline and not (hurry is not None and hurry.is_set()):
@@ -245,6 +246,9 @@ class _Running:
 
     def _row(self) -> WorkerRow:
         return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, self._about)
+
+
+def _nothing() -> None: ...
 
 
 def _at_work(attempt: Attempt) -> bool:
@@ -270,7 +274,7 @@ def _about(worker: Worker, tasks: Sequence[str] | None) -> str:
     return json.dumps(facts)
 
 
-def _on_signals(callback: Any) -> Any:
+def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:
     """Call back on SIGTERM and SIGINT; gives the function that undoes it."""
     loop = asyncio.get_running_loop()
     added = []
@@ -280,4 +284,9 @@ def _on_signals(callback: Any) -> Any:
             added.append(number)
         except (NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
             continue
-    return lambda: [loop.remove_signal_handler(number) for number in added]
+
+    def remove() -> None:
+        for number in added:
+            loop.remove_signal_handler(number)
+
+    return remove
