@@ -1,0 +1,133 @@
+"""`holdfast dead`: what became of jobs whose attempts ran out, and a second life for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .filters import dead_filter_options, filter_of, page_options
+from .jobs import print_page
+from .output import confirm, json_option, plural, print_json, yes_option
+from .root import FAILED
+from .store import on_store
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
+
+@click.group("dead")
+def command() -> None:
+    """List, retry, export and purge dead letters: jobs whose attempts ran out.
+
+    \b
+    Examples:
+      holdfast dead list --task send_email
+      holdfast dead retry 0197a3c4-…
+      holdfast dead retry-all --task send_email --since 24h
+      holdfast dead export letters.jsonl
+      holdfast dead purge --before 90d
+    """
+
+
+@command.command("list")
+@dead_filter_options
+@page_options
+@json_option
+@on_store
+async def list_letters(app: Holdfast, limit: int, cursor: str | None, as_json: bool, **given: Any) -> None:
+    """List dead letters, newest first.
+
+    \b
+    Example:
+      holdfast dead list --task send_email --since 24h
+    """
+    print_page(await app.dead.find(limit=limit, cursor=cursor, **filter_of(**given)), as_json, "no dead letters")
+
+
+@command.command("retry")
+@click.argument("ids", nargs=-1, required=True, metavar="ID...")
+@json_option
+@on_store
+async def retry(app: Holdfast, ids: tuple[str, ...], as_json: bool) -> None:
+    """Give dead letters a fresh budget of attempts. Same id, history kept.
+
+    \b
+    Example:
+      holdfast dead retry 0197a3c4-…
+    """
+    retried = await app.dead.retry(*ids)
+    if as_json:
+        print_json({"asked": len(ids), "retried": retried})
+    else:
+        click.echo(f"retried: {retried} of {len(ids)}")
+    if retried < len(ids):
+        raise SystemExit(FAILED)
+
+
+@command.command("retry-all")
+@dead_filter_options
+@yes_option
+@json_option
+@on_store
+async def retry_all(app: Holdfast, yes: bool, as_json: bool, **given: Any) -> None:
+    """Retry every dead letter that fits the filter; without one, all of them.
+
+    \b
+    Examples:
+      holdfast dead retry-all --task send_email --since 24h
+      holdfast dead retry-all --yes
+    """
+    chosen = filter_of(**given)
+    confirm(f"Retry {await _letters(app, chosen)}?", yes)
+    _tell("retried", await app.dead.retry_all(**chosen), as_json)
+
+
+@command.command("purge")
+@dead_filter_options
+@click.option("--cascade", is_flag=True, help="Delete the jobs that wait for them, too.")
+@yes_option
+@json_option
+@on_store
+async def purge(app: Holdfast, cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
+    """Delete dead letters that fit the filter, for good. A filter is required.
+
+    \b
+    Example:
+      holdfast dead purge --task send_email --before 90d --yes
+    """
+    chosen = filter_of(**given)
+    if not chosen:
+        raise click.UsageError("purge needs a filter, e.g. --task or --before; for everything: --before 0s")
+    confirm(f"Delete {await _letters(app, chosen)} for good?", yes)
+    _tell("purged", await app.dead.purge(cascade=cascade, **chosen), as_json)
+
+
+@command.command("export")
+@click.argument("path", type=click.Path(dir_okay=False, path_type=Path))
+@dead_filter_options
+@json_option
+@on_store
+async def export(app: Holdfast, path: Path, as_json: bool, **given: Any) -> None:
+    """Write dead letters to a file, one JSON document a line.
+
+    \b
+    Example:
+      holdfast dead export letters.jsonl --task send_email
+    """
+    exported = await app.dead.export(path, **filter_of(**given))
+    if as_json:
+        print_json({"exported": exported, "path": str(path)})
+    else:
+        click.echo(f"exported: {plural(exported, 'dead letter')} to {path}")
+
+
+async def _letters(app: Holdfast, chosen: dict[str, Any]) -> str:
+    from holdfast import State
+
+    return plural(await app.jobs.count(state=State.DEAD, **chosen), "dead letter")
+
+
+def _tell(what: str, count: int, as_json: bool) -> None:
+    print_json({what: count}) if as_json else click.echo(f"{what}: {plural(count, 'dead letter')}")

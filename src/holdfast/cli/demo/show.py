@@ -1,0 +1,84 @@
+"""The demo from curtain to curtain: a folder, the chapters, an end in time whatever happens, nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from holdfast import HoldfastError
+
+from ..root import DONE, FAILED
+from .fleet import Fleet, WorkerEnded
+from .screen import Screen
+
+LAST_RESORT = 15.0  # seconds after the deadline for a tidy end
+
+
+def show(jobs: int, keep: bool, deadline: float) -> int:
+    """Run the demo; gives the exit code."""
+    screen = Screen()
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    os.environ["HOLDFAST_URL"] = f"sqlite:///{folder / 'demo.db'}"
+    os.environ["HOLDFAST_DEMO"] = str(folder)
+    from .account import Broken  # its tasks read the environment when they are imported
+
+    fleet = Fleet(folder)
+    _end_by_force(deadline + LAST_RESORT, fleet)
+    try:
+        asyncio.run(_play(screen, fleet, folder, jobs, deadline))
+    except (Broken, WorkerEnded, TimeoutError, HoldfastError) as error:
+        screen.line()
+        screen.check(False, str(error) or type(error).__name__)
+        screen.say(f"The workers' logs are in {folder}")
+        return FAILED
+    except KeyboardInterrupt:
+        screen.line("\nstopped")
+        return FAILED
+    finally:
+        fleet.abandon()
+        if not keep and sys.exc_info()[0] is None:
+            shutil.rmtree(folder, ignore_errors=True)
+    if keep:
+        _invite(screen, folder)
+    return DONE
+
+
+async def _play(screen: Screen, fleet: Fleet, folder: Path, jobs: int, deadline: float) -> None:
+    from .chapters import Story
+
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    story = Story(screen, fleet, folder, jobs)
+    try:
+        async with asyncio.timeout(deadline):
+            await story.tell()
+    except TimeoutError as error:
+        raise TimeoutError(f"not done within {deadline:g} s, during: {story.doing}") from error
+
+
+def _end_by_force(seconds: float, fleet: Fleet) -> None:
+    """If even the deadline cannot end it, this does."""
+
+    def end() -> None:
+        time.sleep(seconds)
+        fleet.abandon()
+        os.write(2, b"\nholdfast: the demo hangs and was ended\n")
+        os._exit(FAILED)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _invite(screen: Screen, folder: Path) -> None:
+    url = f"sqlite:///{folder / 'demo.db'}"
+    screen.line()
+    screen.say("Look around:")
+    for command in ("jobs count --by-state", "dead list", "jobs list --task report", "doctor"):
+        screen.say(f"  holdfast {command} --url {url}")

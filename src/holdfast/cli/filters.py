@@ -1,0 +1,104 @@
+"""The filters that commands about many jobs share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast import State
+
+F = TypeVar("F", bound=Callable[..., Any])
+STATES = ("blocked", "scheduled", "ready", "running", "succeeded", "skipped", "dead", "cancelled")
+_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+class Instant(click.ParamType):
+    """2026-05-01, 2026-05-01T12:00:00+02:00 (without an offset: UTC), or an age such as 90m, 2h, 7d."""
+
+    name = "WHEN"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            if ago := _AGO.fullmatch(value):
+                return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+            moment = datetime.fromisoformat(value)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is neither a date (2026-05-01T12:00:00Z) nor an age (30s 90m 2h 7d 4w)", param, ctx)
+        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+class Listed(click.ParamType):
+    """Several values of one option, given apart or with commas between."""
+
+    name = "a,b"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+def listed(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    return tuple(part for value in values for part in value)
+
+
+_STATE = click.option("--state", type=Listed(), multiple=True, help=f"One or more of: {', '.join(STATES)}.")
+_OTHERS = (
+    click.option("--task", help="Only jobs of this task."),
+    click.option("--queue", help="Only jobs of this queue."),
+    click.option("--tenant", help="Only jobs of this tenant: exactly, or up to a '/'."),
+    click.option("--key", help="Only jobs with this key."),
+    click.option("--tag", help="Only jobs with this tag."),
+    click.option("--routing-key", help="Only jobs with this routing key."),
+    click.option("--unrouted", is_flag=True, help="Only jobs without a routing key."),
+    click.option("--text", help="Only jobs with this text in payload, key, reason or errors."),
+    click.option("--since", type=Instant(), help="Created at this time or later: a date, or an age such as 2h."),
+    click.option("--before", type=Instant(), help="Created before this time: a date, or an age such as 7d."),
+)
+
+
+def filter_options(command: F) -> F:
+    """Every filter of `app.jobs.find`."""
+    return _STATE(dead_filter_options(command))
+
+
+def dead_filter_options(command: F) -> F:
+    """The filters for dead letters, whose state is given."""
+    for option in reversed(_OTHERS):
+        command = option(command)
+    return command
+
+
+def page_options(command: F) -> F:
+    command = click.option("--cursor", help="Go on where an earlier page ended.")(command)
+    return click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)(command)
+
+
+def filter_of(
+    *, state: tuple[tuple[str, ...], ...] = (), routing_key: str | None, unrouted: bool, **given: Any
+) -> dict[str, Any]:
+    """The filter as `find` takes it: only what was given."""
+    if unrouted and routing_key is not None:
+        raise click.UsageError("--routing-key and --unrouted exclude each other")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if states := listed(state):
+        chosen["state"] = [_state(name) for name in states]
+    if unrouted or routing_key is not None:
+        chosen["routing_key"] = routing_key
+    return chosen
+
+
+def _state(name: str) -> State:
+    from holdfast import State
+
+    if name not in STATES:
+        raise click.UsageError(f"there is no state {name!r}; the states are {', '.join(STATES)}")
+    return State(name)

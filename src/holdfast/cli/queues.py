@@ -1,0 +1,107 @@
+"""`holdfast queues`: how long the lines are, and their settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import click
+
+from .output import age, json_option, print_json, print_table
+from .store import on_store
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
+
+@click.group("queues")
+def command() -> None:
+    """List, pause, resume and configure queues.
+
+    \b
+    Examples:
+      holdfast queues list
+      holdfast queues pause mail
+      holdfast queues configure mail --max-depth 10000 --on-full reject
+    """
+
+
+@command.command("list")
+@json_option
+@on_store
+async def list_queues(app: Holdfast, as_json: bool) -> None:
+    """List queues with their depth and the age of their oldest job that is due.
+
+    \b
+    Example:
+      holdfast queues list --json
+    """
+    queues = await app.queues.list()
+    if as_json:
+        fields = ("name", "paused", "depth", "oldest")
+        print_json({"queues": [{field: getattr(queue, field) for field in fields} for queue in queues]})
+        return
+    rows = [(queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest)) for queue in queues]
+    print_table(("QUEUE", "STATE", "DEPTH", "OLDEST"), rows, nothing="no queues")
+
+
+@command.command("pause")
+@click.argument("name")
+@json_option
+@on_store
+async def pause(app: Holdfast, name: str, as_json: bool) -> None:
+    """Stop jobs of a queue from being started. Those that run go on.
+
+    \b
+    Example:
+      holdfast queues pause mail
+    """
+    await app.queues.pause(name)
+    print_json({"queue": name, "paused": True}) if as_json else click.echo(f"paused: {name}")
+
+
+@command.command("resume")
+@click.argument("name")
+@json_option
+@on_store
+async def resume(app: Holdfast, name: str, as_json: bool) -> None:
+    """Let jobs of a paused queue be started again.
+
+    \b
+    Example:
+      holdfast queues resume mail
+    """
+    await app.queues.resume(name)
+    print_json({"queue": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
+
+
+@command.command("configure")
+@click.argument("name")
+@click.option("--max-depth", type=click.IntRange(min=1), help="Jobs that may wait in it.  [default: no bound]")
+@click.option(
+    "--on-full",
+    type=click.Choice(["reject", "drop", "wait"]),
+    default="reject",
+    show_default=True,
+    help="What an enqueue meets when the queue is full.",
+)
+@click.option("--drop-below", type=int, help="With --on-full drop: only jobs of a lower priority are dropped.")
+@json_option
+@on_store
+async def configure(
+    app: Holdfast,
+    name: str,
+    max_depth: int | None,
+    on_full: Literal["reject", "drop", "wait"],
+    drop_below: int | None,
+    as_json: bool,
+) -> None:
+    """Write a queue's settings. What is not given goes back to its default.
+
+    \b
+    Examples:
+      holdfast queues configure mail --max-depth 10000
+      holdfast queues configure clicks --max-depth 5000 --on-full drop --drop-below 5
+    """
+    await app.queues.configure(name, max_depth=max_depth, on_full=on_full, drop_below=drop_below)
+    settings = {"queue": name, "max_depth": max_depth, "on_full": on_full, "drop_below": drop_below}
+    print_json(settings) if as_json else click.echo(f"configured: {name}")

@@ -1,0 +1,113 @@
+"""`holdfast`: the commands by name, one way to end badly, and nothing imported that was not asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast import HoldfastError
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+
+COMMANDS = {
+    "worker": "Run a worker until it is told to stop.",
+    "jobs": "List, look at, cancel and delete jobs.",
+    "dead": "List, retry, export and purge dead letters.",
+    "queues": "List, pause, resume and configure queues.",
+    "workers": "List the workers that are alive.",
+    "migrate": "Bring a store's schema up to date.",
+    "doctor": "Check a store and say what to mend.",
+    "demo": "See Holdfast at work, in well under a minute.",
+}
+
+
+class Root(click.Group):
+    """Commands are listed from the table above and imported when they are called: `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"{__package__}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+            raise
+        except Exception as error:
+            from holdfast import HoldfastError
+
+            if debugging(ctx) or not isinstance(error, HoldfastError):
+                raise
+            click.echo(f"holdfast: {one_line(error)}", err=True)
+            ctx.exit(exit_code_of(error))
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"holdfast {own_version()}")
+        ctx.exit()
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. Works after any command too.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+@click.pass_context
+def holdfast(ctx: click.Context, debug: bool) -> None:
+    """A durable job queue on the database you already have.
+
+    The store of a command is that of --app module:app, or --url URL, or $HOLDFAST_URL. Commands that print data
+    take --json. Exit codes: 0 done, 1 failed, 2 wrong use.
+
+    \b
+    Examples:
+      holdfast demo
+      holdfast worker shop.app:app --concurrency 50
+      holdfast jobs list --state dead --app shop.app:app
+      holdfast doctor --url sqlite:///jobs.db
+    """
+    ctx.meta["holdfast.debug"] = debug
+
+
+def debugging(ctx: click.Context) -> bool:
+    return bool(ctx.meta.get("holdfast.debug"))
+
+
+def exit_code_of(error: HoldfastError) -> int:
+    """What was asked for was wrong in itself, or it was right and failed."""
+    from holdfast import InvalidCall
+
+    return WRONG_USE if isinstance(error, InvalidCall) else FAILED
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def own_version() -> str:
+    try:
+        return version("holdfast")
+    except PackageNotFoundError:  # a source tree on PYTHONPATH
+        return "(source tree)"
+
+
+def fail(message: str) -> None:
+    """Say on one line what went wrong, and end with exit code 1."""
+    click.echo(f"holdfast: {message}", err=True)
+    sys.exit(FAILED)
