@@ -47,7 +47,7 @@ class Contender(ABC):
     modes: ClassVar[frozenset[Mode]] = frozenset({"loop"})
     # Handlers are always blocking functions: the plain drain is also the figure for sync handlers.
     blocking_handlers: ClassVar[bool] = True
-    # Slow contenders drain fewer jobs; a shorter backlog never makes them look worse.
+    # Slow contenders drain fewer jobs, in their favour: none gets faster with a longer backlog, some get much slower.
     share: ClassVar[float] = 1.0
 
     def __init__(self, place: Path) -> None:

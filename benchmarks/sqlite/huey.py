@@ -16,7 +16,7 @@ class HueyNoSync(BlockingContender):
     distribution = "huey"
     fsync: ClassVar[bool] = False
     modes = frozenset({"loop", "io"})
-    settings = f"one worker thread ({SLOTS} for I/O), which measured fastest; polls every {POLL_SECONDS * 1000:.0f} ms"
+    settings = f"one worker thread (faster than 2 or 4; {SLOTS} for I/O); polls every {POLL_SECONDS * 1000:.0f} ms"
     durability = Durability(
         writes="no fsync (synchronous=OFF), WAL",
         power_loss="accepted jobs and even the file may be lost",

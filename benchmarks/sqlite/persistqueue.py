@@ -14,7 +14,7 @@ class PersistQueue(BlockingContender):
     title = "persist-queue (ack)"
     module = "persistqueue"
     distribution = "persist-queue"
-    # A get reads past every acknowledged item.
+    # Two commits with fsync for each job: a tenth is enough to know the rate.
     share = 0.1
     settings = f"SQLiteAckQueue(multithreading=True); polls every {POLL_SECONDS * 1000:.0f} ms"
     durability = Durability(

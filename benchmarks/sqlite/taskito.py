@@ -23,7 +23,8 @@ class Taskito(BlockingContender):
     blocking_handlers = False
     share = 0.15
     settings = (
-        f"async handlers, {SLOTS} workers, scheduler batches of {BATCH}, poll 1 ms, push dispatch: measured fastest"
+        f"async handlers (twice as fast as blocking ones), {SLOTS} workers, scheduler batches of {BATCH}, "
+        "poll 1 ms, push dispatch; 16 workers or batches of 500 are no different"
     )
     durability = Durability(
         writes="fsync only at checkpoints (synchronous=NORMAL), WAL",
