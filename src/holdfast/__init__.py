@@ -1,1 +1,108 @@
-"""Holdfast: a durable job queue on the database you already have."""
+"""Holdfast: a durable job queue on the database you already have.
+
+>>> from holdfast import Holdfast
+>>> app = Holdfast("memory://")
+>>> @app.task
+... async def greet(name: str) -> str:
+...     return f"hello {name}"
+>>> job = greet.sync.enqueue("Ada")
+>>> app.jobs.sync.get(job.id).state
+<State.READY: 'ready'>
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .app import Holdfast as Holdfast
+    from .context import Context as Context
+    from .errors import DuplicateTask as DuplicateTask
+    from .errors import HoldfastError as HoldfastError
+    from .errors import HoldLost as HoldLost
+    from .errors import IllegalMove as IllegalMove
+    from .errors import InvalidCall as InvalidCall
+    from .errors import JobCancelled as JobCancelled
+    from .errors import JobDead as JobDead
+    from .errors import JobSkipped as JobSkipped
+    from .errors import NoApp as NoApp
+    from .errors import NoContext as NoContext
+    from .errors import NoLoop as NoLoop
+    from .errors import NotFound as NotFound
+    from .errors import QueueFull as QueueFull
+    from .errors import ResultTimeout as ResultTimeout
+    from .errors import StoreError as StoreError
+    from .errors import UnknownParent as UnknownParent
+    from .handle import JobHandle as JobHandle
+    from .job import ANY as ANY
+    from .job import Job as Job
+    from .job import Loss as Loss
+    from .job import Page as Page
+    from .job import State as State
+    from .options import Unique as Unique
+    from .outcome import Dead as Dead
+    from .outcome import Outcome as Outcome
+    from .outcome import Retry as Retry
+    from .outcome import Skip as Skip
+    from .outcome import Snooze as Snooze
+    from .registry import Registry as Registry
+    from .retry import Backoff as Backoff
+    from .retry import Retention as Retention
+    from .settings import Thresholds as Thresholds
+    from .task import Call as Call
+    from .task import Task as Task
+    from .worker.worker import WorkerSpec as WorkerSpec
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported when first asked for (PEP 562): a program that only raises outcomes
+# or catches errors does not pay for the rest.
+_HOMES = {
+    "app": ("Holdfast",),
+    "context": ("Context",),
+    "errors": (
+        "DuplicateTask",
+        "HoldLost",
+        "HoldfastError",
+        "IllegalMove",
+        "InvalidCall",
+        "JobCancelled",
+        "JobDead",
+        "JobSkipped",
+        "NoApp",
+        "NoContext",
+        "NoLoop",
+        "NotFound",
+        "QueueFull",
+        "ResultTimeout",
+        "StoreError",
+        "UnknownParent",
+    ),
+    "handle": ("JobHandle",),
+    "job": ("ANY", "Job", "Loss", "Page", "State"),
+    "options": ("Unique",),
+    "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
+    "registry": ("Registry",),
+    "retry": ("Backoff", "Retention"),
+    "settings": ("Thresholds",),
+    "task": ("Call", "Task"),
+    "worker.worker": ("WorkerSpec",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME_OF})

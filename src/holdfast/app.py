@@ -1,0 +1,146 @@
+"""The door: an app is a registry of tasks, a client that enqueues, and a view on the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+from .client import Client, calls_of
+from .clock import Clock
+from .doors import DeadLetters, Jobs, Queues, Workers
+from .handle import JobHandle
+from .names import checked_name
+from .options import TaskDefaults
+from .places import Place, Places
+from .registry import Registry
+from .settings import MAX_BYTES, Durability, Thresholds, settings_of
+from .task import Call
+from .verbs import verb
+
+if TYPE_CHECKING:
+    from ._sync import SyncHoldfast
+    from .storage.contract import Storage
+    from .worker.worker import Worker, WorkerSpec
+
+R = TypeVar("R")
+
+
+class Holdfast(Registry):
+    """A durable job queue on the store behind a URL. Nothing opens before the first verb.
+
+    >>> from holdfast import Holdfast
+    >>> app = Holdfast("memory://")
+    >>> @app.task(queue="mail")
+    ... async def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> app.sync.enqueue(send.call("a@b.c")).dropped
+    False
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        /,
+        *,
+        imports: Sequence[str] = (),
+        durability: Durability = "normal",
+        outbox: str | None = None,
+        migrate: bool = True,
+        clock: Clock | None = None,
+        thresholds: Thresholds = Thresholds(),
+        max_bytes: int = MAX_BYTES,
+        **defaults: Unpack[TaskDefaults],
+    ) -> None:
+        super().__init__(**defaults)
+        self.settings = settings_of(url, imports, durability, migrate, outbox, clock, thresholds, max_bytes)
+        self.jobs = Jobs(self)
+        self.dead = DeadLetters(self)
+        self.queues = Queues(self)
+        self.workers = Workers(self)
+        self._places = Places(self.settings)
+        self._client = Client(self)
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that a worker imports first."""
+        return self.settings.imports
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that replaces the store's, in tests."""
+        return self.settings.clock
+
+    @property
+    def url(self) -> str:
+        """The address of its store."""
+        return self._places.url
+
+    @property
+    def sync(self) -> SyncHoldfast:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncHoldfast
+
+        return SyncHoldfast(self)
+
+    @overload
+    async def enqueue(self, work: Call[R], /, *, connection: object = None) -> JobHandle[R]: ...
+    @overload
+    async def enqueue(self, work: Iterable[Call[R]], /, *, connection: object = None) -> list[JobHandle[R]]: ...
+    @verb
+    async def enqueue(
+        self, work: Call[Any] | Iterable[Call[Any]], /, *, connection: object = None
+    ) -> JobHandle[Any] | list[JobHandle[Any]]:
+        """Put calls on record: a single one gives a handle, a list gives handles in its order, in one round trip.
+        A list is stored all or none up to 500 jobs; above that in chunks, and repeating after an error is safe."""
+        calls, single = calls_of(work)
+        handles = await self._client.enqueue(calls, connection)
+        return handles[0] if single else handles
+
+    @verb
+    async def signal(self, *queues: str) -> None:
+        """Wake workers of these queues, after your own commit on a raw connection."""
+        names = [checked_name(queue, "queue") for queue in queues]
+        await (await self._storage()).signal(names)
+
+    def worker(self, **options: Unpack[WorkerSpec]) -> Worker:
+        """A worker in this process: `async with app.worker(concurrency=10): …`."""
+        from .worker.worker import Worker
+
+        return Worker(self, **options)
+
+    @verb
+    async def close(self) -> None:
+        """Free the connections of this loop and of the blocking forms. The app may be used again afterwards."""
+        from .sync import in_loop_thread
+
+        await self._places.close()
+        await in_loop_thread(self._places.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {len(self.definitions())} tasks>"
+
+    # -- for the rooms inside ------------------------------------------------------------------------
+    async def _storage(self) -> Storage:
+        """The store of the running loop, opened once."""
+        return (self._places.here() or await self._places.get()).storage
+
+    async def _place(self) -> Place:
+        return self._places.here() or await self._places.get()
+
+    def _app(self) -> Holdfast:
+        return self
+
+    def _max_bytes(self) -> int:
+        return self.settings.max_bytes
+
+    def _spelled(self) -> str:
+        return "app"

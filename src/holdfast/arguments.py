@@ -1,0 +1,190 @@
+"""Arguments of a call as a payload, and a payload as arguments, both checked against the handler's annotations."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Callable
+from typing import Any, Never, NoReturn
+
+import msgspec
+
+from . import codec
+from .errors import InvalidCall
+from .signature import NOT_GIVEN, Handler
+
+_ABSENT: Any = object()  # in a decoded payload: the caller did not give it
+_WHERE = re.compile(r" - at `\$(?:\.(\w+))?([^`]*)`$")
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+
+
+class Arguments:
+    """The parameters of one task, ready to bind, encode, check and decode."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        parameters = handler.parameters
+        self._names = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
+        self._by_keyword = frozenset(each.name for each in parameters if each.kind in _BY_KEYWORD)
+        self._required = frozenset(
+            each.name for each in parameters if each.kind in (*_POSITIONAL, *_BY_KEYWORD) and each.default is NOT_GIVEN
+        )
+        self._star = _named(parameters, inspect.Parameter.VAR_POSITIONAL)
+        self._stars = _named(parameters, inspect.Parameter.VAR_KEYWORD)
+        self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
+        self._struct_decoder: Callable[[str | bytes], Any] | None = None
+        self._result_decoder: Callable[[str | bytes], Any] | None = None
+
+    # -- call to payload -----------------------------------------------------------------------------
+    def payload(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
+        """The payload of a call: a JSON object by parameter name with what the caller gave."""
+        data = codec.encode_object(self._bound(task, args, kwargs), task, limit)
+        self._checked(task, data)
+        return data.decode()
+
+    def _bound(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        names = self._names
+        given: dict[str, Any] = dict(zip(names, args, strict=False))
+        if len(args) > len(names):
+            if self._star is None:
+                self._refuse(task, args, kwargs)
+            given[self._star] = args[len(names) :]
+        if kwargs:
+            extra = {}
+            for name, value in kwargs.items():
+                if name not in self._by_keyword:
+                    extra[name] = value
+                elif name in given:
+                    self._refuse(task, args, kwargs)
+                else:
+                    given[name] = value
+            if extra:
+                if self._stars is None:
+                    self._refuse(task, args, kwargs)
+                given[self._stars] = extra
+        if not self._required <= given.keys():
+            self._refuse(task, args, kwargs)
+        return given
+
+    def _refuse(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+        signature = inspect.Signature(self._handler.parameters)
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidCall(f"{task}: {error}; it takes {task}{signature}") from None
+        raise InvalidCall(f"{task}: these arguments do not fit {task}{signature}")
+
+    # -- payload to arguments ------------------------------------------------------------------------
+    def read(self, task: str, payload: str) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a stored call, for `handler(*args, **kwargs)`."""
+        positional: list[Any] = []
+        keywords: dict[str, Any] = {}
+        values = msgspec.structs.astuple(self._checked(task, payload))
+        for parameter, value in zip(self._handler.parameters, values, strict=True):
+            match parameter.kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    positional += () if value is _ABSENT else value
+                case inspect.Parameter.VAR_KEYWORD:
+                    keywords.update({} if value is _ABSENT else value)
+                case inspect.Parameter.KEYWORD_ONLY:
+                    if value is not _ABSENT:
+                        keywords[parameter.name] = value
+                case _:
+                    positional.append(parameter.default if value is _ABSENT else value)
+        return positional, keywords
+
+    def filled(self, task: str, payload: str) -> bytes:
+        """One text for equal calls: the payload with defaults filled in and keys sorted."""
+        values = msgspec.structs.astuple(self._checked(task, payload))
+        given = {}
+        for parameter, value in zip(self._handler.parameters, values, strict=True):
+            if value is not _ABSENT:
+                given[parameter.name] = value
+            elif parameter.default is not NOT_GIVEN and _has_text(parameter.default):
+                given[parameter.name] = parameter.default
+        return codec.sorted_text(given)
+
+    def _checked(self, task: str, payload: str | bytes) -> Any:
+        read = self._struct_decoder or self._decoder()
+        try:
+            return read(payload)
+        except RecursionError:
+            raise InvalidCall(f"{task}: the payload is nested too deeply") from None
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise InvalidCall(f"{task}: {_told(str(error))}") from None
+
+    def _decoder(self) -> Callable[[str | bytes], Any]:
+        # fields are numbered, so that no parameter's name can clash with one of a Struct's own
+        fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
+        names = {}
+        for number, parameter in enumerate(self._handler.parameters):
+            field = f"a{number}"
+            names[field] = parameter.name
+            kind = self._kind_of(parameter)
+            fields.append((field, kind) if parameter.name in self._required else (field, kind, _ABSENT))
+        struct = msgspec.defstruct("Payload", fields, rename=names, kw_only=True, forbid_unknown_fields=True)
+        self._struct_decoder = codec.decoder(struct)
+        return self._struct_decoder
+
+    def _kind_of(self, parameter: inspect.Parameter) -> Any:
+        kind = _plain(self._handler.hint(parameter.name))
+        match parameter.kind:
+            case inspect.Parameter.VAR_POSITIONAL:
+                kind = _unpacked(kind) or list[kind]  # type: ignore[valid-type]
+            case inspect.Parameter.VAR_KEYWORD:
+                kind = _unpacked(kind) or dict[str, kind]  # type: ignore[valid-type]
+        try:
+            codec.decoder(kind)
+        except (TypeError, NameError) as error:
+            raise InvalidCall(
+                f"task {self._handler.task}: parameter {parameter.name!r} is annotated {kind}, "
+                f"which cannot be read from JSON: {error}"
+            ) from None
+        return kind
+
+    # -- result --------------------------------------------------------------------------------------
+    def result(self, task: str, text: str) -> Any:
+        """A stored result as the handler's return annotation says."""
+        if self._result_decoder is None:
+            kind = _plain(self._handler.hint("return"))
+            try:
+                self._result_decoder = codec.decoder(kind)
+            except (TypeError, NameError):
+                self._result_decoder = codec.decode
+        try:
+            return self._result_decoder(text)
+        except (msgspec.MsgspecError, ValueError) as error:
+            kind = self._handler.hint("return")
+            raise InvalidCall(f"{task}: the stored result does not fit its annotation {kind}: {error}") from None
+
+
+def _named(parameters: tuple[inspect.Parameter, ...], kind: Any) -> str | None:
+    return next((each.name for each in parameters if each.kind is kind), None)
+
+
+def _plain(kind: Any) -> Any:
+    return Any if kind in (object, Never, NoReturn) else kind
+
+
+def _unpacked(kind: Any) -> Any:
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Unpack else None
+
+
+def _has_text(value: Any) -> bool:
+    try:
+        codec.sorted_text(value)
+    except Exception:
+        return False
+    return True
+
+
+def _told(message: str) -> str:
+    """msgspec's words with the parameter's name in front."""
+    where = _WHERE.search(message)
+    if where is None or where[1] is None:
+        return message
+    inside = f" (at {where[1]}{where[2]})" if where[2] else ""
+    words = message[: where.start()]
+    return f"argument {where[1]!r}: {words[:1].lower()}{words[1:]}{inside}"

@@ -1,0 +1,146 @@
+"""Putting jobs on record: one, many, or inside a caller's own transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import HoldfastError, InvalidCall, QueueFull
+from .gatherer import room, stored
+from .handle import JobHandle
+from .ids import new_id
+from .job import NewJob
+from .settings import ENQUEUE_CHUNK
+from .storage.contract import Full, Placed, Storage
+from .task import Bound, Call
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 1.0
+
+
+class Client:
+    """The enqueueing side of an app."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+
+    async def place(self, job: NewJob) -> Placed:
+        """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
+        place = self._app._places.here() or await self._app._place()
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await place.gatherer.place(job)
+            except Full as full:
+                pause = await _wait_or_refuse(place.storage, full, pause)
+
+    async def place_list(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Store a list, all or none."""
+        storage = await self._app._storage()
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return await stored(storage, jobs)
+            except Full as full:
+                pause = await _wait_or_refuse(storage, full, pause)
+
+    async def place_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Placed]:
+        """Store jobs inside the caller's transaction; they exist when it commits."""
+        from .storage.connections import place_in
+
+        return await place_in(self._app._places, connection, jobs)
+
+    async def enqueue(self, calls: Sequence[Call[Any]], connection: object) -> list[JobHandle[Any]]:
+        """Store calls, all or none up to 500, above that in chunks. Their ids stay until all are stored, so that
+        repeating the same calls after an error is safe."""
+        bounds = [_bound(self._app, call) for call in calls]
+        where = _one_connection(connection, bounds)
+        jobs = _jobs(calls, bounds)
+        handles: list[JobHandle[Any]] = []
+        for start in range(0, len(jobs), ENQUEUE_CHUNK):
+            part = jobs[start : start + ENQUEUE_CHUNK]
+            try:
+                placed = await (self.place_list(part) if where is None else self.place_in(where, part))
+            except HoldfastError as error:
+                _tell_stored(error, handles, len(jobs), inside=where is not None)
+                raise
+            handles += [
+                JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped)
+                for each, bound in zip(placed, bounds[start:], strict=False)
+            ]
+        for call in calls:
+            call._ids.clear()
+        return handles
+
+
+def calls_of(work: object) -> tuple[list[Call[Any]], bool]:
+    """What `app.enqueue` was given as a list of calls, and whether it was a single one."""
+    if isinstance(work, Call):
+        return [work], True
+    if isinstance(work, str | bytes) or not isinstance(work, Iterable):
+        raise InvalidCall(f"app.enqueue takes task.call(…) or a list of such calls, not {type(work).__name__}")
+    calls = list(work)
+    for position, call in enumerate(calls):
+        if not isinstance(call, Call):
+            raise InvalidCall(
+                f"app.enqueue takes calls; number {position} of the list is {type(call).__name__}. Use task.call(…)"
+            )
+    return calls, False
+
+
+def _bound(app: Holdfast, call: Call[Any]) -> Bound:
+    task = call._task
+    if task._bound is not None and task._bound.app is app and task._bound.generation == app._generation():
+        return task._bound
+    return app._bind(task._declared, task._options)
+
+
+def _one_connection(connection: object, bounds: Sequence[Bound]) -> object:
+    given = [each for each in (connection, *(bound.plan.connection for bound in bounds)) if each is not None]
+    if any(each is not given[0] for each in given):
+        raise InvalidCall("the calls of one enqueue name different connections; use one of them for all")
+    if given and any(bound.plan.connection is None for bound in bounds) and connection is None:
+        raise InvalidCall(
+            "some calls of one enqueue name a connection and some do not; give app.enqueue(…, connection=)"
+        )
+    return given[0] if given else None
+
+
+def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> list[NewJob]:
+    used: dict[int, int] = {}  # the same call may stand in the list several times: each is a job of its own
+    jobs = []
+    for call, bound in zip(calls, bounds, strict=True):
+        number = used.get(id(call), 0)
+        used[id(call)] = number + 1
+        if number == len(call._ids):
+            call._ids.append(new_id())
+        _check_size(call, bound)
+        jobs.append(bound.plan.job(call._payload, bound.definition.arguments_hash, call._ids[number]))
+    return jobs
+
+
+def _check_size(call: Call[Any], bound: Bound) -> None:
+    limit = bound.definition.max_bytes
+    if len(call._payload) * 4 > limit and (size := len(call._payload.encode())) > limit:
+        raise InvalidCall(
+            f"{bound.definition.name}: the arguments together have {size} bytes of JSON, more than {limit}"
+        )
+
+
+def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:
+    error.stored = handles  # type: ignore[attr-defined]
+    if total > ENQUEUE_CHUNK and not inside:
+        error.add_note(
+            f"{len(handles)} of {total} jobs are stored (error.stored has their handles); "
+            "repeating app.enqueue with the same calls is safe and stores the others"
+        )
+
+
+async def _wait_or_refuse(storage: Storage, full: Full, pause: float) -> float:
+    if not full.waits:
+        raise QueueFull(f"{full} and takes no more now") from None
+    await room(storage, pause)
+    return min(pause * 2, _LONGEST_PAUSE)

@@ -1,0 +1,322 @@
+"""The rooms of an app: jobs, dead letters, queues, workers. Each verb reads or says one thing about the store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from uuid import UUID
+
+import msgspec
+
+from .clock import SECOND, datetime_of
+from .errors import InvalidCall, NotFound
+from .filters import JobFilter, checked_limit, filter_of, pages
+from .handle import JobHandle
+from .ids import id_text
+from .job import Job, JobId, Page, State, job_of
+from .lifecycle import Cancelled, Deleted, HurriedUp, Retried, Said
+from .moves import move
+from .names import checked_name
+from .storage.contract import Filter, QueueSettings, Storage
+from .verbs import verb
+
+if TYPE_CHECKING:
+    from ._sync import SyncDead, SyncJobs, SyncQueues, SyncWorkers
+    from .app import Holdfast
+
+JobRef = UUID | str | JobHandle[Any] | Job
+
+_SEEN_WITHIN = 60 * SECOND  # a worker tells every ten seconds that it is there
+
+
+@dataclass(frozen=True)
+class QueueInfo:
+    """A queue as it stands; `oldest` is for how many seconds its oldest ready job has been due."""
+
+    name: str
+    paused: bool
+    depth: int
+    oldest: float | None
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker that was seen lately."""
+
+    id: str
+    seen_at: datetime
+    running: int
+
+
+class _Room:
+    def __init__(self, app: Holdfast) -> None:
+        self._app = app
+
+    async def _storage(self) -> Storage:
+        return await self._app._storage()
+
+    async def _move(self, refs: tuple[JobRef, ...], said: Said) -> int:
+        ids = [id_text(ref) for ref in refs]
+        return await move(await self._storage(), ids, said)
+
+    async def _move_all(self, filter: Filter, said: Said) -> int:
+        storage = await self._storage()
+        moved = 0
+        async for records in pages(storage, filter):
+            moved += await move(storage, [record.id for record in records], said)
+        return moved
+
+    async def _find(self, filter: Filter, limit: int, cursor: str | None) -> Page[Job]:
+        if cursor is not None and not isinstance(cursor, str):
+            raise InvalidCall(f"cursor is the text that the page before gave, not {type(cursor).__name__}")
+        records, following = await (await self._storage()).find(filter, checked_limit(limit), cursor)
+        return Page(tuple(job_of(record) for record in records), following)
+
+
+class Jobs(_Room):
+    """`app.jobs`: look at jobs and say something about them.
+
+    >>> from holdfast import Holdfast
+    >>> Holdfast("memory://").jobs.sync.count()
+    0
+    """
+
+    @property
+    def sync(self) -> SyncJobs:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncJobs
+
+        return SyncJobs(self)
+
+    @verb
+    async def get(self, id: JobId | str, /) -> Job | None:
+        """The job with this id; None when there is none."""
+        (record,) = await (await self._storage()).get([id_text(id)])
+        return None if record is None or record.hidden else job_of(record)
+
+    @verb
+    async def find(self, *, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]) -> Page[Job]:
+        """Jobs that fit, newest first; `page.cursor` leads on and is None on the last page."""
+        return await self._find(filter_of(_given(filter)), limit, cursor)
+
+    @verb
+    async def count(self, **filter: Unpack[JobFilter]) -> int:
+        """How many jobs fit."""
+        wanted = filter_of(_given(filter))
+        return await (await self._storage()).count(wanted)
+
+    @verb
+    async def cancel(self, *ids: JobRef) -> int:
+        """Cancel jobs that have not ended; how many it took hold of."""
+        return await self._move(ids, Cancelled())
+
+    @verb
+    async def run_now(self, *ids: JobRef) -> int:
+        """Make scheduled jobs due; how many it took hold of."""
+        return await self._move(ids, HurriedUp())
+
+    @verb
+    async def delete(self, *ids: JobRef, cascade: bool = False) -> int:
+        """Remove jobs, running ones too (their code is told to stop); how many it took hold of."""
+        return await self._move(ids, Deleted())
+
+    @verb
+    async def log(self, id: JobRef, /) -> tuple[str, ...]:
+        """The lines that its handler logged, oldest first: at most the last 100."""
+        text = id_text(id)
+        storage = await self._storage()
+        (record,) = await storage.get([text])
+        if record is None or record.hidden:
+            raise NotFound(f"job {text} is not on record")
+        return tuple(await storage.log(text))
+
+    def _spelled(self) -> str:
+        return "app.jobs"
+
+
+class DeadLetters(_Room):
+    """`app.dead`: jobs that will not be tried again by themselves.
+
+    >>> from holdfast import Holdfast
+    >>> Holdfast("memory://").dead.sync.retry_all()
+    0
+    """
+
+    @property
+    def sync(self) -> SyncDead:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncDead
+
+        return SyncDead(self)
+
+    @verb
+    async def find(self, *, limit: int = 50, cursor: str | None = None, **filter: Unpack[JobFilter]) -> Page[Job]:
+        """Dead letters that fit, newest first."""
+        return await self._find(_dead(filter), limit, cursor)
+
+    @verb
+    async def retry(self, *ids: JobRef) -> int:
+        """Give dead letters a fresh budget: same id, history kept. How many it took hold of; one whose unique key belongs
+        to another job by now stays dead."""
+        return await self._move(ids, Retried())
+
+    @verb
+    async def retry_all(self, **filter: Unpack[JobFilter]) -> int:
+        """Retry every dead letter that fits."""
+        return await self._move_all(_dead(filter), Retried())
+
+    @verb
+    async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
+        """Delete the dead letters that fit; how many. Without a filter it is refused."""
+        if not filter:
+            raise InvalidCall(
+                "app.dead.purge without a filter would delete every dead letter; name a task=, before=, …"
+            )
+        return await self._move_all(_dead(filter), Deleted())
+
+    @verb
+    async def export(self, path: str | Path, /, **filter: Unpack[JobFilter]) -> int:
+        """Write the dead letters that fit to a file, one JSON object a line; how many. The file appears when it is whole."""
+        storage = await self._storage()
+        part = Path(f"{path}.part")
+        written = 0
+        try:
+            file = await asyncio.to_thread(part.open, "wb")
+            try:
+                async for records in pages(storage, _dead(filter)):
+                    lines = b"".join(msgspec.json.encode(job_of(record)) + b"\n" for record in records)
+                    await asyncio.to_thread(file.write, lines)
+                    written += len(records)
+            finally:
+                await asyncio.to_thread(file.close)
+            await asyncio.to_thread(os.replace, part, path)
+        except OSError as error:
+            raise InvalidCall(f"dead letters cannot be written to {path}: {error}") from error
+        return written
+
+    def _spelled(self) -> str:
+        return "app.dead"
+
+
+class Queues(_Room):
+    """`app.queues`: pause, resume and bound named lines of jobs.
+
+    >>> from holdfast import Holdfast
+    >>> Holdfast("memory://").queues.sync.list()
+    ()
+    """
+
+    @property
+    def sync(self) -> SyncQueues:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncQueues
+
+        return SyncQueues(self)
+
+    @verb
+    async def list(self) -> tuple[QueueInfo, ...]:
+        """Every queue that has settings or waiting jobs, by name."""
+        rows = await (await self._storage()).queues()
+        return tuple(
+            QueueInfo(
+                row.settings.name,
+                row.settings.paused,
+                row.depth,
+                None if row.oldest is None else row.oldest / SECOND,
+            )
+            for row in rows
+        )
+
+    @verb
+    async def pause(self, name: str, /) -> None:
+        """Claim no more jobs of this queue; those running go on. Durable."""
+        queue = checked_name(name, "queue")
+        await (await self._storage()).pause(queue, True)
+
+    @verb
+    async def resume(self, name: str, /) -> None:
+        """End a pause."""
+        queue = checked_name(name, "queue")
+        await (await self._storage()).pause(queue, False)
+
+    @verb
+    async def configure(
+        self,
+        name: str,
+        /,
+        *,
+        max_depth: int | None = None,
+        on_full: Literal["reject", "drop", "wait"] = "reject",
+        drop_below: int | None = None,
+        fair: bool = False,
+        weights: Mapping[str, float] | None = None,
+    ) -> None:
+        """Bound a queue. When `max_depth` jobs wait, "reject" raises QueueFull, "wait" waits for room, "drop" drops jobs of
+        a priority below `drop_below` (without it: all) and waits with the others."""
+        settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
+        await (await self._storage()).configure(settings)
+
+    def _spelled(self) -> str:
+        return "app.queues"
+
+
+class Workers(_Room):
+    """`app.workers`: who is at work.
+
+    >>> from holdfast import Holdfast
+    >>> Holdfast("memory://").workers.sync.list()
+    ()
+    """
+
+    @property
+    def sync(self) -> SyncWorkers:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncWorkers
+
+        return SyncWorkers(self)
+
+    @verb
+    async def list(self) -> tuple[WorkerInfo, ...]:
+        """Workers seen within the last minute."""
+        rows = await (await self._storage()).workers(_SEEN_WITHIN)
+        return tuple(WorkerInfo(row.id, datetime_of(row.seen_at), row.running) for row in rows)
+
+    def _spelled(self) -> str:
+        return "app.workers"
+
+
+def _given(filter: JobFilter) -> dict[str, Any]:
+    return cast("dict[str, Any]", filter)
+
+
+def _dead(filter: JobFilter) -> Filter:
+    given = _given(filter)
+    if given.get("state", State.DEAD) not in (State.DEAD, [State.DEAD], (State.DEAD,)):
+        raise InvalidCall("app.dead knows only dead letters; leave state= out")
+    return filter_of({**given, "state": State.DEAD})
+
+
+def _queue_settings(
+    name: str,
+    max_depth: int | None,
+    on_full: Literal["reject", "drop", "wait"],
+    drop_below: int | None,
+    fair: bool,
+    weights: Mapping[str, float] | None,
+) -> QueueSettings:
+    if fair or weights:
+        raise InvalidCall("fair= and weights= are not in this version yet")
+    if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1):
+        raise InvalidCall(f"max_depth must be a whole number of at least 1, or None for no bound; it is {max_depth!r}")
+    if on_full not in ("reject", "drop", "wait"):
+        raise InvalidCall(f"on_full={on_full!r} is none of 'reject', 'drop', 'wait'")
+    if drop_below is not None and (isinstance(drop_below, bool) or not isinstance(drop_below, int)):
+        raise InvalidCall(f"drop_below must be a priority, a whole number, not {drop_below!r}")
+    if drop_below is not None and on_full != "drop":
+        raise InvalidCall('drop_below= needs on_full="drop"')
+    return QueueSettings(checked_name(name, "queue"), False, max_depth, on_full, drop_below)

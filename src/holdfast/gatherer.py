@@ -1,0 +1,124 @@
+"""Group commit: single enqueues that come while one is under way are stored together when it is done. A lone one goes
+straight through. Nobody is hurt by another's job: when a gathered call fails, each is tried by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from .errors import HoldfastError, StoreError
+from .job import NewJob
+from .storage.contract import Full, Placed, Storage
+
+REPEAT_FOR = 60.0  # rows that ended stay, hidden, for ten minutes: within one a repeated enqueue finds its first self
+
+
+class Waiting(NamedTuple):
+    job: NewJob
+    placed: asyncio.Future[Placed]
+
+
+class Gatherer:
+    """The way of single jobs into the store of one event loop."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._busy = False
+        self._waiting: list[Waiting] = []
+        self._drain: asyncio.Task[None] | None = None
+
+    async def place(self, job: NewJob) -> Placed:
+        """Store one job. `Full` and StoreError concern this job alone."""
+        if self._busy:
+            future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+            self._waiting.append(Waiting(job, future))
+            return await future
+        self._busy = True
+        try:
+            return (await stored(self._storage, [job]))[0]
+        finally:
+            self._next()
+
+    async def close(self) -> None:
+        while self._drain is not None and not self._drain.done():
+            await asyncio.wait([self._drain])
+
+    def _next(self) -> None:
+        if self._waiting:
+            self._drain = asyncio.get_running_loop().create_task(self._drain_waiting(), name="holdfast enqueue")
+        else:
+            self._busy = False
+
+    async def _drain_waiting(self) -> None:
+        try:
+            while self._waiting:
+                chunk = self._storage.chunk
+                batch, self._waiting = self._waiting[:chunk], self._waiting[chunk:]
+                await self._settle([each for each in batch if not each.placed.done()])
+        finally:
+            self._busy = False
+            for each in self._waiting:
+                each.placed.cancel()
+            self._waiting = []
+
+    async def _settle(self, batch: Sequence[Waiting]) -> None:
+        if not batch:
+            return
+        try:
+            placed = await stored(self._storage, [each.job for each in batch])
+        except Full as full:
+            await self._settle_apart(batch, [each for each in batch if each.job.queue == full.queue], full)
+        except Exception as error:
+            await self._settle_apart(batch, batch, error)
+        else:
+            for each, place in zip(batch, placed, strict=True):
+                if not each.placed.done():
+                    each.placed.set_result(place)
+
+    async def _settle_apart(self, batch: Sequence[Waiting], suspects: Sequence[Waiting], error: Exception) -> None:
+        if len(batch) == 1 or not suspects:
+            for each in batch:
+                if not each.placed.done():
+                    each.placed.set_exception(error)
+            return
+        for each in suspects:
+            await self._settle([each])
+        await self._settle([each for each in batch if each not in suspects])
+
+
+async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
+    """Enqueue in one call. A broken connection leaves open whether it took hold; ids make repeating safe."""
+    loop = asyncio.get_running_loop()
+    until = loop.time() + REPEAT_FOR
+    pause = 0.05
+    while True:
+        try:
+            return await storage.enqueue(jobs)
+        except (HoldfastError, Full):
+            raise
+        except ConnectionError as error:
+            if loop.time() + pause > until:
+                raise StoreError(
+                    f"the {storage.name} store was not reached for {REPEAT_FOR:.0f} s: {error}; whether the last "
+                    "try was stored is not known, and repeating the same calls within ten minutes is safe"
+                ) from error
+        except Exception as error:
+            raise StoreError(
+                f"the {storage.name} store refused the jobs: {type(error).__name__}: {error}; nothing was stored"
+            ) from error
+        await asyncio.sleep(pause * random.uniform(0.5, 1))
+        pause = min(pause * 2, 1.0)
+
+
+async def room(storage: Storage, pause: float) -> None:
+    """Wait until a full queue may have room: some job ended, or the pause is over."""
+    stir = asyncio.Event()
+    stop = storage.listen("changed", stir.set)
+    try:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(stir.wait(), pause)
+    finally:
+        stop()

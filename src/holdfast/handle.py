@@ -1,0 +1,149 @@
+"""A handle: a job's id together with where to ask about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from uuid import UUID
+
+from .clock import SECOND, micros_of
+from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
+from .job import FINAL, Job, JobId, Record, State, job_of
+from .lifecycle import Cancelled
+from .verbs import verb
+
+if TYPE_CHECKING:
+    from ._sync import SyncJobHandle
+    from .app import Holdfast
+    from .task import Definition
+
+R_co = TypeVar("R_co", covariant=True)
+Duration = float | timedelta
+
+_READABLE_HIDDEN = (State.SUCCEEDED, State.SKIPPED)  # deleted on success; the others were deleted by somebody's word
+
+
+class JobHandle(Generic[R_co]):
+    """A job that was enqueued: ask for its result, look at it, cancel it.
+
+    `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.
+    """
+
+    __slots__ = ("_app", "_definition", "_id", "dropped", "duplicate")
+
+    def __init__(
+        self,
+        app: Holdfast,
+        id: str,
+        definition: Definition | None = None,
+        duplicate: bool = False,
+        dropped: bool = False,
+    ) -> None:
+        self._app = app
+        self._id = id
+        self._definition = definition
+        self.duplicate = duplicate
+        self.dropped = dropped
+
+    @property
+    def id(self) -> JobId:
+        """The job's id."""
+        return UUID(self._id)
+
+    @property
+    def sync(self) -> SyncJobHandle[R_co]:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncJobHandle
+
+        return SyncJobHandle(self)
+
+    @verb
+    async def result(self, *, timeout: Duration | None = None) -> R_co:
+        """Wait for the job to end and give its result. Raises JobDead, JobCancelled, JobSkipped when it ended otherwise,
+        ResultTimeout when it has not ended in time, NotFound when it is gone."""
+        async with aclosing(self._seen(timeout)) as seen:
+            async for record in seen:
+                if record.state in FINAL:
+                    return self._result_of(record)  # type: ignore[no-any-return]
+        raise self._gone()
+
+    @verb
+    async def refresh(self) -> Job:
+        """The job as it stands now; NotFound when it is gone."""
+        (record,) = await (await self._app._storage()).get([self._id])
+        if record is None or record.hidden:
+            raise self._gone()
+        return job_of(record)
+
+    @verb
+    async def cancel(self) -> bool:
+        """Cancel the job; False when it had ended already or is gone. Running code learns it through `ctx.lost`."""
+        from .moves import move
+
+        return await move(await self._app._storage(), [self._id], Cancelled()) == 1
+
+    @verb
+    def watch(self, *, timeout: Duration | None = None) -> AsyncIterator[Job]:
+        """The job at once and at every change until it is final: `async for seen in job.watch(): …`.
+        ResultTimeout when it has not ended in time."""
+        return self._jobs(timeout)
+
+    def __repr__(self) -> str:
+        marks = "".join(f" {mark}" for mark in ("duplicate", "dropped") if getattr(self, mark))
+        return f"<JobHandle {self._id}{marks}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and other._id == self._id
+
+    def __hash__(self) -> int:
+        return hash(self._id)
+
+    async def _jobs(self, timeout: Duration | None) -> AsyncIterator[Job]:
+        async with aclosing(self._seen(timeout)) as seen:
+            async for record in seen:
+                yield job_of(record)
+
+    async def _seen(self, timeout: Duration | None) -> AsyncGenerator[Record, None]:
+        """The job at every change until it is final."""
+        if self.dropped:
+            raise self._gone()
+        loop = asyncio.get_running_loop()
+        deadline = None if timeout is None else loop.time() + micros_of(timeout, "timeout") / SECOND
+        state: State | None = None
+        async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
+            while True:
+                try:
+                    async with asyncio.timeout_at(deadline):
+                        record = await anext(changes)
+                except TimeoutError:
+                    told = f"is {state} after" if state else "was not seen within"
+                    raise ResultTimeout(f"job {self._id} {told} {timeout} s; it goes on by itself") from None
+                if record is None or (record.hidden and record.state not in _READABLE_HIDDEN):
+                    raise self._gone()
+                state = record.state
+                yield record
+                if state in FINAL:
+                    return
+
+    def _result_of(self, record: Record) -> Any:
+        match record.state:
+            case State.SUCCEEDED if self._definition is not None:
+                return self._definition.decode_result(record.result)
+            case State.SUCCEEDED:
+                return job_of(record).result
+            case State.SKIPPED:
+                raise JobSkipped(f"job {self._id} was skipped: {record.reason or 'no reason given'}", job_of(record))
+            case State.DEAD:
+                raise JobDead(f"job {self._id} of {record.task} is dead: {record.reason}", job_of(record))
+            case _:
+                raise JobCancelled(
+                    f"job {self._id} was cancelled: {record.reason or 'no reason given'}", job_of(record)
+                )
+
+    def _gone(self) -> NotFound:
+        if self.dropped:
+            return NotFound(f"job {self._id} was dropped because its queue was full; it was never on record")
+        return NotFound(f"job {self._id} is not on record")

@@ -1,0 +1,47 @@
+"""Words about jobs from outside: read, decide, apply, and again for those that moved meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .errors import IllegalMove
+from .job import Record
+from .lifecycle import Change, Said, decide
+from .storage.contract import Refusal, Storage
+
+_TRIES = 50  # a row that moves under each of so many looks is moved by somebody on purpose
+
+
+async def move(storage: Storage, ids: Sequence[str], said: Said) -> int:
+    """Say something about jobs; how many it took hold of. Illegal moves and unknown jobs are passed over."""
+    wanted = list(dict.fromkeys(ids))
+    moved = 0
+    for start in range(0, len(wanted), storage.chunk):
+        moved += await _move_chunk(storage, wanted[start : start + storage.chunk], said)
+    return moved
+
+
+async def _move_chunk(storage: Storage, ids: list[str], said: Said) -> int:
+    moved = 0
+    for _ in range(_TRIES):
+        changes = _decided(await storage.get(ids), said)
+        if not changes:
+            break
+        verdicts = await storage.apply(changes)
+        moved += sum(verdict.accepted for verdict in verdicts)
+        ids = [change.id for change, verdict in zip(changes, verdicts, strict=True) if verdict.refusal is Refusal.STALE]
+        if not ids:
+            break
+    return moved
+
+
+def _decided(records: Sequence[Record | None], said: Said) -> list[Change]:
+    changes = []
+    for record in records:
+        if record is None or record.hidden:
+            continue
+        try:
+            changes.append(decide(record, said))
+        except IllegalMove:
+            continue
+    return changes

@@ -1,0 +1,40 @@
+"""Which texts may name a thing: the same rule on every store, before anything is stored."""
+
+from __future__ import annotations
+
+import re
+
+from .errors import InvalidCall
+from .settings import KEY_BYTES, NAME_BYTES
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def checked_name(value: object, what: str) -> str:
+    """A name of a task, queue, tenant, tag …: 1 to 200 bytes without control characters."""
+    text = _text(value, what, NAME_BYTES)
+    if _CONTROL.search(text):
+        raise InvalidCall(f"{what}={text!r} has control characters; a name is printable text")
+    return text
+
+
+def checked_key(value: object, what: str = "key") -> str:
+    """A key: 1 to 512 bytes, without NUL."""
+    text = _text(value, what, KEY_BYTES)
+    if "\x00" in text:
+        raise InvalidCall(f"{what}={text!r} has a NUL character")
+    return text
+
+
+def _text(value: object, what: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidCall(f"{what} must be a text, not {type(value).__name__}")
+    if not value:
+        raise InvalidCall(f"{what} must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidCall(f"{what}={value!r} has a lone surrogate, which is no character") from None
+    if size > limit:
+        raise InvalidCall(f"{what} has {size} bytes; at most {limit} are allowed ({value[:40]!r}…)")
+    return str(value)

@@ -1,0 +1,309 @@
+"""The options of tasks and calls: what may be said, whether it makes sense, and what follows for a job.
+
+Layers, each over the one before: the app's defaults, the registry's, the task's own options, `using(…)`. What comes
+out is a `Plan`: everything about a job but its id and payload, so that a call costs little.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import msgspec
+
+from . import codec
+from .clock import SECOND, instant_of, micros_of
+from .errors import InvalidCall
+from .ids import new_id
+from .job import JobId, NewJob
+from .names import checked_key, checked_name
+from .retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
+from .settings import KEY_BYTES, META_BYTES, TAGS
+
+if TYPE_CHECKING:
+    from .handle import JobHandle
+
+Duration = float | timedelta
+RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
+SEPARATOR = "\x1f"  # never in a task's or tenant's name
+
+_SCOPES = ("waiting", "active", "any", "window")
+_PRIORITY = 2**31
+
+
+@dataclass(frozen=True)
+class Unique:
+    """One job for a key at a time; a second enqueue gives the handle of the first and says `duplicate`.
+
+    Scope "waiting" holds the key until the job is first claimed, "active" until it ends, "any" for ever, "window" for
+    `window` seconds. Without a key, using(key=…) is taken, else the arguments themselves.
+
+    >>> Unique("event-1", scope="window", window=60).scope
+    'window'
+    """
+
+    key: str | None = None
+    scope: Literal["waiting", "active", "any", "window"] = "active"
+    window: Duration | None = None
+
+    def __post_init__(self) -> None:
+        if self.key is not None:
+            checked_key(self.key, "Unique key")
+        if self.scope not in _SCOPES:
+            raise InvalidCall(f"Unique scope={self.scope!r} is none of {', '.join(map(repr, _SCOPES))}")
+        if (self.scope == "window") != (self.window is not None):
+            raise InvalidCall('Unique takes window=… with scope="window", and only then')
+        if self.window is not None:
+            micros_of(self.window, "Unique window", positive=True)
+
+
+class TaskDefaults(TypedDict, total=False):
+    """Options of a task that an app or registry may set for all."""
+
+    queue: str
+    priority: int
+    max_attempts: int | None
+    timeout: Duration | None
+    lease: Duration
+    backoff: Backoff
+    retry_on: RetryOn
+    run_in: Literal["auto", "loop", "thread", "process"]
+    concurrency: int | None
+    unique: Unique | None
+    expires: Duration | None
+    retention: Retention
+    dead_retention: Retention
+    critical: bool
+    tags: Sequence[str]
+
+
+class TaskOptions(TaskDefaults, total=False):
+    """Options of one task."""
+
+    name: str
+    aliases: Sequence[str]
+
+
+class CallOptions(TypedDict, total=False):
+    """Options of one call: `task.using(…)`."""
+
+    delay: Duration | None
+    at: datetime | None
+    queue: str
+    priority: int
+    key: str | None
+    unique: Unique | None
+    tenant: str | None
+    routing_key: str | None
+    after: Sequence[JobHandle[Any] | JobId | str]
+    run_when: Literal["succeeded", "finished"]
+    tags: Sequence[str]
+    meta: Mapping[str, str]
+    max_attempts: int | None
+    timeout: Duration | None
+    expires: Duration | None
+    backoff: Backoff
+    retention: Retention
+    dead_retention: Retention
+    connection: object
+
+
+class Plan:
+    """Everything about a job but its id and payload."""
+
+    __slots__ = ("connection", "hashes_arguments", "template")
+
+    def __init__(self, task: str, options: Mapping[str, Any]) -> None:
+        self.connection: object = options.get("connection")
+        unique: Unique | None = options.get("unique")
+        key: str | None = options.get("key")
+        tenant: str | None = options.get("tenant")
+        unique_key = None if unique is None else unique.key or key
+        self.hashes_arguments = unique is not None and unique_key is None
+        self.template = NewJob(
+            id="",
+            task=task,
+            payload="",
+            queue=options.get("queue", "default"),
+            priority=options.get("priority", 0),
+            delay=_micros(options.get("delay")) or 0,
+            at=_instant(options.get("at")),
+            expires=_micros(options.get("expires")),
+            max_attempts=options.get("max_attempts", 3),
+            timeout=_micros(options.get("timeout", 300)),
+            lease=_micros(options.get("lease")) or 60 * SECOND,
+            backoff=options.get("backoff", DEFAULT_BACKOFF).text(),
+            retention=options.get("retention", DEFAULT_RETENTION).text(),
+            dead_retention=options.get("dead_retention", DEFAULT_DEAD_RETENTION).text(),
+            key=key,
+            tenant=tenant,
+            routing_key=options.get("routing_key"),
+            tags=_tags_text(options.get("tags", ())),
+            meta=_meta_text(options.get("meta")),
+            unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),
+            unique_scope=None if unique is None else unique.scope,
+            unique_window=None if unique is None else _micros(unique.window),
+        )
+
+    def job(self, payload: str, hash_of: Callable[[str], str], id: str | None = None) -> NewJob:
+        """The job of one call."""
+        template = self.template
+        if self.hashes_arguments:
+            key = unique_text(template.task, template.tenant, hash_of(payload))
+            return msgspec.structs.replace(template, id=id or new_id(), payload=payload, unique_key=key)
+        return msgspec.structs.replace(template, id=id or new_id(), payload=payload)
+
+
+def unique_text(task: str, tenant: str | None, key: str) -> str:
+    """A key is unique per task and tenant."""
+    text = SEPARATOR.join((task, tenant or "", key))
+    if len(text.encode()) > KEY_BYTES:
+        return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return text
+
+
+# ---- checks ----------------------------------------------------------------------------------------
+def checked_defaults(options: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Options that hold for many tasks."""
+    return _checked(options, _TASK, who)
+
+
+def checked_task_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Options of one task."""
+    return _checked(options, _TASK | _NAMES, who)
+
+
+def checked_call_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """Options of `using(…)`."""
+    checked = _checked(options, _CALL, who)
+    if checked.get("delay") is not None and checked.get("at") is not None:
+        raise InvalidCall(f"{who}: delay= and at= exclude each other")
+    return checked
+
+
+def _checked(options: Mapping[str, Any], known: Mapping[str, Callable[[Any, str], object]], who: str) -> dict[str, Any]:
+    for name, value in options.items():
+        check = known.get(name)
+        if check is None:
+            raise InvalidCall(f"{who} has no option {name!r}; it knows {', '.join(sorted(known))}")
+        check(value, f"{who}: {name}")
+    return dict(options)
+
+
+def _whole(least: int, most: int) -> Callable[[Any, str], object]:
+    def check(value: Any, what: str) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InvalidCall(f"{what} must be a whole number, not {type(value).__name__}")
+        if not least <= value <= most:
+            raise InvalidCall(f"{what} must be between {least} and {most}, it is {value}")
+
+    return check
+
+
+def _one_of(kind: type, example: str) -> Callable[[Any, str], object]:
+    def check(value: Any, what: str) -> None:
+        if not isinstance(value, kind):
+            raise InvalidCall(f"{what} takes {example}, not {type(value).__name__}")
+
+    return check
+
+
+def _or_none(check: Callable[[Any, str], object]) -> Callable[[Any, str], object]:
+    return lambda value, what: None if value is None else check(value, what)
+
+
+def _positive(value: Any, what: str) -> None:
+    micros_of(value, what, positive=True)
+
+
+def _check_retry_on(value: Any, what: str) -> None:
+    kinds = value if isinstance(value, tuple) else (value,)
+    for kind in kinds:
+        if isinstance(kind, type) and not issubclass(kind, BaseException):
+            raise InvalidCall(f"{what} takes exception types or a predicate, not {kind.__name__}")
+        if not callable(kind) or (isinstance(value, tuple) and not isinstance(kind, type)):
+            raise InvalidCall(f"{what} takes exception types or a predicate, not {type(kind).__name__}")
+
+
+def _check_run_in(value: Any, what: str) -> None:
+    if value == "process":
+        raise InvalidCall(f'{what}="process" is not in this version yet')
+    if value not in ("auto", "loop", "thread"):
+        raise InvalidCall(f"{what}={value!r} is none of 'auto', 'loop', 'thread'")
+
+
+def _check_tags(value: Any, what: str) -> None:
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise InvalidCall(f"{what} takes a list of texts, not {type(value).__name__}")
+    if len(value) > TAGS:
+        raise InvalidCall(f"{what} has {len(value)} entries; at most {TAGS} are allowed")
+    for tag in value:
+        checked_name(tag, what)
+
+
+def _check_meta(value: Any, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise InvalidCall(f"{what} takes a mapping of texts, not {type(value).__name__}")
+    for name, text in value.items():
+        checked_name(name, f"{what} key")
+        if not isinstance(text, str):
+            raise InvalidCall(f"{what}[{name!r}] must be a text, not {type(text).__name__}")
+    codec.encode(dict(value), what, META_BYTES)
+
+
+def _later(value: Any, what: str) -> None:
+    raise InvalidCall(f"{what}= is not in this version yet")
+
+
+_ANY_QUEUE: dict[str, Callable[[Any, str], object]] = {
+    "queue": checked_name,
+    "priority": _whole(-_PRIORITY, _PRIORITY - 1),
+    "max_attempts": _or_none(_whole(1, _PRIORITY - 1)),
+    "timeout": _or_none(_positive),
+    "expires": _or_none(_positive),
+    "backoff": _one_of(Backoff, "Backoff.exponential(…) or Backoff.fixed(…)"),
+    "retention": _one_of(Retention, "Retention.keep(…) or Retention.delete()"),
+    "dead_retention": _one_of(Retention, "Retention.keep(…) or Retention.delete()"),
+    "unique": _or_none(_one_of(Unique, "Unique(…)")),
+    "tags": _check_tags,
+}
+_TASK = _ANY_QUEUE | {
+    "lease": _positive,
+    "retry_on": _or_none(_check_retry_on),
+    "run_in": _check_run_in,
+    "concurrency": _or_none(_whole(1, _PRIORITY - 1)),
+    "limit": _or_none(_later),
+    "critical": _one_of(bool, "True or False"),
+}
+_NAMES: dict[str, Callable[[Any, str], object]] = {"name": checked_name, "aliases": _check_tags}
+_CALL = _ANY_QUEUE | {
+    "delay": _or_none(micros_of),
+    "at": _or_none(instant_of),
+    "key": _or_none(checked_key),
+    "tenant": _or_none(checked_name),
+    "routing_key": _or_none(checked_name),
+    "meta": _check_meta,
+    "after": _later,
+    "run_when": _later,
+    "connection": lambda value, what: None,
+}
+
+
+# ---- to what is stored -----------------------------------------------------------------------------
+def _micros(duration: Duration | None) -> int | None:
+    return None if duration is None else micros_of(duration)
+
+
+def _instant(moment: datetime | None) -> int | None:
+    return None if moment is None else instant_of(moment)
+
+
+def _tags_text(tags: Sequence[str]) -> str | None:
+    return codec.encode(list(dict.fromkeys(tags)), "tags") if tags else None
+
+
+def _meta_text(meta: Mapping[str, str] | None) -> str | None:
+    return codec.encode(dict(meta), "meta") if meta else None

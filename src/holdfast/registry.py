@@ -1,0 +1,246 @@
+"""Registries: tasks by name. An app is one; a library has one of its own, which apps include."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
+from weakref import ref
+
+from .errors import DuplicateTask, InvalidCall, NoApp
+from .names import checked_name
+from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_task_options
+from .settings import MAX_BYTES, NAME_BYTES
+from .task import Bound, Declared, Definition, Task
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+    from .context import Context
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_generation = 0  # rises whenever any registry changes; what was looked up before is looked up again
+
+
+class _Nobody: ...
+
+
+class TaskMaker:
+    """The decorator `@app.task`, bare or with options."""
+
+    def __init__(self, registry: Registry, options: Mapping[str, Any]) -> None:
+        self._registry = registry
+        self._options = options
+
+    # The first overload takes handlers whose first parameter says nothing about its type.
+    @overload
+    def __call__(
+        self, handler: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
+    ) -> Task[Concatenate[Any, P], R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[_Nobody, P], R], /) -> Task[Concatenate[Any, P], R]: ...
+    @overload
+    def __call__(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def __call__(self, **options: Unpack[TaskOptions]) -> TaskMaker: ...
+    def __call__(self, handler: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        if handler is None:
+            return TaskMaker(self._registry, {**self._options, **checked_task_options(_plain(options), "@task")})
+        if options:
+            raise InvalidCall("@task takes its options first: app.task(name=…)(handler)")
+        if isinstance(handler, Task):
+            raise InvalidCall(f"{handler!r} is a task already")
+        return self._registry._declare(handler, self._options, sys._getframe(1))
+
+
+class Entry(NamedTuple):
+    """A task seen from some registry: its name there, and the defaults that hold for it, outermost first."""
+
+    declared: Declared
+    prefix: str
+    defaults: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        return self.prefix + self.declared.name
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *(self.prefix + alias for alias in self.declared.aliases))
+
+
+class Registry:
+    """Tasks without an app: for libraries, and against import cycles. `app.include(registry)` gives them to an app.
+
+    >>> from holdfast import Registry
+    >>> billing = Registry(prefix="billing.", queue="billing")
+    >>> @billing.task
+    ... async def charge(cents: int) -> None: ...
+    >>> charge.name
+    'billing.charge'
+    """
+
+    def __init__(self, *, prefix: str = "", **defaults: Unpack[TaskDefaults]) -> None:
+        self._prefix = checked_name(prefix, "prefix") if prefix else ""
+        self._defaults = checked_defaults(_plain(defaults), type(self).__name__)
+        self._declared: dict[str, Declared] = {}
+        self._included: list[tuple[Registry, str]] = []
+        self._parents: list[ref[Registry]] = []  # in the order of include
+        self._definitions: dict[str, Definition] = {}
+        self._by_identity: dict[object, Definition] = {}
+        self._looked_up = -1
+
+    @property
+    def task(self) -> TaskMaker:
+        """The decorator that makes a task of a function: `@app.task` or `@app.task(queue="mail")`."""
+        return TaskMaker(self, {})
+
+    def include(self, other: Registry, /, *, prefix: str = "") -> None:
+        """Know another registry's tasks too, those it gets later included. Their names get `prefix` in front."""
+        if not isinstance(other, Registry):
+            raise InvalidCall(f"include takes a Registry, not {type(other).__name__}")
+        if other is self or self in other._inside():
+            raise InvalidCall("a registry cannot include itself")
+        if prefix:
+            checked_name(prefix, "prefix")
+        if (other, prefix) in self._included:
+            return
+        self._included.append((other, prefix))
+        try:
+            self._check_names()
+            for above in self._ancestors():
+                above._check_names()
+        except (DuplicateTask, InvalidCall):
+            self._included.pop()
+            raise
+        other._parents.append(ref(self))
+        _changed()
+
+    def definitions(self) -> dict[str, Definition]:
+        """Every task by its names here, aliases and included registries' tasks with them."""
+        if self._looked_up != _generation:
+            self._look_up()
+        return self._definitions
+
+    # -- declaring -----------------------------------------------------------------------------------
+    def _declare(self, handler: Callable[..., Any], options: Mapping[str, Any], frame: Any) -> Task[..., Any]:
+        name = self._prefix + (options.get("name") or _name_of(handler))
+        aliases = tuple(self._prefix + alias for alias in options.get("aliases", ()))
+        for each in (name, *aliases):
+            checked_name(each, "task name")
+        own = {option: value for option, value in options.items() if option not in ("name", "aliases")}
+        declared = Declared(self, handler, name, aliases, own, frame)
+        before = self._declared.get(name)
+        self._declared[name] = declared
+        try:
+            if before is not None and before.identity != declared.identity:
+                raise _duplicate(name, before, declared)
+            for registry in (self, *self._ancestors()):
+                registry._check_names()
+        except (DuplicateTask, InvalidCall):
+            if before is None:
+                del self._declared[name]
+            else:
+                self._declared[name] = before
+            raise
+        _changed()
+        return Task(declared)
+
+    def _check_names(self) -> None:
+        known: dict[str, Declared] = {}
+        for entry in self._entries():
+            for name in entry.names:
+                if len(name.encode()) > NAME_BYTES:
+                    raise InvalidCall(f"task name {name!r} has more than {NAME_BYTES} bytes")
+                if known.setdefault(name, entry.declared) is not entry.declared:
+                    raise _duplicate(name, known[name], entry.declared)
+
+    # -- looking up ----------------------------------------------------------------------------------
+    def _entries(self, prefix: str = "", outer: Mapping[str, Any] | None = None) -> Iterator[Entry]:
+        defaults = {**(outer or {}), **self._defaults}
+        for declared in self._declared.values():
+            yield Entry(declared, prefix, defaults)
+        for other, more in self._included:
+            yield from other._entries(prefix + more, defaults)
+
+    def _look_up(self) -> None:
+        definitions: dict[str, Definition] = {}
+        self._by_identity = {}
+        for entry in self._entries():
+            declared = entry.declared
+            options = {**entry.defaults, **declared.options}
+            definition = Definition(declared, entry.name, entry.names[1:], options, self._max_bytes())
+            definitions.update(dict.fromkeys(entry.names, definition))
+            self._by_identity[declared.identity] = definition
+        self._definitions = definitions
+        self._looked_up = _generation
+
+    def _bind(self, declared: Declared, options: Mapping[str, Any]) -> Bound:
+        """Where the verbs of a task lead: the app, the task as the app knows it, the plan of its jobs."""
+        app = self._app()
+        if app is None:
+            raise NoApp(f"task {declared.name} belongs to a Registry that no app has included: app.include(registry)")
+        app.definitions()
+        definition = app._by_identity.get(declared.identity)
+        if definition is None:
+            raise InvalidCall(
+                f"task {declared.name} is not registered with this app; use the app that declared it, "
+                "or app.include(registry)"
+            )
+        plan = Plan(definition.name, {**definition.options, **options})
+        return Bound(_generation, app, definition, plan)
+
+    def _app(self) -> Holdfast | None:
+        # an app included last is likely the one of the moment: a test's own, or the one after a reload
+        for parent in reversed(self._above()):
+            if (app := parent._app()) is not None:
+                return app
+        return None
+
+    def _above(self) -> list[Registry]:
+        return [parent for each in self._parents if (parent := each()) is not None]
+
+    def _max_bytes(self) -> int:
+        return MAX_BYTES
+
+    @staticmethod
+    def _generation() -> int:
+        return _generation
+
+    def _inside(self) -> list[Registry]:
+        return [inner for other, _ in self._included for inner in (other, *other._inside())]
+
+    def _ancestors(self) -> list[Registry]:
+        return [above for parent in self._above() for above in (parent, *parent._ancestors())]
+
+
+def _plain(options: TaskDefaults) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", options)
+
+
+def _changed() -> None:
+    global _generation
+    _generation += 1
+
+
+def _name_of(handler: Callable[..., Any]) -> str:
+    name = getattr(handler, "__name__", None)
+    if not isinstance(name, str) or name == "<lambda>":
+        raise InvalidCall(f'{handler!r} has no name of its own; give it one: app.task(name="…")(handler)')
+    return name
+
+
+def _duplicate(name: str, first: Declared, second: Declared) -> DuplicateTask:
+    def where(declared: Declared) -> str:
+        return f"{declared.identity[1]}.{declared.identity[2]}"
+
+    return DuplicateTask(
+        f"two tasks are named {name!r}: {where(first)} and {where(second)}; give one of them another name="
+    )

@@ -1,0 +1,80 @@
+"""What an app was told once, and the limits that hold everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal
+
+from .clock import Clock
+from .errors import InvalidCall
+
+DEFAULT_URL: Final = "sqlite:///holdfast.db"
+URL_VARIABLE: Final = "HOLDFAST_URL"
+
+MAX_BYTES: Final = 1 << 20  # payload and result, each
+LARGEST_MAX_BYTES: Final = 4 << 20
+MAX_DEPTH: Final = 64
+NAME_BYTES: Final = 200
+KEY_BYTES: Final = 512
+META_BYTES: Final = 65_536
+TAGS: Final = 100
+ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
+
+Durability = Literal["full", "normal", "relaxed"]
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """From when on health is no longer good: jobs waiting, seconds of the oldest, dead letters, workers.
+
+    >>> Thresholds(depth=1000).dead
+    100
+    """
+
+    depth: int = 100
+    age: float | timedelta = 3600
+    dead: int = 100
+    workers: int = 1
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The app's own options; those of its tasks are defaults of the registry."""
+
+    url: str | None = None  # None: $HOLDFAST_URL, else an SQLite file in the working directory
+    imports: tuple[str, ...] = ()
+    durability: Durability = "normal"
+    migrate: bool = True
+    clock: Clock | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    max_bytes: int = MAX_BYTES
+
+
+def settings_of(
+    url: str | None,
+    imports: Sequence[str],
+    durability: Durability,
+    migrate: bool,
+    outbox: str | None,
+    clock: Clock | None,
+    thresholds: Thresholds,
+    max_bytes: int,
+) -> Settings:
+    """The settings, each checked."""
+    if url is not None and not isinstance(url, str):
+        raise InvalidCall(f"Holdfast takes a URL such as 'sqlite:///jobs.db', not {type(url).__name__}")
+    if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
+        raise InvalidCall('imports= is a list of module names, e.g. imports=["shop.tasks"]')
+    if durability not in ("full", "normal", "relaxed"):
+        raise InvalidCall(f"durability={durability!r} is none of 'full', 'normal', 'relaxed'")
+    if outbox is not None:
+        raise InvalidCall("outbox= is not in this version yet")
+    if clock is not None and not callable(getattr(clock, "now", None)):
+        raise InvalidCall(f"clock= needs a now() that gives an aware datetime; {type(clock).__name__} has none")
+    if not isinstance(thresholds, Thresholds):
+        raise InvalidCall(f"thresholds= takes Thresholds(…), not {type(thresholds).__name__}")
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 < max_bytes <= LARGEST_MAX_BYTES:
+        raise InvalidCall(f"max_bytes={max_bytes!r} must be between 1 and {LARGEST_MAX_BYTES} bytes")
+    return Settings(url, tuple(imports), durability, bool(migrate), clock, thresholds, max_bytes)

@@ -1,0 +1,165 @@
+"""What a handler takes: its parameters, and their annotations as the definer's own names resolve them.
+
+Annotations may be texts (`from __future__ import annotations`) and may name what lives only inside the function around
+the handler. They are resolved when the task is declared, with that function's locals. What does not resolve yet is
+tried again when the task is first used; until then, and no longer, the definer's frame is kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable
+from types import CodeType, FrameType, MethodType
+from typing import Any
+
+from .errors import InvalidCall
+
+NOT_GIVEN: Any = inspect.Parameter.empty
+
+
+class Handler:
+    """A handler, looked at once: kind, parameters, annotations."""
+
+    def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
+        if not callable(handler):
+            raise InvalidCall(f"a task is made of a function, not of {type(handler).__name__}")
+        self.task = task
+        self.is_async = _is_async(handler)
+        self._function = _function_of(handler)
+        self._frame = _definer(self._function, frame)
+        self._hints: dict[str, Any] = {}
+        try:
+            self.signature = _signature(handler)
+        except (TypeError, ValueError) as error:
+            raise InvalidCall(f"task {task}: the parameters of {handler!r} cannot be read: {error}") from None
+        parameters = list(self.signature.parameters.values())
+        self.takes_context = bool(parameters) and self._is_context(parameters[0])
+        self.parameters = tuple(parameters[1:] if self.takes_context else parameters)
+        self._resolve_all()
+
+    def hint(self, name: str) -> Any:
+        """The annotation of a parameter ("return" for the result), resolved; Any if there is none."""
+        raw = self._raw(name)
+        if raw is NOT_GIVEN:
+            return Any
+        if name not in self._hints:
+            try:
+                self._hints[name] = self._resolved(raw)
+            except NameError as error:
+                raise InvalidCall(
+                    f"task {self.task}: the annotation {_spelled(raw)!r} of {_place(name)} does not resolve: {error}; "
+                    "the name must exist at run time, where the handler is defined"
+                ) from None
+            except Exception as error:
+                raise InvalidCall(
+                    f"task {self.task}: the annotation {_spelled(raw)!r} of {_place(name)} is no type: {error}"
+                ) from error
+        return self._hints[name]
+
+    def _resolve_all(self) -> None:
+        for name in [*(parameter.name for parameter in self.parameters), "return"]:
+            try:
+                self.hint(name)
+            except InvalidCall:
+                return  # tried again at first use; the frame stays until then
+        self._frame = None
+
+    def _raw(self, name: str) -> Any:
+        if name == "return":
+            return self.signature.return_annotation
+        return self.signature.parameters[name].annotation
+
+    def _resolved(self, raw: Any) -> Any:
+        if raw is None or isinstance(raw, type):
+            return raw
+        names = dict(self._closure())
+        if self._frame is not None:
+            names.update(self._frame.f_locals)
+
+        def carrier() -> None: ...
+
+        carrier.__annotations__ = {"hint": raw}
+        space = getattr(self._function, "__globals__", {})
+        return typing.get_type_hints(carrier, space, names, include_extras=True)["hint"]
+
+    def _closure(self) -> dict[str, Any]:
+        code: CodeType | None = getattr(self._function, "__code__", None)
+        cells = getattr(self._function, "__closure__", None) or ()
+        free = code.co_freevars if code is not None else ()
+        known = {}
+        for name, cell in zip(free, cells, strict=False):
+            try:
+                known[name] = cell.cell_contents
+            except ValueError:  # assigned later
+                continue
+        return known
+
+    def _is_context(self, first: inspect.Parameter) -> bool:
+        from .context import Context
+
+        if first.kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+            return False
+        if first.annotation is NOT_GIVEN:
+            return first.name == "ctx"
+        try:
+            kind = self._resolved(first.annotation)
+        except Exception:
+            # imported for the type checker alone: only its spelling is known
+            spelled = _spelled(first.annotation)
+            return first.name == "ctx" or spelled.rpartition(".")[2] == "Context"
+        return isinstance(kind, type) and issubclass(kind, Context)
+
+
+def _spelled(raw: Any) -> str:
+    text = getattr(raw, "__forward_arg__", raw)
+    return text if isinstance(text, str) else repr(raw)
+
+
+def _place(name: str) -> str:
+    return "the result" if name == "return" else f"parameter {name!r}"
+
+
+def _signature(handler: Callable[..., Any]) -> inspect.Signature:
+    if sys.version_info >= (3, 14):
+        import annotationlib
+
+        return inspect.signature(handler, annotation_format=annotationlib.Format.FORWARDREF)
+    return inspect.signature(handler)
+
+
+def _is_async(handler: Callable[..., Any]) -> bool:
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _function_of(handler: Any) -> Any:
+    """The plain function below partials, methods, decorators and callable objects."""
+    while True:
+        if isinstance(handler, functools.partial):
+            handler = handler.func
+        elif isinstance(handler, MethodType):
+            handler = handler.__func__
+        elif hasattr(handler, "__wrapped__"):
+            handler = handler.__wrapped__
+        elif not hasattr(handler, "__code__") and hasattr(type(handler), "__call__"):  # noqa: B004
+            inner = type(handler).__call__
+            if not hasattr(inner, "__code__"):
+                return handler
+            return inner
+        else:
+            return handler
+
+
+def _definer(function: Any, frame: FrameType | None) -> FrameType | None:
+    """The frame in which the handler was defined, if it is a function's and still there."""
+    if "<locals>" not in getattr(function, "__qualname__", ""):
+        return None
+    code = getattr(function, "__code__", None)
+    around = frame
+    while around is not None:
+        if code in around.f_code.co_consts:
+            return around
+        around = around.f_back
+    return frame

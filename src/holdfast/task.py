@@ -1,0 +1,241 @@
+"""Tasks: named functions that jobs call.
+
+A `Definition` is a task as one app knows it: its name there, its handler, and how its arguments and results are read.
+A `Task` is what the decorator gives to the user, a `Call` one bound set of arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
+
+from . import codec
+from .arguments import Arguments
+from .errors import InvalidCall
+from .handle import JobHandle
+from .ids import id_text, new_id
+from .job import JobId, NewJob
+from .options import CallOptions, Plan, RetryOn, checked_call_options
+from .settings import MAX_BYTES
+from .signature import Handler
+from .verbs import verb
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from ._sync import SyncTask
+    from .app import Holdfast
+    from .registry import Registry
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Definition:
+    """A task as one app knows it: what a worker needs to run its jobs."""
+
+    def __init__(
+        self, declared: Declared, name: str, aliases: tuple[str, ...], options: Mapping[str, Any], max_bytes: int
+    ) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.options = options
+        self.max_bytes = max_bytes
+        self.identity = declared.identity
+        self.handler: Callable[..., Any] = declared.handler
+        self.takes_context: bool = declared.shape.takes_context
+        self.is_async: bool = declared.shape.is_async
+        self.run_in: Literal["loop", "thread", "process"] = _run_in(name, options.get("run_in", "auto"), self.is_async)
+        self.concurrency: int | None = options.get("concurrency")
+        self._retry_on: RetryOn = options.get("retry_on")
+        self._arguments = declared.arguments
+
+    def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        """The payload of a call, checked against the annotations. InvalidCall names what is wrong."""
+        return self._arguments.payload(self.name, args, kwargs, self.max_bytes)
+
+    def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
+        return self._arguments.read(self.name, payload)
+
+    def arguments_hash(self, payload: str) -> str:
+        """What is the same for equal calls of this task: SHA-256 of its name and the payload, defaults filled in."""
+        filled = self._arguments.filled(self.name, payload)
+        return hashlib.sha256(self.name.encode() + b"\0" + filled).hexdigest()
+
+    def encode_result(self, value: Any) -> str | None:
+        """A handler's value as JSON text; None stays None. InvalidCall when it cannot be stored."""
+        return None if value is None else codec.encode(value, f"the result of {self.name}", self.max_bytes)
+
+    def decode_result(self, text: str | None) -> Any:
+        """A stored result as the return annotation says."""
+        return None if text is None else self._arguments.result(self.name, text)
+
+    def retries(self, error: BaseException) -> bool:
+        """Whether this failure is worth another attempt (`retry_on`)."""
+        judge = self._retry_on
+        if judge is None:
+            return True
+        if isinstance(judge, type | tuple):
+            return isinstance(error, judge)
+        return bool(judge(error))
+
+
+class Declared:
+    """A task as it was declared, before any app knows it. Equal identity (module and qualified name) replaces."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        handler: Callable[..., Any],
+        name: str,
+        aliases: tuple[str, ...],
+        options: Mapping[str, Any],
+        frame: FrameType | None,
+    ) -> None:
+        self.registry = registry
+        self.handler = handler
+        self.name = name
+        self.aliases = aliases
+        self.options = options
+        self.shape = Handler(handler, name, frame)
+        self.arguments = Arguments(self.shape)
+        _run_in(name, options.get("run_in", "auto"), self.shape.is_async)
+        self.identity = (
+            name,
+            getattr(handler, "__module__", None),
+            getattr(handler, "__qualname__", type(handler).__qualname__),
+        )
+
+
+class Bound(NamedTuple):
+    """Where the verbs of a task lead now."""
+
+    generation: int
+    app: Holdfast
+    definition: Definition
+    plan: Plan
+
+
+class Task(Generic[P, R]):
+    """A named function that jobs call. Made by `@app.task`; its verbs check arguments against the annotations.
+
+    >>> from holdfast import Holdfast
+    >>> app = Holdfast("memory://")
+    >>> @app.task
+    ... async def greet(name: str) -> str:
+    ...     return f"hello {name}"
+    >>> greet.sync.enqueue("Ada").duplicate
+    False
+    """
+
+    def __init__(self, declared: Declared, options: dict[str, Any] | None = None) -> None:
+        self._declared = declared
+        self._options = options or {}
+        self._bound: Bound | None = None
+        self.__doc__ = declared.handler.__doc__
+        self.__wrapped__ = declared.handler
+
+    @property
+    def name(self) -> str:
+        """The name under which its jobs are on record."""
+        registry = self._declared.registry
+        return self._bind().definition.name if registry._app() is not None else self._declared.name
+
+    @property
+    def sync(self) -> SyncTask[P, R]:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncTask
+
+        return SyncTask(self)
+
+    @verb
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+        """Put a job on record; it is durable when this returns."""
+        bound = self._bind()
+        definition = bound.definition
+        job = bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash)
+        client = bound.app._client
+        if bound.plan.connection is None:
+            placed = await client.place(job)
+        else:
+            placed = (await client.place_in(bound.plan.connection, [job]))[0]
+        return JobHandle(bound.app, placed.id, definition, placed.duplicate, placed.dropped)
+
+    @verb
+    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run the handler here and now, without a store. Outcomes and errors come out as they are."""
+        from .inline import run_here
+
+        bound = self._bind()
+        result: R = await run_here(bound.app, bound.definition, self._job(bound, new_id(), args, kwargs))
+        return result
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+        """The arguments bound and checked, for `app.enqueue`."""
+        declared = self._declared
+        limit = self._bind().definition.max_bytes if declared.registry._app() is not None else MAX_BYTES
+        return Call(self, declared.arguments.payload(declared.name, args, kwargs, limit))
+
+    def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
+        """The same task with options for the calls made through it: `send.using(delay=60).enqueue(…)`."""
+        checked = checked_call_options(options, f"{self._declared.name}.using(…)")
+        return Task(self._declared, _merged(self._options, checked))
+
+    def handle(self, id: JobId | str, /) -> JobHandle[R]:
+        """The handle of a job known by its id."""
+        bound = self._bind()
+        return JobHandle(bound.app, id_text(id), bound.definition, False, False)
+
+    def __repr__(self) -> str:
+        return f"<Task {self._declared.name}>"
+
+    def _bind(self) -> Bound:
+        bound = self._bound
+        if bound is None or bound.generation != self._declared.registry._generation():
+            bound = self._bound = self._declared.registry._bind(self._declared, self._options)
+        return bound
+
+    def _job(self, bound: Bound, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        definition = bound.definition
+        return bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash, id)
+
+    def _spelled(self) -> str:
+        return getattr(self._declared.handler, "__name__", self._declared.name)
+
+
+class Call(Generic[R_co]):
+    """A task with its arguments, bound and checked: what `app.enqueue` takes.
+
+    Its ids are made at the first enqueue and kept until one succeeds, so that repeating after an error is safe.
+    """
+
+    __slots__ = ("_ids", "_payload", "_task")
+
+    def __init__(self, task: Task[Any, R_co], payload: str) -> None:
+        self._task = task
+        self._payload = payload
+        self._ids: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<Call {self._task._declared.name} {self._payload[:80]}>"
+
+
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    merged = old | new
+    # the later of delay and at wins over the earlier
+    if new.get("delay") is not None:
+        merged.pop("at", None)
+    elif new.get("at") is not None:
+        merged.pop("delay", None)
+    return merged
+
+
+def _run_in(task: str, wanted: str, is_async: bool) -> Literal["loop", "thread"]:
+    if wanted == "auto":
+        return "loop" if is_async else "thread"
+    if wanted == "thread" and is_async:
+        raise InvalidCall(f'task {task}: an `async def` handler runs in the loop, not with run_in="thread"')
+    return "loop" if wanted == "loop" else "thread"
