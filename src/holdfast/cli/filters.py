@@ -18,39 +18,29 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-class Instant(click.ParamType):
+def when(text: str) -> datetime:
     """2026-05-01, 2026-05-01T12:00:00+02:00 (without an offset: UTC), or an age such as 90m, 2h, 7d."""
-
-    name = "WHEN"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            if ago := _AGO.fullmatch(value):
-                return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
-            moment = datetime.fromisoformat(value)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is neither a date (2026-05-01T12:00:00Z) nor an age (30s 90m 2h 7d 4w)", param, ctx)
-        return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    try:
+        if ago := _AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
+        moment = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        message = f"{text!r} is neither a date (2026-05-01T12:00:00Z) nor an age (30s 90m 2h 7d 4w)"
+        raise click.BadParameter(message) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-class Listed(click.ParamType):
-    """Several values of one option, given apart or with commas between."""
-
-    name = "a,b"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(part.strip() for part in value.split(",") if part.strip())
+def names(text: str) -> tuple[str, ...]:
+    """Several values in one option, with commas between."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def listed(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+    """The values of an option that may be given several times."""
     return tuple(part for value in values for part in value)
 
 
-_STATE = click.option("--state", type=Listed(), multiple=True, help=f"One or more of: {', '.join(STATES)}.")
+_STATE = click.option("--state", type=names, multiple=True, help=f"One or more of: {', '.join(STATES)}.")
 _OTHERS = (
     click.option("--task", help="Only jobs of this task."),
     click.option("--queue", help="Only jobs of this queue."),
@@ -60,8 +50,8 @@ _OTHERS = (
     click.option("--routing-key", help="Only jobs with this routing key."),
     click.option("--unrouted", is_flag=True, help="Only jobs without a routing key."),
     click.option("--text", help="Only jobs with this text in payload, key, reason or errors."),
-    click.option("--since", type=Instant(), help="Created at this time or later: a date, or an age such as 2h."),
-    click.option("--before", type=Instant(), help="Created before this time: a date, or an age such as 7d."),
+    click.option("--since", type=when, help="Created at this time or later: a date, or an age such as 2h."),
+    click.option("--before", type=when, help="Created before this time: a date, or an age such as 7d."),
 )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -46,7 +44,7 @@ class Root(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (click.ClickException, click.exceptions.Exit, click.Abort, OSError):
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
             raise
         except Exception as error:
             from holdfast import HoldfastError
@@ -59,7 +57,9 @@ class Root(click.Group):
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"holdfast {own_version()}")
+        from holdfast import __version__
+
+        click.echo(f"holdfast {__version__}")
         ctx.exit()
 
 
@@ -98,16 +98,3 @@ def exit_code_of(error: HoldfastError) -> int:
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
-
-
-def own_version() -> str:
-    try:
-        return version("holdfast")
-    except PackageNotFoundError:  # a source tree on PYTHONPATH
-        return "(source tree)"
-
-
-def fail(message: str) -> None:
-    """Say on one line what went wrong, and end with exit code 1."""
-    click.echo(f"holdfast: {message}", err=True)
-    sys.exit(FAILED)

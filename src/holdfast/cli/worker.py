@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .filters import Listed, listed
+from .filters import listed, names
 from .root import one_line
 from .store import debug_option, load_app
 
@@ -23,8 +23,8 @@ LEVELS = ("debug", "info", "warning", "error")
 @click.command("worker")
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Jobs at once.")
-@click.option("--queues", type=Listed(), multiple=True, help="Only these queues.  [default: all]")
-@click.option("--tasks", type=Listed(), multiple=True, help="Only these tasks.  [default: all of the app]")
+@click.option("--queues", type=names, multiple=True, help="Only these queues.  [default: all]")
+@click.option("--tasks", type=names, multiple=True, help="Only these tasks.  [default: all of the app]")
 @click.option("--routing-key", metavar="KEY", help="Only jobs with this routing key.  [default: any]")
 @click.option("--unrouted", is_flag=True, help="Only jobs without a routing key.")
 @click.option("--name", help="The worker's name.  [default: made of host and process]")

@@ -97,6 +97,7 @@ class Story:
         held = await self._kill()
         await self._until("all is done", lambda done: done >= self._account.enqueued, held=held)
         seconds = time.monotonic() - began
+        await self._show_progress(last=True)
         self._screen.say(f"All ended after {seconds:.1f} s. The last job that {VICTIM} had held ended")
         self._screen.say(f"{self._account.recovery:.1f} s after its death, run by another worker.")
 
@@ -156,7 +157,7 @@ class Story:
         )
         count = self._account.jobs
         await self._app.queues.pause("race")
-        handles = await self._app.enqueue([tasks.tiny.call(number) for number in range(count)])
+        await self._app.enqueue([tasks.tiny.call(number) for number in range(count)])
         began = time.monotonic()
         await self._app.queues.resume("race")
         ended = 0
@@ -166,7 +167,6 @@ class Story:
             self._screen.live(f"{self._screen.bar(ended, count)} {ended:,} of {count:,}")
             self._fleet.check()
         seconds = time.monotonic() - began
-        self._account.enqueued += len(handles)
         self._account.run_rate = count / seconds
         self._screen.live(f"{count:,} jobs in {seconds:.2f} s = {count / seconds:,.0f} a second", last=True)
 
@@ -211,14 +211,14 @@ class Story:
         if left:
             self._account.recovery = time.monotonic() - self._account.killed_at
 
-    async def _show_progress(self) -> int:
+    async def _show_progress(self, *, last: bool = False) -> int:
         """Gives how many jobs of the shop have ended."""
         total = self._account.enqueued
         running = await self._app.jobs.count(queue="shop", state=State.RUNNING)
         waiting = await self._app.jobs.count(queue="shop", state=[State.READY, State.SCHEDULED])
         ended = max(0, total - running - waiting)
         bar = self._screen.bar(ended, total)
-        self._screen.live(f"{bar} {ended:>6,} ended  {running:>4,} running  {waiting:>6,} waiting")
+        self._screen.live(f"{bar} {ended:>6,} ended  {running:>4,} running  {waiting:>6,} waiting", last=last)
         return ended
 
     async def _kill(self) -> frozenset[UUID]:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import threading
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 
 from holdfast import HoldfastError
 
-from ..root import DONE, FAILED
+from ..root import DONE, FAILED, one_line
 from .fleet import Fleet, WorkerEnded
 from .screen import Screen
 
@@ -27,27 +26,35 @@ def show(jobs: int, keep: bool, deadline: float) -> int:
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     os.environ["HOLDFAST_URL"] = f"sqlite:///{folder / 'demo.db'}"
     os.environ["HOLDFAST_DEMO"] = str(folder)
-    from .account import Broken  # its tasks read the environment when they are imported
-
     fleet = Fleet(folder)
     _end_by_force(deadline + LAST_RESORT, fleet)
     try:
-        asyncio.run(_play(screen, fleet, folder, jobs, deadline))
-    except (Broken, WorkerEnded, TimeoutError, HoldfastError) as error:
-        screen.line()
-        screen.check(False, str(error) or type(error).__name__)
-        screen.say(f"The workers' logs are in {folder}")
-        return FAILED
-    except KeyboardInterrupt:
-        screen.line("\nstopped")
-        return FAILED
+        failure = _failure(screen, fleet, folder, jobs, deadline)
     finally:
         fleet.abandon()
-        if not keep and sys.exc_info()[0] is None:
-            shutil.rmtree(folder, ignore_errors=True)
+    if failure is not None:
+        screen.line()
+        screen.check(False, failure)
+        screen.say(f"What is left of it, with the workers' logs: {folder}")
+        return FAILED
     if keep:
         _invite(screen, folder)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     return DONE
+
+
+def _failure(screen: Screen, fleet: Fleet, folder: Path, jobs: int, deadline: float) -> str | None:
+    """Play the demo; gives what went wrong."""
+    from .account import Broken  # its tasks read the environment when they are imported
+
+    try:
+        asyncio.run(_play(screen, fleet, folder, jobs, deadline))
+    except (Broken, WorkerEnded, TimeoutError, HoldfastError) as error:
+        return one_line(error)
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return "stopped from outside"
+    return None
 
 
 async def _play(screen: Screen, fleet: Fleet, folder: Path, jobs: int, deadline: float) -> None:

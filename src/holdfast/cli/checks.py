@@ -1,0 +1,223 @@
+"""The checks of `holdfast doctor`. Each says what it found and, if something is wrong, what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import unquote, urlsplit
+
+from holdfast import HoldfastError, State
+from holdfast.storage.urls import opener
+
+from .output import age, plural
+from .root import one_line
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast
+
+Version = tuple[int, int, int]
+
+WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
+LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
+CLOCKS_APART = 2.0
+LONG_AGO = 60_000_000  # microseconds: a worker that was not seen for longer is not alive
+SAMPLE = 2000  # waiting jobs looked at for tasks that nobody knows
+
+
+@dataclass(frozen=True)
+class Check:
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str | None = None
+
+
+async def examine(app: Holdfast, *, with_tasks: bool) -> list[Check]:
+    """Every check that can be made; the first that makes the rest pointless is the last."""
+    checks = [check async for check in _examined(app, with_tasks)]
+    await app.close()
+    return checks
+
+
+async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
+    yield Check("url", "ok", _without_password(app.url))
+    path = file_of(app.url)
+    if path is not None:
+        for check in _file(path):
+            yield check
+            if check.status == "fail":
+                return
+        yield _disk(path)
+    try:
+        store = opener(app.url, clock=None, durability="relaxed", migrate=False)()
+        await store.open()
+    except HoldfastError as error:
+        yield Check("store", "fail", one_line(error), "mend what it says, then run holdfast doctor again")
+        return
+    try:
+        yield Check("store", "ok", f"{store.name}, opened; its schema is the one this version needs")
+        yield _durability(await store.durability())
+        if path is not None:
+            yield _sqlite(app.url, (await store.durability()).detail)
+        yield _clock(await store.now())
+        workers = await store.workers(LONG_AGO)
+        yield await _workers(app, workers)
+        yield await _dead(app)
+        yield await _paused(app)
+        yield await _unknown(app, workers, with_tasks)
+    finally:
+        await store.close()
+
+
+# ---- the store -------------------------------------------------------------------------------------
+def file_of(url: str) -> Path | None:
+    """The file behind a SQLite URL; None for other stores and for one in memory."""
+    parts = urlsplit(url)
+    path = unquote(parts.path).removeprefix("/")
+    if not parts.scheme.startswith("sqlite") or path in ("", ":memory:"):
+        return None
+    return Path(path)
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.password is None:
+        return url
+    return url.replace(f":{parts.password}@", ":***@", 1)
+
+
+def _file(path: Path) -> list[Check]:
+    if not path.exists():
+        return [Check("file", "fail", f"{path} is not there", "check the path; holdfast migrate makes a new store")]
+    if not os.access(path, os.R_OK | os.W_OK):
+        return [Check("file", "fail", f"{path} cannot be read and written", "give this user the rights")]
+    if not os.access(path.absolute().parent, os.W_OK):
+        found = f"{path.absolute().parent} cannot be written; SQLite needs to put its journal there"
+        return [Check("file", "fail", found, "give this user the rights to the folder")]
+    return [Check("file", "ok", f"{path}, {_size(path.stat().st_size)}")]
+
+
+def _disk(path: Path) -> Check:
+    free = shutil.disk_usage(path.absolute().parent).free
+    remedy = "free some space, or move the file"
+    if free < VERY_LITTLE_SPACE:
+        return Check("disk", "fail", f"only {_size(free)} free", remedy)
+    return Check("disk", "warn" if free < LITTLE_SPACE else "ok", f"{_size(free)} free", remedy)
+
+
+def _durability(durability: Any) -> Check:
+    status: Literal["ok", "warn"] = "ok" if durability.grade in "AB" else "warn"
+    return Check("durability", status, f"grade {durability.grade}: {durability.detail}", durability.remedy)
+
+
+def _sqlite(url: str, detail: str) -> Check:
+    version = _sqlite_version(url)
+    found = f"SQLite {'.'.join(map(str, version))}"
+    if not loses_commits_in_wal(version):
+        return Check("sqlite", "ok", found)
+    found += " can lose commits in WAL mode with several writers"
+    if "wal" in detail.lower() and "rollback" not in detail.lower():
+        return Check("sqlite", "warn", found, "remove ?journal=wal from the URL, or use a newer SQLite: sqlite+apsw://")
+    return Check("sqlite", "ok", f"{found}; a rollback journal is used instead")
+
+
+def _sqlite_version(url: str) -> Version:
+    if url.startswith("sqlite+apsw"):
+        import apsw
+
+        major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
+        return major, minor, patch
+    return sqlite3.sqlite_version_info[:3]
+
+
+def loses_commits_in_wal(version: Version) -> bool:
+    """The WAL-reset bug: from 3.7.0 to 3.51.2, mended in 3.44.6 and 3.50.7 of the older lines."""
+    if (3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0):
+        return False
+    return (3, 7, 0) <= version <= (3, 51, 2)
+
+
+def _clock(store_now: int) -> Check:
+    apart = store_now / 1e6 - time.time()
+    if abs(apart) > CLOCKS_APART:
+        found = f"the store's clock is {apart:+.1f} s from this machine's"
+        return Check("clock", "warn", found, "let both keep time by NTP")
+    return Check("clock", "ok", "the store's clock and this machine's agree")
+
+
+# ---- the work --------------------------------------------------------------------------------------
+async def _workers(app: Holdfast, workers: Sequence[Any]) -> Check:
+    if workers:
+        return Check("workers", "ok", f"{plural(len(workers), 'worker')} seen within a minute")
+    due = await app.jobs.count(state=State.READY)
+    if due:
+        return Check(
+            "workers", "warn", f"no worker was seen, and {plural(due, 'job')} wait", "start: holdfast worker module:app"
+        )
+    return Check("workers", "ok", "no worker was seen, and no job waits for one")
+
+
+async def _dead(app: Holdfast) -> Check:
+    count = await app.jobs.count(state=State.DEAD)
+    remedy = "look: holdfast dead list; then holdfast dead retry ID, or holdfast dead purge"
+    return Check("dead letters", "warn" if count else "ok", plural(count, "dead letter"), remedy)
+
+
+async def _paused(app: Holdfast) -> Check:
+    stuck = [queue for queue in await app.queues.list() if queue.paused and queue.depth]
+    if not stuck:
+        return Check("paused queues", "ok", "no paused queue has waiting jobs")
+    found = ", ".join(
+        f"{queue.name} ({plural(queue.depth, 'job')}, oldest {age(queue.oldest) or '-'})" for queue in stuck
+    )
+    return Check("paused queues", "warn", found, f"holdfast queues resume {stuck[0].name}")
+
+
+async def _unknown(app: Holdfast, workers: Sequence[Any], with_tasks: bool) -> Check:
+    """Waiting jobs whose task neither the app nor a worker that was seen knows."""
+    known = set(app.definitions()) if with_tasks else set()
+    for worker in workers:
+        tasks = json.loads(worker.about).get("tasks")
+        if tasks is None:
+            return Check("tasks", "ok", f"worker {worker.id} takes jobs of every task")
+        known |= set(tasks)
+    if not known:
+        return Check("tasks", "ok", "not checked: no worker was seen; --app checks against the app's tasks")
+    strangers = await _strangers(app, known)
+    if not strangers:
+        return Check("tasks", "ok", f"all waiting jobs are of the {plural(len(known), 'task')} known")
+    found = "nobody knows " + ", ".join(f"{task} ({plural(count, 'job')})" for task, count in strangers.items())
+    remedy = "was it renamed? Give the new task aliases=(…). Is its module imported? See Holdfast(imports=[…])"
+    return Check("tasks", "warn", found, remedy)
+
+
+async def _strangers(app: Holdfast, known: set[str]) -> dict[str, int]:
+    waiting = await app.jobs.count(state=WAITING)
+    for task in known:
+        waiting -= await app.jobs.count(state=WAITING, task=task)
+    if waiting <= 0:
+        return {}
+    names, seen, cursor = set[str](), 0, None
+    while seen < SAMPLE:
+        page = await app.jobs.find(state=WAITING, limit=500, cursor=cursor)
+        names |= {job.task for job in page.items} - known
+        seen, cursor = seen + len(page.items), page.cursor
+        if cursor is None:
+            break
+    counts = {name: await app.jobs.count(state=WAITING, task=name) for name in sorted(names)}
+    return counts or {"some tasks": waiting}
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"

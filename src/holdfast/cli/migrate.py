@@ -1,0 +1,3 @@
+import click
+
+command = click.Group("migrate", help="Example holdfast migrate")

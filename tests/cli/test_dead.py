@@ -1,0 +1,47 @@
+"""`holdfast dead`."""
+
+import json
+
+
+def test_list(shop):
+    ids = shop.fill(work=True)
+    document = shop.json("dead", "list")
+    assert [job["id"] for job in document["jobs"]] == [ids["broken"]]
+    assert document["cursor"] is None
+    assert ids["broken"] in shop.holdfast("dead", "list", "--task", "broken").output
+    assert shop.holdfast("dead", "list", "--task", "add").output == "no dead letters\n"
+
+
+def test_retry(shop):
+    ids = shop.fill(work=True)
+    assert shop.json("dead", "retry", ids["broken"]) == {"asked": 1, "retried": 1}
+    assert shop.json("jobs", "get", ids["broken"])["state"] == "ready"
+    again = shop.holdfast("dead", "retry", ids["broken"])
+    assert again.exit_code == 1
+    assert again.output.startswith("retried: 0 of 1")
+
+
+def test_retry_all_asks(shop):
+    shop.fill(work=True)
+    refused = shop.holdfast("dead", "retry-all")
+    assert refused.exit_code == 2
+    assert "Retry 1 dead letter?" in refused.output
+    assert shop.json("dead", "retry-all", "--task", "add", "--yes") == {"retried": 0}
+    assert shop.json("dead", "retry-all", "--yes") == {"retried": 1}
+
+
+def test_purge_needs_a_filter_and_asks(shop):
+    shop.fill(work=True)
+    assert shop.holdfast("dead", "purge", "--yes").exit_code == 2
+    assert shop.holdfast("dead", "purge", "--task", "broken").exit_code == 2
+    assert shop.json("dead", "list")["jobs"]
+    assert shop.json("dead", "purge", "--before", "0s", "--yes") == {"purged": 1}
+    assert shop.json("dead", "list")["jobs"] == []
+
+
+def test_export(shop):
+    ids = shop.fill(work=True)
+    path = shop.folder / "letters.jsonl"
+    assert shop.json("dead", "export", str(path)) == {"exported": 1, "path": str(path)}
+    (line,) = path.read_text().splitlines()
+    assert json.loads(line)["id"] == ids["broken"]

@@ -1,0 +1,118 @@
+"""`holdfast doctor`: each check, well and unwell."""
+
+import asyncio
+import json
+import os
+
+import pytest
+
+from holdfast.cli.checks import _without_password, file_of, loses_commits_in_wal
+
+
+def checks(shop, *arguments):
+    done = shop.holdfast("doctor", *arguments, "--json")
+    document = json.loads(done.stdout)
+    assert done.exit_code == (1 if document["status"] == "fail" else 0)
+    return {check["name"]: check for check in document["checks"]}
+
+
+def test_all_is_well(shop):
+    asyncio.run(_open(shop))
+    found = checks(shop, "--app", "shop:app")
+    assert {name: check["status"] for name, check in found.items()} == {
+        name: "ok"
+        for name in (
+            "url", "file", "disk", "store", "durability", "sqlite", "clock", "workers", "dead letters",
+            "paused queues", "tasks",
+        )
+    }  # fmt: skip
+    assert found["durability"]["found"].startswith("grade B")
+    text = shop.holdfast("doctor").output
+    assert text.splitlines()[-1] == "11 ok, 0 to look at, 0 failed"
+
+
+async def _open(shop):
+    async with shop.app:
+        await shop.app.jobs.count()
+
+
+def test_what_to_look_at(shop):
+    shop.fill(work=True)
+    shop.enqueue("add", 1, 2)
+    shop.enqueue("send", "x@y.z")
+    assert shop.holdfast("queues", "pause", "mail").exit_code == 0
+    found = checks(shop)
+    assert found["workers"]["status"] == "warn"
+    assert "2 jobs wait" in found["workers"]["found"]
+    assert (found["dead letters"]["status"], found["dead letters"]["found"]) == ("warn", "1 dead letter")
+    assert found["paused queues"]["status"] == "warn"
+    assert "mail (2 jobs" in found["paused queues"]["found"]
+    assert found["paused queues"]["remedy"] == "holdfast queues resume mail"
+    text = shop.holdfast("doctor").output
+    assert "→ start: holdfast worker" in text
+
+
+def test_tasks_that_nobody_knows(shop):
+    shop.fill()
+    (shop.folder / "shop_less.py").write_text(
+        f"from holdfast import Holdfast\napp = Holdfast({shop.url!r})\n@app.task\ndef add(a: int, b: int): ...\n"
+    )
+    found = checks(shop, "--app", "shop_less:app")["tasks"]
+    assert found["status"] == "warn"
+    assert found["found"] == "nobody knows broken (1 job), send (2 jobs)"
+
+
+def test_a_file_that_is_not_there(shop):
+    found = checks(shop, "--url", "sqlite:///typo.db")
+    assert list(found) == ["url", "file"]
+    assert found["file"]["status"] == "fail"
+    assert not (shop.folder / "typo.db").exists()
+
+
+def test_a_file_that_is_no_database(shop):
+    (shop.folder / "poem.db").write_text("roses are red " * 100)
+    found = checks(shop, "--url", "sqlite:///poem.db")
+    assert found["store"]["status"] == "fail"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everything")
+def test_a_file_that_cannot_be_written(shop):
+    shop.fill()
+    (shop.folder / "shop.db").chmod(0o400)
+    assert checks(shop)["file"]["status"] == "fail"
+
+
+def test_an_unknown_scheme(shop):
+    found = checks(shop, "--url", "sqlte:///shop.db")
+    assert found["store"]["status"] == "fail"
+
+
+@pytest.mark.parametrize(
+    ("version", "bad"),
+    [
+        ((3, 6, 23), False), ((3, 7, 0), True), ((3, 40, 1), True), ((3, 44, 5), True), ((3, 44, 6), False),
+        ((3, 45, 0), True), ((3, 50, 6), True), ((3, 50, 7), False), ((3, 51, 2), True), ((3, 51, 3), False),
+    ],
+)  # fmt: skip
+def test_versions_with_the_wal_bug(version, bad):
+    assert loses_commits_in_wal(version) is bad
+
+
+@pytest.mark.parametrize(
+    ("url", "path"),
+    [
+        ("sqlite:///jobs.db", "jobs.db"),
+        ("sqlite:////var/jobs.db?journal=wal", "/var/jobs.db"),
+        ("sqlite+apsw:///a%20b.db", "a b.db"),
+        ("sqlite:///:memory:", None),
+        ("memory://", None),
+        ("postgresql://host/base", None),
+    ],
+)
+def test_the_file_of_a_url(url, path):
+    found = file_of(url)
+    assert (None if found is None else str(found)) == path
+
+
+def test_passwords_are_not_shown():
+    assert _without_password("postgresql://me:secret@host/base") == "postgresql://me:***@host/base"

@@ -1,0 +1,166 @@
+"""`holdfast jobs`."""
+
+import json
+import re
+
+import pytest
+
+
+def test_list(shop):
+    ids = shop.fill()
+    document = shop.json("jobs", "list")
+    assert [job["id"] for job in document["jobs"]] == [ids[name] for name in ("broken", "later", "send", "add")]
+    assert document["cursor"] is None
+    job = document["jobs"][2]
+    assert (job["task"], job["queue"], job["state"], job["payload"]) == ("send", "mail", "ready", {"to": "a@b.c"})
+    assert (job["tenant"], job["key"], job["tags"]) == ("acme/main", "k", ["t"])
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", job["created_at"])
+    text = shop.holdfast("jobs", "list").output.splitlines()
+    assert text[0].split() == ["ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "NOTE"]
+    assert len(text) == 5
+    assert text[3].split()[:5] == [ids["send"], "ready", "send", "mail", "0/2"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (["--state", "scheduled"], {"later"}),
+        (["--state", "ready,scheduled"], {"add", "send", "later", "broken"}),
+        (["--state", "ready", "--state", "dead"], {"add", "send", "broken"}),
+        (["--task", "send"], {"send", "later"}),
+        (["--queue", "mail"], {"send", "later"}),
+        (["--tenant", "acme"], {"send"}),
+        (["--key", "k"], {"send"}),
+        (["--tag", "t"], {"send"}),
+        (["--routing-key", "vector"], {"later"}),
+        (["--unrouted"], {"add", "send", "broken"}),
+        (["--text", "A@B"], {"send"}),
+        (["--since", "1h"], {"add", "send", "later", "broken"}),
+        (["--before", "2020-01-01"], set()),
+        (["--since", "2020-01-01T00:00:00+02:00", "--before", "1h"], set()),
+    ],
+)
+def test_filters(shop, options, names):
+    ids = shop.fill()
+    found = {job["id"] for job in shop.json("jobs", "list", *options)["jobs"]}
+    assert found == {ids[name] for name in names}
+    assert shop.json("jobs", "count", *options) == {"count": len(names)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--state", "asleep"],
+        ["--since", "yesterday"],
+        ["--unrouted", "--routing-key", "x"],
+        ["--limit", "0"],
+        ["--cursor", "!"],
+    ],
+)
+def test_wrong_filters(shop, options):
+    shop.fill()
+    done = shop.holdfast("jobs", "list", *options)
+    assert done.exit_code == 2, done.output
+
+
+def test_pages(shop):
+    ids = shop.fill()
+    seen, cursor = [], None
+    while True:
+        page = shop.json("jobs", "list", "--limit", "3", *(["--cursor", cursor] if cursor else []))
+        seen += [job["id"] for job in page["jobs"]]
+        cursor = page["cursor"]
+        if cursor is None:
+            break
+    assert sorted(seen) == sorted(ids.values())
+
+
+def test_get(shop):
+    ids = shop.fill(work=True)
+    job = shop.json("jobs", "get", ids["broken"])
+    assert (job["state"], job["failures"], len(job["errors"])) == ("dead", 2, 2)
+    assert job["errors"][0]["kind"] == "RuntimeError"
+    text = shop.holdfast("jobs", "get", ids["broken"]).output
+    assert "RuntimeError: this never works" in text
+    assert "\x1b" not in text
+    assert "result" in shop.holdfast("jobs", "get", ids["add"]).output
+
+
+@pytest.mark.parametrize("verb", ["get", "log", "wait"])
+def test_a_job_that_is_not_there(shop, verb):
+    shop.fill()
+    done = shop.holdfast("jobs", verb, "00000000-0000-7000-8000-000000000000")
+    assert done.exit_code == 1
+    assert "there is no job" in done.output
+
+
+def test_an_id_that_is_none(shop):
+    shop.fill()
+    assert shop.holdfast("jobs", "get", "seven").exit_code == 2
+
+
+def test_count_by_state(shop):
+    shop.fill(work=True)
+    document = shop.json("jobs", "count", "--by-state")
+    assert document["count"] == 4
+    assert document["states"] == {
+        "blocked": 0, "scheduled": 1, "ready": 0, "running": 0,
+        "succeeded": 2, "skipped": 0, "dead": 1, "cancelled": 0,
+    }  # fmt: skip
+    assert shop.json("jobs", "count", "--by-state", "--state", "dead")["states"] == {"dead": 1}
+
+
+def test_cancel(shop):
+    ids = shop.fill()
+    assert shop.json("jobs", "cancel", ids["add"], ids["later"]) == {"asked": 2, "cancelled": 2}
+    assert shop.json("jobs", "get", ids["add"])["state"] == "cancelled"
+    again = shop.holdfast("jobs", "cancel", ids["add"])
+    assert again.exit_code == 1
+    assert "cancelled: 0 of 1" in again.output
+
+
+def test_cancel_by_filter_asks(shop):
+    ids = shop.fill()
+    refused = shop.holdfast("jobs", "cancel", "--task", "send")
+    assert refused.exit_code == 2
+    assert "Cancel 2 jobs?" in refused.output
+    assert "--yes" in refused.output
+    assert shop.json("jobs", "cancel", "--task", "send", "--yes") == {"asked": None, "cancelled": 2}
+    assert shop.json("jobs", "get", ids["add"])["state"] == "ready"
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete", "run-now"])
+def test_ids_or_a_filter(shop, verb):
+    ids = shop.fill()
+    assert shop.holdfast("jobs", verb, "--yes").exit_code == 2
+    assert shop.holdfast("jobs", verb, ids["add"], "--task", "add", "--yes").exit_code == 2
+
+
+def test_run_now(shop):
+    ids = shop.fill()
+    assert shop.json("jobs", "run-now", ids["later"]) == {"asked": 1, "made_due": 1}
+    assert shop.json("jobs", "get", ids["later"])["state"] == "ready"
+
+
+def test_delete(shop):
+    ids = shop.fill(work=True)
+    assert shop.json("jobs", "delete", ids["add"]) == {"asked": 1, "deleted": 1}
+    assert shop.json("jobs", "delete", "--state", "succeeded,dead", "--yes") == {"asked": None, "deleted": 2}
+    assert [job["id"] for job in shop.json("jobs", "list")["jobs"]] == [ids["later"]]
+
+
+def test_log(shop):
+    ids = shop.fill(work=True)
+    assert shop.json("jobs", "log", ids["send"]) == {"id": ids["send"], "lines": ["sent to a@b.c"]}
+    assert shop.holdfast("jobs", "log", ids["send"]).output == "sent to a@b.c\n"
+
+
+def test_wait(shop):
+    ids = shop.fill(work=True)
+    assert shop.holdfast("jobs", "wait", ids["add"]).output == "succeeded: 3\n"
+    dead = shop.holdfast("jobs", "wait", ids["broken"], "--json")
+    assert dead.exit_code == 1
+    assert json.loads(dead.stdout)["state"] == "dead"
+    late = shop.holdfast("jobs", "wait", ids["later"], "--timeout", "0.1")
+    assert late.exit_code == 1
+    assert "still scheduled" in late.output

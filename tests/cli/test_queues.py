@@ -1,0 +1,57 @@
+"""`holdfast queues` and `holdfast workers`."""
+
+import asyncio
+
+import pytest
+
+
+def test_list(shop):
+    shop.fill()
+    queues = shop.json("queues", "list")["queues"]
+    assert [(queue["name"], queue["paused"], queue["depth"]) for queue in queues] == [
+        ("default", False, 2),
+        ("mail", False, 2),
+    ]
+    assert queues[0]["oldest"] >= 0
+    lines = shop.holdfast("queues", "list").output.splitlines()
+    assert lines[0].split() == ["QUEUE", "STATE", "DEPTH", "OLDEST"]
+    assert lines[2].split()[:3] == ["mail", "open", "2"]
+
+
+def test_pause_and_resume(shop):
+    shop.fill()
+    assert shop.json("queues", "pause", "mail") == {"queue": "mail", "paused": True}
+    assert [queue["paused"] for queue in shop.json("queues", "list")["queues"]] == [False, True]
+    assert shop.json("queues", "resume", "mail") == {"queue": "mail", "paused": False}
+    assert [queue["paused"] for queue in shop.json("queues", "list")["queues"]] == [False, False]
+
+
+def test_configure(shop):
+    from holdfast import QueueFull
+
+    shop.fill()
+    assert shop.json("queues", "configure", "default", "--max-depth", "2") == {
+        "queue": "default", "max_depth": 2, "on_full": "reject", "drop_below": None,
+    }  # fmt: skip
+    with pytest.raises(QueueFull):
+        shop.enqueue("add", 1, 2)
+
+
+def test_configure_refuses_nonsense(shop):
+    shop.fill()
+    assert shop.holdfast("queues", "configure", "default", "--max-depth", "0").exit_code == 2
+    assert shop.holdfast("queues", "configure", "default", "--on-full", "explode").exit_code == 2
+
+
+def test_workers(shop):
+    shop.fill()
+    assert shop.json("workers") == {"workers": []}
+    assert shop.holdfast("workers").output == "no workers are alive\n"
+
+    async def beside_a_worker():
+        async with shop.app, shop.app.worker(name="anna"):
+            return await asyncio.to_thread(shop.json, "workers"), await asyncio.to_thread(shop.holdfast, "workers")
+
+    document, text = asyncio.run(beside_a_worker())
+    assert [worker["id"] for worker in document["workers"]] == ["anna"]
+    assert text.output.splitlines()[1].split()[0] == "anna"

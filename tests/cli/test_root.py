@@ -1,0 +1,154 @@
+"""What holds for every command: help, version, errors on one line, exit codes, and the store that is meant."""
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.root import COMMANDS, holdfast
+
+from .conftest import environment
+
+
+def every_command(group=holdfast, path=()):
+    ctx = click.Context(holdfast)
+    for name in group.list_commands(ctx):
+        command = group.get_command(ctx, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
+
+
+def test_help_lists_every_command():
+    done = CliRunner().invoke(holdfast, ["--help"])
+    assert done.exit_code == 0
+    for name, purpose in COMMANDS.items():
+        assert f"  {name} " in done.output
+        assert purpose in done.output
+
+
+@pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
+def test_every_help_has_an_example(path):
+    done = CliRunner().invoke(holdfast, [*path, "--help"])
+    assert done.exit_code == 0
+    assert "Example" in done.output
+    assert f"holdfast {path[0]}" in done.output
+
+
+def test_help_of_the_table_is_that_of_the_command():
+    for name in COMMANDS:
+        assert holdfast.get_command(click.Context(holdfast), name).help
+
+
+def test_help_comes_quickly():
+    """Nothing heavy is imported for it. Measured against bare Python, so that a busy machine does not matter much."""
+
+    def seconds(*arguments):
+        times = []
+        for _ in range(5):
+            began = time.perf_counter()
+            subprocess.run([sys.executable, *arguments], env=environment(), check=True, stdout=subprocess.DEVNULL)
+            times.append(time.perf_counter() - began)
+        return statistics.median(times)
+
+    assert seconds("-m", "holdfast", "--help") - seconds("-c", "pass") < 0.4  # 0.2 is the aim on a quiet machine
+
+
+def test_help_imports_no_store():
+    code = "import sys\nfrom holdfast.cli.root import holdfast\nholdfast(['--help'], standalone_mode=False)\n"
+    code += "print({'asyncio', 'sqlite3', 'msgspec', 'rich'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_version():
+    done = CliRunner().invoke(holdfast, ["--version"])
+    assert done.exit_code == 0
+    assert done.output.startswith("holdfast ")
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["jobs", "nonsense"], ["jobs", "list", "--nonsense"], ["jobs", "get"]]
+)
+def test_wrong_use_is_two(shop, arguments):
+    assert shop.holdfast(*arguments).exit_code == 2
+
+
+def test_an_error_is_one_line(shop):
+    code, out, err = shop.run("jobs", "list", "--url", "sqlite:///missing/nothing.db")
+    assert (code, out) == (1, "")
+    assert err.startswith("holdfast: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
+def test_debug_shows_the_traceback(shop, place):
+    command = ["jobs", "list", "--url", "sqlite:///missing/nothing.db"]
+    code, _, err = shop.run(*(["--debug", *command] if place == "before" else [*command, "--debug"]))
+    assert code == 1
+    assert "Traceback" in err
+
+
+# ---- the store ---------------------------------------------------------------------------------------
+def test_reading_a_store_that_is_not_there_makes_none(shop):
+    done = shop.holdfast("jobs", "list", "--url", "sqlite:///typo.db")
+    assert done.exit_code == 1
+    assert not (shop.folder / "typo.db").exists()
+
+
+def test_which_store(shop):
+    done = CliRunner().invoke(holdfast, ["jobs", "list"], env={"HOLDFAST_URL": None})
+    assert done.exit_code == 2
+    assert "--app" in done.output
+    assert "HOLDFAST_URL" in done.output
+
+
+def test_app_and_url_exclude_each_other(shop):
+    assert shop.holdfast("jobs", "list", "--app", "shop:app", "--url", shop.url).exit_code == 2
+
+
+@pytest.mark.parametrize("target", ["shop:app", "shop:same", "shop"])
+def test_the_store_of_an_app(shop, target):
+    shop.fill()
+    done = CliRunner().invoke(holdfast, ["jobs", "count", "--app", target, "--json"], env={"HOLDFAST_URL": None})
+    assert json.loads(done.stdout) == {"count": 4}
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("nowhere:app", "no module 'nowhere'"),
+        ("shop.nowhere:app", "no module 'shop.nowhere'"),
+        ("shop:nothing", "has no attribute 'nothing'; there is shop:app"),
+        ("shop:number", "is a int, not a Holdfast app; there is shop:app"),
+        ("shop.py", "not of the form module:app"),
+        ("./shop:app", "not of the form module:app"),
+        ("json", "holds no Holdfast app"),
+        ("shop_two", "holds several apps; name one; there is shop_two:first, shop_two:second"),
+    ],
+)
+def test_an_app_that_cannot_be_found(shop, target, message):
+    (shop.folder / "shop_two.py").write_text(
+        "from holdfast import Holdfast\nfirst = Holdfast('memory://')\nsecond = Holdfast('memory://')\n"
+    )
+    done = shop.holdfast("jobs", "list", "--app", target)
+    assert done.exit_code == 2
+    assert message in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [("import not_there_at_all", "No module named 'not_there_at_all'"), ("1 / 0", "ZeroDivisionError")],
+)
+def test_an_app_that_fails_to_import(shop, source, message):
+    (shop.folder / "shop_bad.py").write_text(source)
+    code, _, err = shop.run("jobs", "list", "--app", "shop_bad:app")
+    assert code == 1
+    assert err.count("\n") == 1
+    assert "'shop_bad' failed" in err
+    assert message in err

@@ -1,0 +1,90 @@
+"""`holdfast worker`: a real process."""
+
+import contextlib
+import signal
+import time
+
+import pytest
+
+
+@contextlib.contextmanager
+def running(shop, *arguments):
+    process = shop.process("worker", *arguments)
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def wait_for(fact, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not fact():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def test_it_runs_jobs_and_stops_cleanly(shop):
+    ids = shop.fill()
+    with running(shop, "shop:app", "--poll", "0.1", "--name", "anna") as process:
+        assert shop.run("jobs", "wait", ids["add"], "--timeout", "20")[:2] == (0, "succeeded: 3\n")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert "tasks: add, broken, send, slow" in err
+    assert "worker anna started" in err
+    assert "worker anna stopped" in err
+    assert shop.json("workers") == {"workers": []}
+
+
+def test_a_stop_waits_for_what_runs(shop):
+    shop.fill()
+    path = shop.folder / "slow"
+    shop.enqueue("slow", str(path), 1.0)
+    with running(shop, "shop:app", "--poll", "0.1") as process:
+        wait_for(path.exists)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert path.read_text() == "ended"
+
+
+def test_only_the_queues_that_were_asked_for(shop):
+    ids = shop.fill()
+    with running(
+        shop, "shop:app", "--queues", "mail", "--unrouted", "--poll", "0.1", "--log-level", "error"
+    ) as process:
+        assert shop.run("jobs", "wait", ids["send"], "--timeout", "20")[0] == 0
+        process.terminate()
+        _, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert err == ""
+    assert shop.json("jobs", "get", ids["add"])["state"] == "ready"
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "message"),
+    [
+        ("", [], "has no tasks"),
+        ("@app.task\ndef f(): ...\n", ["--tasks", "f,g"], "no task g"),
+        ("@app.task\ndef f(): ...\n", ["--concurrency", "0"], "concurrency"),
+        ("@app.task\ndef f(): ...\n", ["--unrouted", "--routing-key", "x"], "exclude"),
+        ("app = Holdfast('memory://', imports=['shop_nowhere'])", [], "shop_nowhere"),
+    ],
+)
+def test_wrong_use(shop, source, options, message):
+    (shop.folder / "shop_new.py").write_text(f"from holdfast import Holdfast\napp = Holdfast('memory://')\n{source}")
+    code, _, err = shop.run("worker", "shop_new:app", *options)
+    assert code == 2
+    assert message in err
+
+
+def test_the_imports_of_an_app_are_imported(shop):
+    (shop.folder / "shop_door.py").write_text(
+        f"from holdfast import Holdfast\napp = Holdfast({shop.url!r}, imports=['shop_tasks'])\n"
+    )
+    (shop.folder / "shop_tasks.py").write_text("from shop_door import app\n@app.task\ndef polish(): ...\n")
+    with running(shop, "shop_door:app") as process:
+        line = process.stderr.readline()
+        assert "tasks: polish" in line
