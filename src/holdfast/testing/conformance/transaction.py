@@ -1,0 +1,222 @@
+"""begin: a handler's statements, jobs and completion are committed together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from holdfast.clock import SECOND
+from holdfast.errors import StoreError
+from holdfast.ids import new_stamp
+from holdfast.job import State
+from holdfast.lifecycle import Cancelled, Succeeded, decide
+from holdfast.storage.contract import Claim, Placed, Refusal, Storage, StoreTransaction, Want
+
+from .tools import (
+    Hand,
+    accepted,
+    begin,
+    claim,
+    ids,
+    job,
+    refused,
+    repeated,
+    running,
+    same,
+    say,
+    seen,
+    unique,
+    untouched,
+)
+
+CREATE = "create table conformance (n integer)"
+INSERT = "insert into conformance values (1)"
+SELECT = "select n from conformance"
+
+
+async def case_committed_together(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record, new = await running(store), job()
+    tx = await begin(store)
+    await tx.execute(INSERT)
+    same(await tx.execute(SELECT), [(1,)], "a statement's rows, seen inside")
+    same(await tx.enqueue([new]), [Placed(new.id)], "an enqueue inside answers as outside")
+    accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
+    after = await seen(store, record.id)
+    same((after.state, after.result, after.settled), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
+    same((await seen(store, new.id)).state, State.READY, "the job enqueued inside")
+    same(await _rows(store), [(1,)], "the row written inside")
+    same(ids(await claim(store, 9)), [new.id], "the job enqueued inside can be claimed")
+
+
+async def case_nothing_is_seen_before(store: Storage, clock: Hand) -> None:
+    record, new = await running(store), job()
+    tx = await begin(store)
+    await tx.enqueue([new])
+    same(await store.get([new.id]), [None], "a job enqueued inside is not on record before the commit")
+    untouched(record, await seen(store, record.id), "an open transaction")
+    await tx.rollback()
+
+
+async def case_rolled_back(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record, new = await running(store), unique("active")
+    tx = await begin(store)
+    await tx.execute(INSERT)
+    await tx.enqueue([new])
+    await tx.rollback()
+    same(await store.get([new.id]), [None], "a rolled-back job is nowhere")
+    same(await _rows(store), [], "a rolled-back row is nowhere")
+    untouched(record, await seen(store, record.id), "a rolled-back transaction")
+    again = unique("active")
+    same(await store.enqueue([again]), [Placed(again.id)], "a rolled-back job holds no key")
+    accepted(await say(store, record, Succeeded()), "the job's end after a rollback")
+
+
+async def case_refused_completion(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record, new = await running(store), job()
+    accepted(await say(store, await seen(store, record.id), Cancelled()), "a cancel")
+    tx = await begin(store)
+    await tx.execute(INSERT)
+    await tx.enqueue([new])
+    refused(await tx.complete(decide(record, Succeeded())), Refusal.CANCELLED, "the completion of a cancelled job")
+    same(await store.get([new.id]), [None], "a refused completion rolls back what was enqueued")
+    same(await _rows(store), [], "a refused completion rolls back what was written")
+
+
+async def case_repeated_completion(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record = await running(store)
+    accepted(await say(store, record, Succeeded("1")), "the first word")
+    tx = await begin(store)
+    await tx.execute(INSERT)
+    repeated(await tx.complete(decide(record, Succeeded("2"))), "a completion that was accepted before")
+    same(await _rows(store), [], "effects of a repeated completion are rolled back: they happened before")
+    same((await seen(store, record.id)).result, "1", "the first word stands")
+
+
+async def case_a_stale_holder(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record = await running(store)
+    word = decide(record, Succeeded())
+    await store.apply([decide(record, Succeeded())])
+    await store.enqueue([job()])
+    other = (await store.claim(Claim("w2", new_stamp(), (Want(1),))))[0]
+    stale = decide(other, Succeeded())
+    tx = await begin(store)
+    await tx.execute(INSERT)
+    crossed = type(word)(record.id, stale.guard, State.SUCCEEDED)
+    refused(await tx.complete(crossed), Refusal.COMPLETED, "a completion under a hold of another claim")
+    same(await _rows(store), [], "a stale holder's rows are rolled back")
+
+
+async def case_over_means_over(store: Storage, clock: Hand) -> None:
+    record = await running(store)
+    tx = await begin(store)
+    await tx.complete(decide(record, Succeeded()))
+    await tx.rollback()
+    await tx.rollback()
+    same((await seen(store, record.id)).state, State.SUCCEEDED, "a rollback after the commit undoes nothing")
+    for use in (tx.execute("select 1"), tx.enqueue([job()]), tx.complete(decide(record, Succeeded()))):
+        try:
+            await use
+        except StoreError:
+            continue
+        raise AssertionError("a transaction that is over must raise StoreError when it is used")
+
+
+async def case_one_after_the_other(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    records = [await running(store) for _ in range(5)]
+
+    async def handle(number: int) -> None:
+        tx = await begin(store)
+        await tx.execute(INSERT)
+        await asyncio.sleep(0)
+        accepted(await tx.complete(decide(records[number], Succeeded())), "a completion beside others")
+
+    await asyncio.gather(*(handle(number) for number in range(5)))
+    same(await _rows(store), [(1,)] * 5, "transactions of several handlers all come through")
+
+
+async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
+    owner = unique("active")
+    await store.enqueue([owner])
+    record = await running(store, queue="other")
+    first, second = unique("any", "x"), unique("any", "x")
+    tx = await begin(store)
+    same(await tx.enqueue([unique("active")]), [Placed(owner.id, duplicate=True)], "a key taken outside")
+    same(await tx.enqueue([first]), [Placed(first.id)], "a free key")
+    same(await tx.enqueue([second]), [Placed(first.id, duplicate=True)], "a key taken inside")
+    accepted(await tx.complete(decide(record, Succeeded())), "the completion")
+    same([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
+
+
+async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
+    record = await running(store)
+    tx = await begin(store)
+    try:
+        await tx.execute("select * from there_is_no_such_table")
+    except Exception:
+        await tx.rollback()
+    else:
+        raise AssertionError("a statement that fails must raise")
+    untouched(record, await seen(store, record.id), "a transaction that failed")
+    accepted(await say(store, record, Succeeded()), "the job's end afterwards")
+
+
+async def case_the_time_limit(store: Storage, clock: Hand) -> None:
+    await _table(store)
+    record, new = await running(store), job()
+    tx = await begin(store, longest=SECOND // 20)
+    try:
+        await tx.execute(INSERT)
+        await tx.enqueue([new])
+    except StoreError:
+        pass  # a slow machine: the limit has been reached already
+    await _undone(tx)
+    try:
+        await tx.complete(decide(record, Succeeded()))
+    except StoreError:
+        pass
+    else:
+        raise AssertionError("a transaction past its limit must raise StoreError when it is completed")
+    same(await _rows(store), [], "a transaction past its limit is rolled back")
+    same(await store.get([new.id]), [None], "a transaction past its limit is rolled back")
+    accepted(await say(store, record, Succeeded()), "the job's end by other means")
+
+
+async def case_the_time_limit_frees_the_store(store: Storage, clock: Hand) -> None:
+    record = await running(store)
+    forgotten = await begin(store, longest=SECOND // 20)
+    async with asyncio.timeout(10):
+        tx = await begin(store)
+        accepted(await tx.complete(decide(record, Succeeded())), "a completion after another's limit")
+    await forgotten.rollback()
+
+
+async def _table(store: Storage) -> None:
+    """A table, made by a handler."""
+    record = await running(store, queue="table")
+    tx = await begin(store)
+    await tx.execute(CREATE)
+    accepted(await tx.complete(decide(record, Succeeded())), "a handler that makes a table")
+
+
+async def _rows(store: Storage) -> list[tuple[int]]:
+    tx = await begin(store)
+    found = await tx.execute(SELECT)
+    await tx.rollback()
+    return [tuple(row) for row in found]
+
+
+async def _undone(tx: StoreTransaction) -> None:
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            await tx.execute("select 1")
+        except StoreError:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("a transaction must be undone when it has reached its time limit")
