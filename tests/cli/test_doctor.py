@@ -19,16 +19,11 @@ def checks(shop, *arguments):
 def test_all_is_well(shop):
     asyncio.run(_open(shop))
     found = checks(shop, "--app", "shop:app")
-    assert {name: check["status"] for name, check in found.items()} == {
-        name: "ok"
-        for name in (
-            "url", "file", "disk", "store", "durability", "sqlite", "clock", "workers", "dead letters",
-            "paused queues", "tasks",
-        )
-    }  # fmt: skip
+    assert [(check["name"], check["status"]) for check in found.values() if check["status"] != "ok"] == []
+    assert {"file", "disk", "store", "durability", "sqlite", "clock", "workers", "tasks"} < set(found)
     assert found["durability"]["found"].startswith("grade B")
     text = shop.holdfast("doctor").output
-    assert text.splitlines()[-1] == "11 ok, 0 to look at, 0 failed"
+    assert text.splitlines()[-1].endswith(" ok, 0 to look at, 0 failed")
 
 
 async def _open(shop):

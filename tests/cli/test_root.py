@@ -125,7 +125,7 @@ def test_the_store_of_an_app(shop, target):
         ("nowhere:app", "no module 'nowhere'"),
         ("shop.nowhere:app", "no module 'shop.nowhere'"),
         ("shop:nothing", "has no attribute 'nothing'; there is shop:app"),
-        ("shop:number", "is a int, not a Holdfast app; there is shop:app"),
+        ("shop:number", "is of type int, not a Holdfast app; there is shop:app"),
         ("shop.py", "not of the form module:app"),
         ("./shop:app", "not of the form module:app"),
         ("json", "holds no Holdfast app"),

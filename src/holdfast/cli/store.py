@@ -94,7 +94,7 @@ def load_app(target: str) -> Holdfast:
             raise click.UsageError(f"module {name!r} has no attribute {path!r}{_apps_hint(module)}")
         found = getattr(found, part)
     if not isinstance(found, Holdfast):
-        raise click.UsageError(f"{target!r} is a {type(found).__name__}, not a Holdfast app{_apps_hint(module)}")
+        raise click.UsageError(f"{target!r} is of type {type(found).__name__}, not a Holdfast app{_apps_hint(module)}")
     return found
 
 

@@ -82,7 +82,8 @@ class Story:
         same = second.duplicate and second.id == self._report.id
         self._account.check(same, "a second job under a unique key is refused and leads to the first")
         self._screen.say("remind   scheduled, due in 6 s")
-        self._screen.say(f"report   enqueued under the unique key report-may; once more: {_duplicate(second)}")
+        self._screen.say("report   enqueued under the unique key report-may")
+        self._screen.say(f"report   once more under that key: {_duplicate(second)}")
 
     async def _run_and_kill(self) -> None:
         self._screen.section(
@@ -94,8 +95,8 @@ class Story:
         await self._until("the first jobs end", lambda done: done > 0)
         began = time.monotonic()
         await self._until("a third is done", lambda done: done >= self._account.enqueued // 3)
-        held = await self._kill()
-        await self._until("all is done", lambda done: done >= self._account.enqueued, held=held)
+        await self._kill()
+        await self._until("all is done", lambda done: done >= self._account.enqueued)
         seconds = time.monotonic() - began
         await self._show_progress(last=True)
         self._screen.say(f"All ended after {seconds:.1f} s. The last job that {VICTIM} had held ended")
@@ -162,7 +163,7 @@ class Story:
         await self._app.queues.resume("race")
         ended = 0
         while ended < count:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(LOOK / 5)
             ended = await self._app.jobs.count(queue="race", state=State.SUCCEEDED)
             self._screen.live(f"{self._screen.bar(ended, count)} {ended:,} of {count:,}")
             self._fleet.check()
@@ -199,10 +200,10 @@ class Story:
         work[1:1] = [("invoice", tasks.invoice.call(number)) for number in range(INVOICES)]
         return work
 
-    async def _until(self, what: str, enough: Callable[[int], bool], *, held: frozenset[UUID] = frozenset()) -> None:
+    async def _until(self, what: str, enough: Callable[[int], bool]) -> None:
         """Show how far the work is until enough of it has ended, and note when the jobs of the killed worker have."""
         self.doing = f"waiting until {what}"
-        left = held
+        left = frozenset(self._account.held)
         while not enough(await self._show_progress()):
             self._fleet.check()
             if left and not (left := left & await self._unfinished()):
@@ -221,22 +222,21 @@ class Story:
         self._screen.live(f"{bar} {ended:>6,} ended  {running:>4,} running  {waiting:>6,} waiting", last=last)
         return ended
 
-    async def _kill(self) -> frozenset[UUID]:
-        """Kill the victim while it holds jobs; gives these."""
+    async def _kill(self) -> None:
+        """Kill the victim while it holds jobs."""
         self.doing = f"waiting until {VICTIM} holds jobs"
         while not await self._held_by_victim():
             await asyncio.sleep(LOOK / 5)
         self._fleet.kill(VICTIM)
         self._account.killed_at = time.monotonic()
-        held = await self._held_by_victim()
-        self._account.held = len(held)
+        self._account.held = await self._held_by_victim()
         self._screen.line()
-        self._screen.say(f"kill -9 {VICTIM}: it held {len(held)} jobs. Nobody told the others.")
-        return held
+        self._screen.say(f"kill -9 {VICTIM}: it held {len(self._account.held)} jobs. Nobody told the others.")
 
-    async def _held_by_victim(self) -> frozenset[UUID]:
+    async def _held_by_victim(self) -> dict[UUID, int]:
+        """The jobs that it holds, and which attempt of each."""
         page = await self._app.jobs.find(queue="shop", state=State.RUNNING, limit=500)
-        return frozenset(job.id for job in page.items if job.leased_by == VICTIM)
+        return {job.id: job.attempt for job in page.items if job.leased_by == VICTIM}
 
     async def _unfinished(self) -> frozenset[UUID]:
         states = [State.RUNNING, State.READY, State.SCHEDULED]

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from subprocess import DEVNULL, STDOUT, Popen
 
+from .orphans import WORKER
+
 SLOTS = 10
 STOP_WITHIN = 10.0
 
@@ -22,8 +24,9 @@ class Fleet:
         """`holdfast worker`, in a process of its own, as in production."""
         options = ["--name", name, "--concurrency", str(SLOTS), "--poll", "0.5", "--grace", "5"]
         command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo.tasks:app", *options]
+        environment = {**os.environ, WORKER: name}
         with self.log_of(name).open("wb") as log:
-            self._workers[name] = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, cwd=self._folder)
+            self._workers[name] = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environment)
 
     def kill(self, name: str) -> None:
         """kill -9: no goodbye, nothing handed back."""

@@ -43,7 +43,10 @@ class Screen:
 
     def check(self, held: bool, text: str) -> None:
         mark = ("✓" if self._utf else "ok") if held else ("✗" if self._utf else "FAILED")
-        self.line(f"   {self._paint('32' if held else '1;31', mark)} {text}")
+        first, *rest = textwrap.wrap(text, WIDTH - 5) or [""]
+        self.line(f"   {self._paint('32' if held else '1;31', mark)} {first}")
+        for line in rest:
+            self.line(f"     {line}")
 
     def live(self, text: str, *, last: bool = False) -> None:
         """Show how far things are, over the line that said so before."""

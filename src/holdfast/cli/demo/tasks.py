@@ -12,7 +12,7 @@ from pathlib import Path
 from holdfast import Backoff, Context, Holdfast
 
 # A short lease, so that the jobs of a worker that was killed come back within seconds and not after a minute.
-app = Holdfast(lease=2.0, backoff=Backoff.fixed(0.3), max_attempts=3)
+app = Holdfast(imports=["holdfast.cli.demo.orphans"], lease=2.0, backoff=Backoff.fixed(0.3), max_attempts=3)
 folder = Path(os.environ.get("HOLDFAST_DEMO", "."))
 
 
