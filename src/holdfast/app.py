@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from .client import Client, calls_of
 from .clock import Clock
+from .context import refuse_in_transaction
 from .doors import DeadLetters, Jobs, Queues, Workers
 from .handle import JobHandle
 from .names import checked_name
@@ -131,9 +132,10 @@ class Holdfast(Registry):
     # -- for the rooms inside ------------------------------------------------------------------------
     async def _storage(self) -> Storage:
         """The store of the running loop, opened once."""
-        return (self._places.here() or await self._places.get()).storage
+        return (await self._place()).storage
 
-    async def _place(self) -> Place:
+    async def _place(self, what: str = "a verb of the app") -> Place:
+        refuse_in_transaction(what)
         return self._places.here() or await self._places.get()
 
     def _app(self) -> Holdfast:

@@ -29,7 +29,7 @@ class Client:
 
     async def place(self, job: NewJob) -> Placed:
         """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
-        place = self._app._places.here() or await self._app._place()
+        place = await self._app._place("enqueue without connection=tx")
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -39,7 +39,7 @@ class Client:
 
     async def place_list(self, jobs: Sequence[NewJob]) -> list[Placed]:
         """Store a list, all or none."""
-        storage = await self._app._storage()
+        storage = (await self._app._place("enqueue without connection=tx")).storage
         pause = _FIRST_PAUSE
         while True:
             try:

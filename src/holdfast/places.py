@@ -31,6 +31,8 @@ class Place:
         self.storage = storage
         self.gatherer = Gatherer(storage)
         self.lookout = Lookout(storage)
+        self.rooms: dict[str, int] = {}  # of bounded queues, as counted lately
+        self.counted_until = 0.0
         self.guardian: AsyncGenerator[None, None] | None = None
 
     async def close(self) -> None:

@@ -50,11 +50,12 @@ class TaskMaker:
     def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
     @overload
     def __call__(self, **options: Unpack[TaskOptions]) -> TaskMaker: ...
-    def __call__(self, handler: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
-        if handler is None:
-            return TaskMaker(self._registry, {**self._options, **checked_task_options(_plain(options), "@task")})
-        if options:
+    def __call__(self, *handlers: Any, **options: Any) -> Any:
+        if not handlers:
+            return TaskMaker(self._registry, {**self._options, **checked_task_options(options, "@task")})
+        if options or len(handlers) > 1:
             raise InvalidCall("@task takes its options first: app.task(name=…)(handler)")
+        (handler,) = handlers
         if isinstance(handler, Task):
             raise InvalidCall(f"{handler!r} is a task already")
         return self._registry._declare(handler, self._options, sys._getframe(1))
@@ -89,7 +90,7 @@ class Registry:
 
     def __init__(self, *, prefix: str = "", **defaults: Unpack[TaskDefaults]) -> None:
         self._prefix = checked_name(prefix, "prefix") if prefix else ""
-        self._defaults = checked_defaults(_plain(defaults), type(self).__name__)
+        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__)
         self._declared: dict[str, Declared] = {}
         self._included: list[tuple[Registry, str]] = []
         self._parents: list[ref[Registry]] = []  # in the order of include
@@ -219,10 +220,6 @@ class Registry:
 
     def _ancestors(self) -> list[Registry]:
         return [above for parent in self._above() for above in (parent, *parent._ancestors())]
-
-
-def _plain(options: TaskDefaults) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", options)
 
 
 def _changed() -> None:

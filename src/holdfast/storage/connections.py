@@ -1,0 +1,159 @@
+"""Enqueueing in a transaction that the caller owns.
+
+The store says what to run (`Storage.insertion`: only INSERT and plain SELECT), the caller's own connection runs it, and
+the caller commits or rolls back. Nothing here commits, waits, or migrates. Whether the connection fits is checked first:
+it must lead to the app's own database, by the same driver, and be inside a transaction or about to begin one.
+
+After the commit workers are woken where the library tells us of it (SQLAlchemy, Django); on raw connections the store
+notices by itself, or the caller says `await app.signal(queue)`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from ..errors import InvalidCall, QueueFull, StoreError
+from .contract import Full, Insertion, Placed, Storage
+from .lines import Line, reach_of
+
+if TYPE_CHECKING:
+    from ..context import Transaction
+    from ..job import NewJob
+    from ..places import Place, Places
+
+_WHICH_FILE = "select file from pragma_database_list where name = 'main'"
+_COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
+_COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
+
+
+async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -> list[Placed]:
+    """Store jobs inside the caller's transaction; they exist when it commits."""
+    if (transaction := _handlers_own(connection)) is not None:
+        return await _in_handlers_own(transaction, jobs)
+    reach = reach_of(connection)
+    place = await places.get(migrate=False)
+    await _refuse_when_full(place, jobs)
+    insertion = place.storage.insertion(jobs)
+    teller = Teller(place.storage, {job.queue for job in jobs})
+
+    def work(line: Line) -> list[tuple[Any, ...]]:
+        _check(line, place.storage)
+        rows = _run(line, insertion)
+        line.after_commit(teller)
+        return rows
+
+    standing = {int(position): str(id) for position, id in await reach(work)}
+    return [
+        Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
+        for position, job in enumerate(jobs)
+    ]
+
+
+# ---- the handler's own transaction -----------------------------------------------------------------
+def _handlers_own(connection: object) -> Transaction | None:
+    from ..context import Transaction
+
+    inner = getattr(connection, "_inner", None)  # the blocking form of one
+    for candidate in (connection, inner):
+        if isinstance(candidate, Transaction):
+            return candidate
+    return None
+
+
+async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> list[Placed]:
+    loop = transaction._context._loop
+    try:
+        if loop is None or loop is asyncio.get_running_loop():
+            return await transaction._inner.enqueue(jobs)
+        placing = transaction._inner.enqueue(jobs)
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(placing, loop))
+    except Full as full:
+        raise QueueFull(f"{full}; inside a transaction nothing waits for room") from None
+
+
+# ---- is it the right one ---------------------------------------------------------------------------
+def _check(line: Line, storage: Storage) -> None:
+    line.check()
+    rows = line.execute(_WHICH_FILE)
+    driver = type(line.driver()).__module__.partition(".")[0]
+    ours = getattr(storage, "driver", "sqlite3")
+    if driver in ("sqlite3", "apsw") and driver != ours:
+        raise InvalidCall(
+            f"connection= is of {driver}, the app's store uses {ours}: two SQLite libraries in one process break each "
+            f"other's locks on one file. Use a connection of {ours}, or the URL of the other driver"
+        )
+    path = getattr(storage, "path", None)
+    theirs = str(rows[0][0]) if rows and rows[0][0] else ":memory:"
+    if path is not None and not _same_file(theirs, str(path)):
+        raise StoreError(
+            f"connection= leads to {theirs}, the app's store is {path}; jobs join a transaction only in their own database"
+        )
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
+    """Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
+    loop = asyncio.get_running_loop()
+    if loop.time() >= place.counted_until:
+        began = loop.time()
+        with suppress(TimeoutError, StoreError):
+            async with asyncio.timeout(_COUNT_WITHIN):
+                rows = await place.storage.queues()
+                place.rooms = {
+                    row.settings.name: row.settings.max_depth - row.depth
+                    for row in rows
+                    if row.settings.max_depth is not None
+                }
+        place.counted_until = loop.time() + max(_COUNT_AGAIN, 20 * (loop.time() - began))
+    for job in jobs:
+        room = place.rooms.get(job.queue)
+        if room is not None and room <= 0:
+            raise QueueFull(f"queue {job.queue!r} is full; inside a caller's transaction nothing waits or is dropped")
+    for job in jobs:
+        if job.queue in place.rooms:
+            place.rooms[job.queue] -= 1
+
+
+# ---- running it ------------------------------------------------------------------------------------
+def _run(line: Line, insertion: Insertion) -> list[tuple[Any, ...]]:
+    for statement, parameter in insertion.inserts:
+        line.execute(statement, parameter)
+    return line.execute(*insertion.readback)
+
+
+# ---- after the commit ------------------------------------------------------------------------------
+class Teller:
+    """Wakes the workers of some queues, from whatever thread commits."""
+
+    def __init__(self, storage: Storage, queues: set[str]) -> None:
+        self._storage = storage
+        self._queues = sorted(queues)
+        self._loop = asyncio.get_running_loop()
+        self._signals: set[asyncio.Task[None]] = set()
+
+    def now(self) -> None:
+        self._after(0.0)
+
+    def soon(self) -> None:
+        """For one who tells shortly before the commit: a little later, and once more."""
+        self._after(0.02)
+        self._after(0.2)
+
+    def _after(self, delay: float) -> None:
+        with suppress(RuntimeError):  # the loop is over; the store notices without us
+            self._loop.call_soon_threadsafe(self._loop.call_later, delay, self._signal)
+
+    def _signal(self) -> None:
+        signal = self._loop.create_task(self._storage.signal(self._queues))
+        self._signals.add(signal)
+        signal.add_done_callback(self._signals.discard)
