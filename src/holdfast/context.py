@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from .codec import encode
 from .errors import HoldLost, InvalidCall, NoContext, StoreError
 from .job import Job, Loss, Record, job_of
+from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncContext, SyncTransaction
@@ -98,6 +99,11 @@ class Transaction:
 
         return SyncTransaction(self)
 
+    @staticmethod
+    def _spelled() -> str:
+        return "tx"
+
+    @verb
     async def execute(
         self, statement: str, parameters: Sequence[object] | Mapping[str, object] = (), /
     ) -> list[tuple[Any, ...]]:
@@ -166,11 +172,17 @@ class Context:
     def parents(self) -> tuple[Any, ...]:
         return ()
 
+    @staticmethod
+    def _spelled() -> str:
+        return "ctx"
+
+    @verb
     async def progress(self, value: object, /) -> None:
         """Tell how far the job is; seen by `handle.watch()` and `app.jobs.get()`."""
         self._refuse_in_transaction("ctx.progress")
         await self._speaker.progress(self, encode(value, "progress"))
 
+    @verb
     async def log(self, line: str, /) -> None:
         """Add a line to the job's log (the last 100 lines of at most 1 KiB are kept)."""
         self._refuse_in_transaction("ctx.log")
@@ -178,6 +190,7 @@ class Context:
             raise InvalidCall(f"ctx.log takes a str, not {type(line).__name__}")
         await self._speaker.log(self, line_of(line))
 
+    @verb
     async def transaction(self) -> Transaction:
         """Open the transaction that commits with this job's completion. Open it last: it may hold a write lock."""
         if self._transaction is None:

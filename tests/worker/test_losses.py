@@ -1,0 +1,183 @@
+"""Workers that die, stores that break: nothing is lost, nobody innocent is charged."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import msgspec
+import pytest
+
+from holdfast import Backoff, Context, Holdfast, State
+from holdfast.clock import SECOND
+from holdfast.ids import new_id
+from holdfast.job import NewJob, Record
+from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from holdfast.storage.contract import Claim, Started, Want
+from holdfast.storage.memory import MemoryStorage
+from holdfast.testing import ManualClock
+from holdfast.testing.flaky import FlakyStorage
+from holdfast.upkeep import contact as contact_module
+from holdfast.upkeep.contact import Contact
+from holdfast.upkeep.reap import changes_of, reap
+
+
+def new_job(**options) -> NewJob:
+    return NewJob(
+        id=new_id(),
+        task=options.pop("task", "t"),
+        payload="{}",
+        backoff=DEFAULT_BACKOFF.text(),
+        retention=DEFAULT_RETENTION.text(),
+        dead_retention=DEFAULT_DEAD_RETENTION.text(),
+        **options,
+    )
+
+
+async def claimed(store, worker: str, count: int, *, begun: int, stamp: int = 7) -> list[Record]:
+    await store.enqueue([new_job() for _ in range(count)])
+    records = await store.claim(Claim(worker, stamp, (Want(count),)))
+    await store.exchange((), None, [Started(record.hold, await store.now()) for record in records[:begun]])
+    return records
+
+
+async def test_the_one_job_that_had_begun_is_charged():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    records = await claimed(store, "w", 3, begun=1)
+    clock.advance(61)
+    assert await reap(store, 60 * SECOND, 100) == 3
+    seen = await store.get([record.id for record in records])
+    assert [(job.state, job.losses, job.suspect) for job in seen] == [
+        (State.READY, 1, True),
+        (State.READY, 0, False),
+        (State.READY, 0, False),
+    ]
+    assert "WorkerLost" in seen[0].errors
+    assert seen[1].errors is None
+
+
+async def test_several_that_had_begun_are_suspects_and_run_alone():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    records = await claimed(store, "w", 3, begun=2)
+    clock.advance(61)
+    await reap(store, 60 * SECOND, 100)
+    seen = await store.get([record.id for record in records])
+    assert [(job.losses, job.suspect) for job in seen] == [(0, True), (0, True), (0, False)]
+    plain = await store.exchange((), Claim("v", 8, (Want(10),)))
+    assert [record.id for record in plain.claimed] == [records[2].id]
+    assert plain.suspects
+    alone = await store.claim(Claim("v", 9, (Want(1, alone=True),)))
+    assert [record.id for record in alone] == [records[0].id]
+
+
+async def test_without_a_note_of_any_start_all_count_as_begun():
+    records = [
+        msgspec.structs.replace(record, leased_by="w") for record in await claimed(MemoryStorage(), "w", 2, begun=0)
+    ]
+    assert [change.suspect for change in changes_of(records, 0)] == [True, True]
+
+
+async def test_three_charged_losses_are_poison():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    (record,) = await claimed(store, "w1", 1, begun=1)
+    for loss in range(2, 4):
+        clock.advance(61)
+        await reap(store, 60 * SECOND, 10)
+        (again,) = await store.claim(Claim(f"w{loss}", loss, (Want(1, alone=True),)))
+        await store.exchange((), None, [Started(again.hold, await store.now())])
+    clock.advance(61)
+    await reap(store, 60 * SECOND, 10)
+    (seen,) = await store.get([record.id])
+    assert (seen.state, seen.losses, seen.attempt, seen.failures) == (State.DEAD, 3, 3, 0)
+    assert seen.reason == "poison: 3 workers died while running it"
+
+
+async def test_nothing_is_reaped_before_the_store_was_reached_for_a_third_of_the_lease():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    await claimed(store, "w", 1, begun=1)
+    clock.advance(3600)
+    assert await reap(store, 19 * SECOND, 10) == 0
+    assert await reap(store, 20 * SECOND, 10) == 1
+
+
+def test_contact_starts_again_after_a_gap_and_after_a_clock_jump(monkeypatch):
+    time = [1000.0]
+    monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
+    contact = Contact()
+    assert contact.unbroken == 0
+    for _ in range(4):
+        contact.reached()
+        time[0] += 4
+    assert contact.unbroken == 16 * SECOND
+    time[0] += 10
+    assert contact.unbroken == 0
+    contact.reached()
+    contact.saw_clock(5_000 * SECOND)
+    time[0] += 3
+    contact.reached()
+    contact.saw_clock(5_003 * SECOND)
+    assert contact.unbroken == 3 * SECOND
+    contact.saw_clock(9_000 * SECOND)
+    assert contact.unbroken == 0
+
+
+@pytest.mark.parametrize("every", [2, 3, 7])
+async def test_a_flaky_store_loses_nothing_and_accepts_each_end_once(every, monkeypatch):
+    app = Holdfast("memory://")
+    calls: Counter[int] = Counter()
+
+    @app.task(backoff=Backoff.fixed(0.01))
+    async def work(n: int) -> int:
+        calls[n] += 1
+        if n % 10 == 0 and calls[n] == 1:
+            raise ValueError("once")
+        return n
+
+    async with app:
+        handles = await app.enqueue([work.call(n) for n in range(200)])
+        real = await app._storage()
+        flaky = FlakyStorage(real, every=every)
+
+        async def storage():
+            return flaky
+
+        monkeypatch.setattr(app, "_storage", storage)
+        async with app.worker(concurrency=8, poll=0.05):
+            while await real.count(_succeeded()) < 200:
+                await asyncio.sleep(0.02)
+        monkeypatch.undo()
+        jobs = [await handle.refresh() for handle in handles]
+    assert flaky.failures > 0
+    assert all(job.state is State.SUCCEEDED for job in jobs)
+    assert [job.attempt for job in jobs] == [2 if n % 10 == 0 else 1 for n in range(200)]
+    assert calls == {n: 2 if n % 10 == 0 else 1 for n in range(200)}
+
+
+def _succeeded():
+    from holdfast.storage.contract import Filter
+
+    return Filter(states=(State.SUCCEEDED,))
+
+
+async def test_a_job_that_lost_its_worker_runs_again_in_another(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    runs = []
+
+    @app.task(lease=0.9)
+    async def work(ctx: Context) -> str:
+        runs.append(ctx.job.attempt)
+        return "second"
+
+    async with app:
+        job = await work.enqueue()
+        store = await app._storage()
+        assert len(await store.claim(Claim("gone", 5, (Want(1),)))) == 1
+        async with app.worker(poll=0.1):
+            assert await job.result(timeout=20) == "second"
+        seen = await job.refresh()
+    assert runs == [2]
+    assert (seen.attempt, seen.losses) == (2, 0)
