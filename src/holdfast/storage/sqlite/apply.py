@@ -1,0 +1,269 @@
+"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+
+Plain successes are written by one guarded statement. When it touches fewer rows than it should, the whole piece of
+work is undone and done again carefully. Every other change is judged in Python by what the rows say under the write
+lock, and then written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.job import FINAL, Hold, State
+from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.storage.contract import (
+    ACCEPTED,
+    LOG_LINES,
+    REFUSED,
+    REPEATED,
+    Note,
+    Refusal,
+    Started,
+    Verdict,
+)
+
+from .database import DoCarefully, Work
+from .queries import load
+from .rows import COLUMNS, Many, json_text
+
+_sql = load("apply", record=", ".join(COLUMNS))
+_SUCCEED = Many(_sql["succeed"], 7)
+_MOVE = Many(_sql["move"], 20, (100, 10, 1))
+_LET_GO = Many(_sql["let_go"], 2, (100, 10, 1))
+_STARTED = Many(_sql["started"], 4)
+_RENEW = Many(_sql["renew"], 3)
+_PROGRESS = Many(_sql["progress"], 2, (100, 10, 1))
+_LOG = Many(_sql["log"], 2, (100, 10, 1))
+HOLDING = _sql["holding"]
+
+
+class Seen(msgspec.Struct, array_like=True):
+    """A row as far as guards look at it. Kept up to date while the changes of one call are gone through."""
+
+    id: str
+    queue: str
+    state: State
+    version: int
+    attempt: int
+    stamp: int | None
+    settled: int | None
+    hidden: bool
+    leased_by: str | None
+    leased_until: int | None
+    run_at: int
+    rank: int
+    finished_at: int | None
+    unique_key: str | None
+    holds_key: bool
+
+
+_seen = msgspec.json.Decoder(list[Seen], strict=False)
+
+
+def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
+    """Apply the changes and say of each what became of it."""
+    plain = [] if work.careful else [change for change in changes if _is_plain_success(change)]
+    if plain:
+        _succeed(work, plain, now)
+        if len(plain) == len(changes):
+            return [ACCEPTED] * len(changes)
+    done = {change.id for change in plain}
+    others = [change for change in changes if change.id not in done]
+    verdicts = _Judgement(work, others, now).verdicts()
+    return [ACCEPTED if change.id in done else verdicts[change.id] for change in changes]
+
+
+def _is_plain_success(change: Change) -> bool:
+    return (
+        change.state is State.SUCCEEDED
+        and change.key is KeyMove.FREE
+        and type(change.guard) is HoldGuard
+        and change.keep_last is change.at is change.delay is None
+        and change.reason is change.errors is None
+        and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
+    )
+
+
+def _succeed(work: Work, changes: Sequence[Change], now: int) -> None:
+    rows = [
+        (
+            change.id,
+            change.guard.attempt,  # type: ignore[union-attr]
+            change.guard.stamp,  # type: ignore[union-attr]
+            change.failures,
+            change.result,
+            None if change.keep is None else now + change.keep,
+            change.started_at,
+        )
+        for change in changes
+    ]
+    if _SUCCEED.run(work.connection, rows, now) != len(rows):
+        raise DoCarefully
+    work.changed = True
+
+
+class _Judgement:
+    """The changes of one call, gone through in order."""
+
+    def __init__(self, work: Work, changes: Sequence[Change], now: int) -> None:
+        self._work = work
+        self._changes = changes
+        self._now = now
+        self._rows = look(work, [change.id for change in changes])
+        self._moved: list[tuple[Any, ...]] = []
+        self._let_go: list[tuple[Any, ...]] = []
+
+    def verdicts(self) -> dict[str, Verdict]:
+        verdicts = {}
+        for change in self._changes:
+            row = self._rows.get(change.id)
+            verdicts[change.id] = verdict = self._judged(row, change)
+            if row is not None and verdict is ACCEPTED:
+                self._write(row, change)
+        self._flush()
+        return verdicts
+
+    def _judged(self, row: Seen | None, change: Change) -> Verdict:
+        if row is None:
+            return REFUSED[Refusal.NOT_FOUND]
+        guard = change.guard
+        if isinstance(guard, HoldGuard):
+            if _holds(row, guard.attempt, guard.stamp, ended=guard.ended):
+                return ACCEPTED
+            return REPEATED if row.settled == guard.stamp else _lost(row)
+        lapsed = row.leased_until is not None and row.leased_until <= self._now
+        if row.version != guard.version or (guard.lapsed and not lapsed):
+            return REFUSED[Refusal.STALE]
+        if change.key is KeyMove.TAKE and not self._can_take_key(row):
+            return REFUSED[Refusal.KEY_TAKEN]
+        return ACCEPTED
+
+    def _can_take_key(self, row: Seen) -> bool:
+        if row.unique_key is None:
+            return True
+        self._flush()  # an earlier change of this call may have freed or taken it
+        owners = self._work.connection.rows(_sql["key_owner"], (row.unique_key,))
+        return not owners or owners[0][0] == row.id
+
+    def _write(self, row: Seen, change: Change) -> None:
+        guard = change.guard
+        settled = guard.stamp if isinstance(guard, HoldGuard) else row.settled
+        if change.state is None:
+            self._let_go.append((row.id, settled))
+            self._work.changed = True
+            return
+        state, run_at, rank = _place(row, change, change.state, self._now)
+        self._moved.append(
+            (
+                row.id,
+                state.value,
+                change.failures,
+                change.losses,
+                int(change.suspect),
+                run_at,
+                rank,
+                change.result,
+                change.reason,
+                change.errors,
+                change.started_at,
+                _finished_at(row, state, self._now),
+                None if change.keep is None else self._now + change.keep,
+                change.keep_last,
+                int(change.hidden),
+                row.stamp if change.keeps_hold else None,
+                settled,
+                row.leased_by if change.keeps_hold else None,
+                row.leased_until if change.keeps_hold else None,
+                int(_holds_key(row, change)),
+            )
+        )
+        if state is State.READY:
+            self._work.ready.add(row.queue)
+        elif state in FINAL:
+            self._work.changed = True
+        if change.key is KeyMove.TAKE:
+            self._flush()
+
+    def _flush(self) -> None:
+        _MOVE.run(self._work.connection, self._moved)
+        _LET_GO.run(self._work.connection, self._let_go)
+        self._moved, self._let_go = [], []
+
+
+def _place(row: Seen, change: Change, state: State, now: int) -> tuple[State, int, int]:
+    run_at, rank = row.run_at, row.rank
+    if change.at is not None or change.delay is not None:
+        run_at = rank = now + (change.delay or 0) if change.at is None else change.at
+    if state is State.SCHEDULED and run_at <= now:
+        state = State.READY
+    return state, run_at, rank
+
+
+def _finished_at(row: Seen, state: State, now: int) -> int | None:
+    if state not in FINAL:
+        return None
+    return row.finished_at if row.state in FINAL else now
+
+
+def _holds_key(row: Seen, change: Change) -> bool:
+    if change.key is KeyMove.LEAVE:
+        return row.holds_key
+    return change.key is KeyMove.TAKE and row.unique_key is not None
+
+
+# ---- holds -----------------------------------------------------------------------------------------
+def look(work: Work, ids: Sequence[str]) -> dict[str, Seen]:
+    """The rows of these jobs as guards see them."""
+    if not ids:
+        return {}
+    return {row.id: row for row in _seen.decode(work.connection.value(_sql["seen"], (json_text(ids),)))}
+
+
+def note_started(work: Work, started: Sequence[Started]) -> None:
+    rows = [(note.hold.id, note.hold.attempt, note.hold.stamp, note.at) for note in started]
+    _STARTED.run(work.connection, rows)
+
+
+def renew(work: Work, holds: Sequence[Hold], now: int) -> list[Verdict]:
+    rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
+    if _RENEW.run(work.connection, rows, now) == len(rows):
+        return [ACCEPTED] * len(rows)
+    seen = look(work, [hold.id for hold in holds])
+    return [_standing(seen.get(hold.id), hold) for hold in holds]
+
+
+def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
+    seen = look(work, [note.hold.id for note in notes])
+    verdicts = [_standing(seen.get(note.hold.id), note.hold) for note in notes]
+    taken = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict.accepted]
+    # the last word of each job, because an UPDATE takes any one of several
+    progress = {note.hold.id: note.progress for note in taken if note.progress is not None}
+    if _PROGRESS.run(work.connection, list(progress.items())):
+        work.changed = True
+    lines = [(note.hold.id, line) for note in taken for line in note.lines[-LOG_LINES:]]
+    _LOG.run(work.connection, lines)
+    for id in {id for id, _ in lines}:
+        work.connection.change(_sql["cut_log"], (id, LOG_LINES))
+    return verdicts
+
+
+def _standing(row: Seen | None, hold: Hold) -> Verdict:
+    if row is None:
+        return REFUSED[Refusal.NOT_FOUND]
+    return ACCEPTED if _holds(row, hold.attempt, hold.stamp) else _lost(row)
+
+
+def _holds(row: Seen, attempt: int, stamp: int, *, ended: bool = False) -> bool:
+    state_fits = row.state in FINAL if ended else row.state is State.RUNNING
+    return state_fits and row.attempt == attempt and row.stamp == stamp
+
+
+def _lost(row: Seen) -> Verdict:
+    if row.hidden:
+        return REFUSED[Refusal.NOT_FOUND]
+    if row.state is State.CANCELLED:
+        return REFUSED[Refusal.CANCELLED]
+    return REFUSED[Refusal.COMPLETED if row.state in FINAL else Refusal.TAKEN]

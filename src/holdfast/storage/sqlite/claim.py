@@ -1,0 +1,173 @@
+"""Claiming: the best jobs over all wanted lanes.
+
+A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in claim order. SQLite merges
+the lanes of a compound SELECT by their heads and stops at the limit, so a claim reads as many rows as it takes plus
+one per lane, whatever waits behind or beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from holdfast.job import ANY, ROW_VERSION, Record, Routing
+from holdfast.storage.contract import Claim, Want
+
+from .database import Work
+from .driver import TOOBIG
+from .queries import load
+from .rows import COLUMNS, json_text, lists_of, records_of
+
+LANES_AT_ONCE = 100  # SQLite's own limit of a compound SELECT is 500
+
+# what a claimed row says in place of what it said before; ? are the stamp, the worker and the time
+_ONCE_CLAIMED = {
+    "state": "'running'",
+    "version": "job.version + 1",
+    "attempt": "job.attempt + 1",
+    "started_at": "NULL",
+    "finished_at": "NULL",
+    "prune_at": "NULL",
+    "keep_last": "NULL",
+    "stamp": "?",
+    "leased_by": "?",
+    "leased_until": "job.lease + ?",
+    "holds_key": "CASE job.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
+}
+_sql = load(
+    "claim",
+    claimed=", ".join(_ONCE_CLAIMED.get(name, f"job.{name}") for name in COLUMNS),
+    read=", ".join(name for name in COLUMNS if f"job.{name}" in _ONCE_CLAIMED.get(name, f"job.{name}")),
+    row_version=str(ROW_VERSION),
+)
+
+Lane = tuple[str, str, str | None]  # queue, task, routing key
+
+
+class Outlook(NamedTuple):
+    next_due: int | None
+    paused: frozenset[str]
+    suspects: bool
+    lanes: list[Lane]
+
+
+class Claimed(NamedTuple):
+    records: list[Record]
+    next_due: int | None
+    suspects: bool
+
+
+def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
+    """Promote what is due, then take what is wanted, want by want."""
+    outlook = _look_out(work)
+    if outlook.next_due is not None and outlook.next_due <= now:
+        promote(work, chunk, now)
+        outlook = _look_out(work)
+    taken: list[Record] = []
+    for want in claim.wants:
+        if want.limit > 0:
+            taken += _take(work, claim, want, outlook, now)
+    next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
+    return Claimed(taken, next_due, outlook.suspects and _any_suspect(work, claim.wants, outlook, now))
+
+
+def promote(work: Work, limit: int, now: int) -> int:
+    """Make due jobs ready."""
+    queues = lists_of(work.connection.value(_sql["due_queues"], (now, limit)))
+    if not queues:
+        return 0
+    work.ready.update(queues)
+    return work.connection.change(_sql["promote"], (now, limit))
+
+
+def _look_out(work: Work) -> Outlook:
+    next_due, paused, suspects, lanes = work.connection.rows(_sql["outlook"])[0]
+    return Outlook(next_due, frozenset(lists_of(paused)), bool(suspects), [tuple(lane) for lane in lists_of(lanes)])
+
+
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Record]:
+    after = (claim.stamp, claim.worker, now)
+    limit = want.limit
+    while True:
+        try:
+            numbers, texts = _best(work, want, outlook, limit, now, after)
+            break
+        except work.error as error:
+            if work.code(error) != TOOBIG or limit == 1:
+                raise
+            limit = max(1, limit // 8)  # together they are too large for one text; the rest is for the next claim
+    if numbers == "[]":
+        return []
+    work.connection.change(_sql["take"], (*after, numbers))
+    return records_of(texts)
+
+
+def _best(
+    work: Work, want: Want, outlook: Outlook, limit: int, now: int, after: tuple[int, str, int]
+) -> tuple[str, str]:
+    if want.alone:
+        numbers = _suspects(work, want, outlook, now)[:limit]
+        return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+    lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
+    if not lanes:
+        return "[]", "[]"
+    if len(lanes) == 1:
+        return _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
+    if len(lanes) <= LANES_AT_ONCE:
+        return _one_row(work, _best_of_lanes(len(lanes)), (*after, *_arms(lanes, now), limit))
+    numbers = _best_of_many(work, lanes, limit, now)
+    return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+
+
+def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, str]:
+    numbers, texts = work.connection.rows(statement, parameters)[0]
+    return numbers, texts
+
+
+def _best_of_many(work: Work, lanes: list[Lane], limit: int, now: int) -> list[int]:
+    """More lanes than one statement can merge: group by group, then the best of all groups."""
+    heads: list[tuple[int, int, int, str]] = []
+    for begin in range(0, len(lanes), LANES_AT_ONCE):
+        group = lanes[begin : begin + LANES_AT_ONCE]
+        statement = f"{_merged(len(group))} ORDER BY priority DESC, rank, id LIMIT ?"
+        heads += work.connection.rows(statement, (*_arms(group, now), limit))
+        heads = sorted(heads, key=lambda head: (-head[1], head[2], head[3]))[:limit]
+    return [head[0] for head in heads]
+
+
+@lru_cache(maxsize=LANES_AT_ONCE)
+def _best_of_lanes(lanes: int) -> str:
+    return _sql["best_of_lanes"].replace("{lanes}", _merged(lanes))
+
+
+def _merged(lanes: int) -> str:
+    return " UNION ALL ".join([_sql["lane"]] * lanes)
+
+
+def _arms(lanes: Iterable[Lane], now: int) -> list[Any]:
+    return [value for lane in lanes for value in (*lane, now)]
+
+
+def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:
+    return (
+        queue not in paused
+        and (want.queues is None or queue in want.queues)
+        and (want.tasks is None or task in want.tasks)
+        and _routed(want.routing, routing_key)
+    )
+
+
+def _routed(wanted: Routing, routing_key: str | None) -> bool:
+    return wanted is ANY or wanted == routing_key
+
+
+def _suspects(work: Work, want: Want, outlook: Outlook, now: int) -> list[int]:
+    if not outlook.suspects:
+        return []
+    suspects = lists_of(work.connection.value(_sql["suspects"], (now,)))
+    return [number for number, *lane in suspects if _wanted(want, outlook.paused, *lane)]
+
+
+def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) -> bool:
+    return any(_suspects(work, want, outlook, now) for want in wants)

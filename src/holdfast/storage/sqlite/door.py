@@ -1,0 +1,48 @@
+"""What store addresses need of this store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.storage.migrate import Migration
+
+from . import shared
+from .database import patience
+from .driver import DriverName, driver
+from .journal import Keeper
+from .place import Place
+from .schema import SqliteLedger, migrations
+from .store import SqliteStorage
+
+
+def storage(path: Path | None, scheme: str, **options: Any) -> SqliteStorage:
+    """The store of a checked address."""
+    return SqliteStorage(Place(path), driver=_driver_of(scheme), **options)
+
+
+def keep(key: str, scheme: str) -> Callable[[], object]:
+    """Keep a database in memory while no loop uses it; gives what lets it go."""
+    kept = shared.take(key, Place(None), _driver_of(scheme), "auto")
+    return lambda: shared.give_back(kept)
+
+
+def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
+    """The ledger of a file that is opened for nothing else."""
+    place = Place(path)
+    place.check()
+    library = driver(_driver_of(scheme))
+    keeper = Keeper(place, library, journal)
+    connection = keeper.connect()
+    patiently = patience(library)
+    try:
+        patiently(keeper.check, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return SqliteLedger(connection, place, patiently), migrations(), connection.close
+
+
+def _driver_of(scheme: str) -> DriverName:
+    return "apsw" if scheme == "sqlite+apsw" else "sqlite3"

@@ -1,0 +1,54 @@
+"""An enqueue as statements for a transaction that the caller owns: only INSERT and SELECT, one JSON text each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from holdfast.job import NewJob
+from holdfast.storage.contract import Insertion
+
+from .enqueue import key_ends, key_name, place_of, rest_of
+from .queries import load
+from .rows import json_text
+
+FIELDS = tuple(
+    """
+    id task queue state priority run_at payload max_attempts timeout lease backoff retention dead_retention expires_at
+    key tenant routing_key tags meta unique_key unique_scope holds_key chain_id after run_when waits limits min_version
+    created_at key_ends
+    """.split()  # noqa: SIM905
+)
+# texts that may hold a NUL character, which SQLite's JSON cuts off: a mark travels in its place
+MARKED = ("key", "tenant", "routing_key", "unique_key")
+NUL, MARK = "\x00", "\ue000holdfast-nul\ue000"
+
+
+def insertion(jobs: Sequence[NewJob], now: int) -> Insertion:
+    """The statements that put the jobs on record."""
+    marked = any(NUL in text for job in jobs for name in MARKED if (text := getattr(job, name)) is not None)
+    text = json_text([_values(job, now, marked) for job in jobs])
+    statements = _statements(marked)
+    inserts = [(statements["insert"], text)]
+    if any((name := key_name(job)) is not None and name[0] for job in jobs):
+        inserts.insert(0, (statements["take_keys"], text))
+    return Insertion(tuple(inserts), (statements["readback"], text))
+
+
+@cache
+def _statements(marked: bool) -> dict[str, str]:
+    parts = {name: f"json_extract(job.value, '$[{place}]')" for place, name in enumerate(FIELDS)}
+    if marked:
+        parts |= {name: f"replace({parts[name]}, '{MARK}', char(0))" for name in MARKED}
+    return load("insertion", **parts)
+
+
+def _values(job: NewJob, now: int, marked: bool) -> list[object]:
+    state, run_at = place_of(job, now)
+    values = [job.id, job.task, job.queue, state, job.priority, run_at, job.payload, job.max_attempts, job.timeout]
+    values += [job.lease, job.backoff, job.retention, job.dead_retention, *rest_of(job, now), now, key_ends(job, now)]
+    if marked:
+        for name in MARKED:
+            place = FIELDS.index(name)
+            values[place] = values[place] and str(values[place]).replace(NUL, MARK)
+    return values

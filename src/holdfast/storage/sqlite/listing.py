@@ -1,0 +1,173 @@
+"""Reading jobs, and the small tables beside them: queues and workers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import InvalidCall
+from holdfast.job import ANY, FINAL, Record
+from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
+
+from .database import Work
+from .driver import Connection
+from .queries import load
+from .rows import COLUMNS, json_text, records_of
+
+OnFull = Literal["reject", "drop", "wait"]
+FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
+
+_sql = load("listing", record=", ".join(COLUMNS))
+_sql["few_live"] = _sql["few_live"].replace("{live}", _sql["live"])
+_cursor = msgspec.json.Decoder(tuple[int, str])
+
+
+def get(connection: Connection, ids: Sequence[str]) -> list[Record | None]:
+    found = {record.id: record for record in records_of(connection.value(_sql["get"], (json_text(list(ids)),)))}
+    return [found.get(id) for id in ids]
+
+
+def parse_cursor(cursor: str | None) -> tuple[int, str] | None:
+    """Where the last page ended; InvalidCall for a text that is no cursor."""
+    try:
+        return None if cursor is None else _cursor.decode(cursor)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
+
+
+def find(
+    connection: Connection, filter: Filter, limit: int, after: tuple[int, str] | None
+) -> tuple[list[Record], str | None]:
+    conditions, parameters = _conditions(connection, filter)
+    if after is not None:
+        conditions.append("(created_at, id) < (?, ?)")
+        parameters += after
+    statement = (
+        _sql["find"].replace("{index}", _index(filter, conditions)).replace("{fitting}", " AND ".join(conditions))
+    )
+    found = records_of(connection.value(statement, (*parameters, limit + 1)))
+    page = found[:limit]
+    more = len(found) > limit and page
+    return page, json_text([page[-1].created_at, page[-1].id]) if more else None
+
+
+def count(connection: Connection, filter: Filter) -> int:
+    conditions, parameters = _conditions(connection, filter)
+    found: int = connection.value(_sql["count"].replace("{fitting}", " AND ".join(conditions)), parameters)
+    return found
+
+
+def _index(filter: Filter, conditions: list[str]) -> str:
+    """The index that a listing walks along. Without statistics SQLite cannot know which is short."""
+    if filter.key is not None or filter.chain_id is not None or _LIVE in conditions:
+        return ""
+    if filter.states is not None and set(filter.states) == {"dead"}:
+        return "INDEXED BY holdfast_jobs_dead"
+    return "INDEXED BY holdfast_jobs_created"
+
+
+_LIVE = f"rowid IN ({_sql['live']})"
+_FITS = {
+    "task": "task = ?",
+    "queue": "queue = ?",
+    "key": "key = ?",
+    "since": "created_at >= ?",
+    "before": "created_at < ?",
+    "tag": "EXISTS (SELECT 1 FROM json_each(holdfast_jobs.tags) AS tag WHERE tag.value = ?)",
+    "tenant": "(tenant = ? OR (tenant >= ? || '/' AND tenant < ? || '0'))",  # 0 comes right after /
+    "chain_id": "(chain_id = ? OR (chain_id IS NULL AND id = ?))",
+    "text": "(instr(lower(payload), lower(?)) OR instr(lower(key), lower(?)) OR instr(lower(reason), lower(?))"
+    " OR instr(lower(errors), lower(?)))",
+}
+
+
+def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list[Any]]:
+    conditions: list[str] = ["hidden = 0"]
+    parameters: list[Any] = []
+    if filter.states is not None:
+        fitting, names = _states(connection, filter.states)
+        conditions += fitting
+        parameters += names
+    if filter.routing is not ANY:
+        conditions.append("routing_key IS ?")
+        parameters.append(filter.routing)
+    for field, condition in _FITS.items():
+        value = getattr(filter, field)
+        if value is not None:
+            conditions.append(condition)
+            parameters += [value] * condition.count("?")
+    return conditions, parameters
+
+
+def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], list[str]]:
+    names = sorted({str(state) for state in states})
+    if names == ["dead"]:
+        return ["state = 'dead'"], []
+    fitting = [f"state IN ({', '.join('?' * len(names))})"]
+    if names and not FINAL.intersection(names) and connection.value(_sql["few_live"], (FEW,)):
+        fitting.append(_LIVE)
+    return fitting, names
+
+
+# ---- queues and workers ----------------------------------------------------------------------------
+def log(connection: Connection, id: str) -> list[str]:
+    return [line for (line,) in connection.rows(_sql["log"], (id,))]
+
+
+def queues(connection: Connection, now: int) -> list[QueueRow]:
+    connection.rows("BEGIN")
+    try:
+        configured = connection.rows(_sql["queues"])
+        depths = connection.rows(_sql["depths"])
+    finally:
+        connection.rows("COMMIT")
+    settings = {row[0]: _settings(*row) for row in configured}
+    depth: dict[str, int] = {}
+    oldest: dict[str, int] = {}
+    for queue, waiting, due in depths:
+        depth[queue] = depth.get(queue, 0) + waiting
+        if due is not None:
+            oldest[queue] = max(oldest.get(queue, 0), now - due)
+    return [
+        QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), oldest.get(name))
+        for name in sorted(settings.keys() | depth.keys())
+    ]
+
+
+def _settings(
+    name: str,
+    paused: int,
+    max_depth: int | None,
+    on_full: OnFull,
+    drop_below: int | None,
+    fair: int,
+    weights: str | None,
+) -> QueueSettings:
+    return QueueSettings(name, bool(paused), max_depth, on_full, drop_below, bool(fair), weights)
+
+
+def configure(work: Work, settings: QueueSettings) -> None:
+    values = (settings.max_depth, settings.on_full, settings.drop_below, int(settings.fair), settings.weights)
+    work.connection.change(_sql["configure"], (settings.name, *values))
+
+
+def pause(work: Work, queue: str, paused: bool) -> None:
+    work.connection.change(_sql["pause"], (queue, int(paused)))
+    if not paused:
+        work.ready.add(queue)
+
+
+def beat(work: Work, worker: WorkerRow, now: int) -> None:
+    values = (worker.id, worker.started_at, now, worker.running, worker.about)
+    work.connection.change(_sql["beat"], values)
+
+
+def leave(work: Work, worker: str) -> None:
+    work.connection.change(_sql["leave"], (worker,))
+
+
+def workers(work: Work, seen_within: int, now: int) -> list[WorkerRow]:
+    work.connection.change(_sql["forget_workers"], (now - seen_within,))
+    return [WorkerRow(*row) for row in work.connection.rows(_sql["workers"])]

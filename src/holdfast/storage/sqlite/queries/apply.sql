@@ -1,0 +1,80 @@
+-- name: succeed
+-- The plain success of a holder, the most common change of all.
+WITH given (id, attempt, stamp, failures, result, prune_at, started_at) AS (VALUES {values})
+UPDATE holdfast_jobs SET
+    state = 'succeeded', version = version + 1, failures = given.failures, losses = 0, suspect = 0, hidden = 0,
+    result = given.result, reason = NULL, started_at = coalesce(given.started_at, holdfast_jobs.started_at),
+    finished_at = ?, prune_at = given.prune_at, keep_last = NULL,
+    settled = given.stamp, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+FROM given
+WHERE holdfast_jobs.id = given.id AND state = 'running'
+    AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
+
+-- name: seen
+-- What the guards of changes look at.
+SELECT json_group_array(json_array(
+    id, queue, state, version, attempt, stamp, settled, hidden, leased_by, leased_until, run_at, rank, finished_at,
+    unique_key, holds_key))
+FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: move
+-- Write the values of changes whose guard was found to hold.
+WITH given (id, state, failures, losses, suspect, run_at, rank, result, reason, errors, started_at, finished_at,
+    prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key) AS (VALUES {values})
+UPDATE holdfast_jobs SET
+    state = given.state, version = version + 1, failures = given.failures, losses = given.losses,
+    suspect = given.suspect, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
+    errors = coalesce(given.errors, holdfast_jobs.errors),
+    started_at = coalesce(given.started_at, holdfast_jobs.started_at), finished_at = given.finished_at,
+    prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
+    settled = given.settled, leased_by = given.leased_by, leased_until = given.leased_until,
+    holds_key = given.holds_key
+FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: let_go
+-- Give up the hold and the key of an ended job; the rest stays.
+WITH given (id, settled) AS (VALUES {values})
+UPDATE holdfast_jobs SET
+    version = version + 1, settled = given.settled, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: key_owner
+-- Who holds a key of scope waiting or active.
+SELECT id FROM holdfast_jobs WHERE holds_key = 1 AND unique_key = ?;
+
+-- name: started
+-- Note which handlers began.
+WITH given (id, attempt, stamp, started_at) AS (VALUES {values})
+UPDATE holdfast_jobs SET started_at = given.started_at
+FROM given
+WHERE holdfast_jobs.id = given.id AND state = 'running'
+    AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
+
+-- name: renew
+-- Prolong the leases of holds that stand.
+WITH given (id, attempt, stamp) AS (VALUES {values})
+UPDATE holdfast_jobs SET leased_until = lease + ?
+FROM given
+WHERE holdfast_jobs.id = given.id AND state = 'running'
+    AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
+
+-- name: progress
+-- Write the progress that handlers told.
+WITH given (id, progress) AS (VALUES {values})
+UPDATE holdfast_jobs SET progress = given.progress FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: log
+-- Append lines to jobs' logs.
+INSERT INTO holdfast_log (job, line) VALUES {values};
+
+-- name: cut_log
+-- Keep the newest lines of a job's log.
+DELETE FROM holdfast_log WHERE job = ?1 AND number <= (
+    SELECT number FROM holdfast_log WHERE job = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2);
+
+-- name: holding
+-- What a worker holds under a stamp.
+SELECT json_group_array(json_array({record})) FROM (
+    SELECT * FROM holdfast_jobs
+    WHERE leased_until IS NOT NULL AND state = 'running' AND leased_by = ? AND stamp = ?
+    ORDER BY priority DESC, rank, id);

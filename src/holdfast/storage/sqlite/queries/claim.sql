@@ -1,0 +1,87 @@
+-- name: outlook
+-- What a claim must know first: the next due time, paused queues, whether there are suspects, and the lanes (a loose
+-- scan of the claim index: one seek per lane, however many jobs it holds).
+WITH RECURSIVE lane (head) AS (
+    SELECT (
+        SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0
+        ORDER BY queue, task, routing_key LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        CASE WHEN last.routing_key IS NULL THEN (
+            SELECT rowid FROM holdfast_jobs
+            WHERE state = 'ready' AND parked = 0 AND suspect = 0
+                AND queue = last.queue AND task = last.task AND routing_key >= ''
+            ORDER BY routing_key LIMIT 1)
+        ELSE (
+            SELECT rowid FROM holdfast_jobs
+            WHERE state = 'ready' AND parked = 0 AND suspect = 0
+                AND queue = last.queue AND task = last.task AND routing_key > last.routing_key
+            ORDER BY routing_key LIMIT 1)
+        END,
+        (SELECT rowid FROM holdfast_jobs
+            WHERE state = 'ready' AND parked = 0 AND suspect = 0 AND queue = last.queue AND task > last.task
+            ORDER BY task, routing_key LIMIT 1),
+        (SELECT rowid FROM holdfast_jobs
+            WHERE state = 'ready' AND parked = 0 AND suspect = 0 AND queue > last.queue
+            ORDER BY queue, task, routing_key LIMIT 1))
+    FROM lane JOIN holdfast_jobs AS last ON last.rowid = lane.head
+)
+SELECT
+    (SELECT min(run_at) FROM holdfast_jobs WHERE state = 'scheduled'),
+    (SELECT json_group_array(name) FROM holdfast_queues WHERE paused = 1),
+    EXISTS (SELECT 1 FROM holdfast_jobs WHERE state = 'ready' AND suspect = 1),
+    (SELECT json_group_array(json_array(queue, task, routing_key))
+        FROM lane JOIN holdfast_jobs ON holdfast_jobs.rowid = lane.head);
+
+-- name: due_queues
+-- The queues of the jobs that promote will make ready.
+SELECT json_group_array(DISTINCT queue) FROM (
+    SELECT queue FROM holdfast_jobs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
+
+-- name: promote
+-- Scheduled jobs whose time has come become ready, the earliest first.
+UPDATE holdfast_jobs SET state = 'ready', version = version + 1
+WHERE rowid IN (
+    SELECT rowid FROM holdfast_jobs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
+
+-- name: lane
+-- One lane in the order of a claim, without jobs that have expired or that a newer version wrote for itself.
+SELECT rowid AS number, priority, rank, id FROM holdfast_jobs
+WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 0 AND suspect = 0
+    AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+
+-- name: best_of_lane
+-- The best jobs of a single lane, as they will be once claimed.
+SELECT json_group_array(number), json_group_array(json_array({claimed})) FROM (
+    SELECT rowid AS number, {read} FROM holdfast_jobs
+    WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 0 AND suspect = 0
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT ?) AS job
+
+-- name: best_of_lanes
+-- The best jobs of several lanes, merged by their heads, as they will be once claimed.
+SELECT json_group_array(best.number), json_group_array(json_array({claimed})) FROM (
+    {lanes} ORDER BY priority DESC, rank, id LIMIT ?) AS best
+CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = best.number
+
+-- name: suspects
+-- Suspects in the order of a claim.
+SELECT json_group_array(json_array(number, queue, task, routing_key)) FROM (
+    SELECT rowid AS number, queue, task, routing_key FROM holdfast_jobs
+    WHERE state = 'ready' AND suspect = 1 AND parked = 0
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id);
+
+-- name: by_number
+-- Jobs by their row numbers in the given order, as they will be once claimed.
+SELECT json_group_array(job.number), json_group_array(json_array({claimed}))
+FROM json_each(?) AS wanted
+CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = wanted.value
+
+-- name: take
+-- Claimed jobs are running now.
+UPDATE holdfast_jobs SET
+    state = 'running', version = version + 1, attempt = attempt + 1, stamp = ?, leased_by = ?,
+    leased_until = lease + ?, started_at = NULL,
+    holds_key = CASE unique_scope WHEN 'waiting' THEN 0 ELSE holds_key END
+WHERE rowid IN (SELECT value FROM json_each(?));

@@ -1,0 +1,61 @@
+-- name: insert_plain
+-- Jobs that wait for nothing but a worker or a time: the fields that every job has.
+WITH given (id, task, queue, state, priority, run_at, payload, max_attempts, timeout, lease, backoff, retention,
+    dead_retention) AS (VALUES {values})
+INSERT INTO holdfast_jobs (
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits,
+    min_version)
+SELECT id, task, queue, state, priority, run_at, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, ?, run_at, 0, 0, 0, 0, 'succeeded', 0, {row_version}
+FROM given WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_full
+-- Jobs with everything that a job may have.
+WITH given (id, task, queue, state, priority, run_at, payload, max_attempts, timeout, lease, backoff, retention,
+    dead_retention, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id,
+    after, run_when, waits, limits, min_version) AS (VALUES {values})
+INSERT INTO holdfast_jobs (
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
+    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
+SELECT id, task, queue, state, priority, run_at, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, ?, run_at, expires_at, 0, 0, 0, key, tenant,
+    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version
+FROM given WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_keys
+-- Keys of scope any and window, with the jobs that took them.
+INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts)
+SELECT column1, column2, column3, ? FROM (VALUES {values});
+
+-- name: bounded
+-- The queues that hold only so many jobs.
+SELECT json_group_array(json_array(name, max_depth, on_full, drop_below))
+FROM holdfast_queues WHERE max_depth IS NOT NULL;
+
+-- name: known
+-- Which of these ids are on record.
+SELECT json_group_array(id) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: held_keys
+-- Who holds these keys of scope waiting or active.
+SELECT unique_key, id FROM holdfast_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
+
+-- name: kept_keys
+-- Who took these keys of scope any or window, the latest last.
+SELECT key, job FROM holdfast_keys WHERE key IN (VALUES {values}) AND (ends IS NULL OR ends > ?) ORDER BY starts;
+
+-- name: depth
+-- Jobs of a queue that wait, counted no further than needed.
+SELECT count(*) FROM (
+    SELECT 1 FROM (
+        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND state = 'ready' AND parked = 0 AND suspect = 0
+        UNION ALL
+        SELECT 1 FROM holdfast_jobs
+        WHERE queue = ?1
+            AND (state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0)))
+    ) LIMIT ?2
+);

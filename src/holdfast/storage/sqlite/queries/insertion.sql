@@ -1,0 +1,41 @@
+-- name: take_keys
+-- Keys of scope any and window that nobody has, in the caller's transaction.
+INSERT INTO holdfast_keys (key, starts, ends, job)
+SELECT {unique_key}, {created_at}, {key_ends}, {id}
+FROM json_each(?) AS job
+WHERE {unique_scope} IN ('any', 'window')
+    AND NOT EXISTS (SELECT 1 FROM holdfast_jobs WHERE holdfast_jobs.id = {id})
+    AND NOT EXISTS (
+        SELECT 1 FROM holdfast_keys AS taken
+        WHERE taken.key = {unique_key} AND (taken.ends IS NULL OR taken.ends > {created_at}))
+ON CONFLICT DO NOTHING;
+
+-- name: insert
+-- Jobs whose key is free, or that have none, in the caller's transaction.
+INSERT INTO holdfast_jobs (
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
+    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
+SELECT {id}, {task}, {queue}, {state}, {priority}, {run_at}, {payload}, 1, 0, 0, 0, {max_attempts}, {timeout}, {lease},
+    {backoff}, {retention}, {dead_retention}, {created_at}, {run_at}, {expires_at}, 0, 0, 0, {key}, {tenant},
+    {routing_key}, {tags}, {meta}, {unique_key}, {unique_scope}, {holds_key}, {chain_id}, {after}, {run_when}, {waits},
+    {limits}, {min_version}
+FROM json_each(?) AS job
+WHERE {unique_scope} IS NULL OR {unique_scope} NOT IN ('any', 'window')
+    OR EXISTS (
+        SELECT 1 FROM holdfast_keys AS taken
+        WHERE taken.key = {unique_key} AND taken.starts = {created_at} AND taken.job = {id})
+ON CONFLICT DO NOTHING;
+
+-- name: readback
+-- The job that stands for each: itself, or the one whose key it shares.
+SELECT job.key, coalesce(
+    (SELECT stored.id FROM holdfast_jobs AS stored WHERE stored.id = {id}),
+    CASE WHEN {unique_scope} IN ('any', 'window')
+    THEN (
+        SELECT taken.job FROM holdfast_keys AS taken
+        WHERE taken.key = {unique_key} AND (taken.ends IS NULL OR taken.ends > {created_at})
+        ORDER BY taken.starts DESC LIMIT 1)
+    ELSE (SELECT owner.id FROM holdfast_jobs AS owner WHERE owner.holds_key = 1 AND owner.unique_key = {unique_key})
+    END)
+FROM json_each(?) AS job ORDER BY job.key;

@@ -1,0 +1,70 @@
+-- name: get
+-- Jobs by id.
+SELECT json_group_array(json_array({record})) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: find
+-- Jobs that fit, newest first.
+SELECT json_group_array(json_array({record})) FROM (
+    SELECT {record} FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
+
+-- name: count
+-- How many jobs fit.
+SELECT count(*) FROM holdfast_jobs WHERE {fitting};
+
+-- name: few_live
+-- Whether the jobs that have not ended are few enough to be looked through.
+SELECT count(*) < ?1 FROM (SELECT 1 FROM ({live}) LIMIT ?1);
+
+-- name: live
+-- Jobs that have not ended, from the indexes that hold only those.
+SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0
+UNION ALL
+SELECT rowid FROM holdfast_jobs
+WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0))
+UNION ALL
+SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL;
+
+-- name: log
+-- A job's log lines, oldest first.
+SELECT line FROM holdfast_log WHERE job = ? ORDER BY number;
+
+-- name: queues
+-- The settings of queues.
+SELECT name, paused, max_depth, on_full, drop_below, fair, weights FROM holdfast_queues;
+
+-- name: depths
+-- Waiting jobs of each queue, and since when the oldest ready one has been due (a plain job's rank is its run_at).
+SELECT queue, count(*), min(rank) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+WHERE state = 'ready' AND parked = 0 AND suspect = 0 GROUP BY queue
+UNION ALL
+SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END) FROM holdfast_jobs
+WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0)) GROUP BY queue;
+
+-- name: configure
+-- Write a queue's settings; paused stays.
+INSERT INTO holdfast_queues (name, max_depth, on_full, drop_below, fair, weights) VALUES (?, ?, ?, ?, ?, ?)
+ON CONFLICT (name) DO UPDATE SET
+    max_depth = excluded.max_depth, on_full = excluded.on_full, drop_below = excluded.drop_below,
+    fair = excluded.fair, weights = excluded.weights;
+
+-- name: pause
+-- Pause or resume a queue.
+INSERT INTO holdfast_queues (name, paused) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
+
+-- name: beat
+-- A worker's sign of life.
+INSERT INTO holdfast_workers (id, started_at, seen_at, running, about) VALUES (?, ?, ?, ?, ?)
+ON CONFLICT (id) DO UPDATE SET
+    started_at = excluded.started_at, seen_at = excluded.seen_at, running = excluded.running, about = excluded.about;
+
+-- name: leave
+-- Forget a worker.
+DELETE FROM holdfast_workers WHERE id = ?;
+
+-- name: forget_workers
+-- Forget workers that were not seen for long.
+DELETE FROM holdfast_workers WHERE seen_at < ?;
+
+-- name: workers
+-- The workers.
+SELECT id, started_at, seen_at, running, about FROM holdfast_workers ORDER BY id;

@@ -1,0 +1,50 @@
+-- name: cut_leases
+-- Leases that reach further than they can: the clock went back.
+UPDATE holdfast_jobs SET leased_until = lease + ?1 WHERE leased_until IS NOT NULL AND leased_until > lease + ?1;
+
+-- name: lapsed
+-- Jobs whose lease is over, the longest over first.
+SELECT json_group_array(json_array({record})) FROM (
+    SELECT * FROM holdfast_jobs
+    WHERE leased_until IS NOT NULL AND leased_until <= ? AND lease <= ?
+    ORDER BY leased_until, id LIMIT ?);
+
+-- name: expired
+-- Waiting jobs that were not started in time.
+SELECT json_group_array(json_array({record})) FROM (
+    SELECT * FROM holdfast_jobs
+    WHERE expires_at IS NOT NULL AND expires_at <= ? AND state IN ('blocked', 'scheduled', 'ready')
+        AND started_at IS NULL
+    ORDER BY expires_at, id LIMIT ?);
+
+-- name: past_their_time
+-- Ended jobs that have been kept long enough.
+SELECT json_group_array(json_array(number, id)) FROM (
+    SELECT rowid AS number, id FROM holdfast_jobs
+    WHERE prune_at IS NOT NULL AND prune_at <= ? AND stamp IS NULL
+    ORDER BY prune_at, id LIMIT ?);
+
+-- name: counted_tasks
+-- Tasks that keep only so many ended jobs.
+SELECT json_group_array(DISTINCT task) FROM holdfast_jobs WHERE keep_last IS NOT NULL;
+
+-- name: too_many
+-- Ended jobs of a task that have as many newer ones as are kept, dead ones counted apart.
+SELECT json_group_array(json_array(number, id)) FROM (
+    SELECT number, id FROM (
+        SELECT rowid AS number, id, keep_last, stamp,
+            row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+        FROM holdfast_jobs WHERE task = ? AND finished_at IS NOT NULL AND hidden = 0)
+    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL LIMIT ?);
+
+-- name: remove
+-- Jobs that are no longer kept.
+DELETE FROM holdfast_jobs WHERE rowid IN (SELECT value FROM json_each(?));
+
+-- name: remove_logs
+-- The logs of jobs that are no longer kept.
+DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: remove_keys
+-- Keys whose window is over.
+DELETE FROM holdfast_keys WHERE ends IS NOT NULL AND ends <= ?;

@@ -1,0 +1,72 @@
+"""Rows as texts and texts as rows: many values go in as one VALUES list, records come out as one JSON text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from holdfast.job import Record
+
+from .driver import Connection
+
+COLUMNS = Record.__struct_fields__
+
+
+class _Row(Record, array_like=True, kw_only=True):
+    """A record as a JSON array; only so that the decoder makes it in one step."""
+
+
+_decoder = msgspec.json.Decoder(list[_Row], strict=False)
+_lists = msgspec.json.Decoder(list[Any])
+
+
+def records_of(text: str) -> list[Record]:
+    """The records in a JSON array of arrays in the order of COLUMNS."""
+    rows = _decoder.decode(text)
+    for row in rows:
+        row.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
+    return rows  # type: ignore[return-value]
+
+
+def lists_of(text: str) -> list[Any]:
+    return _lists.decode(text)
+
+
+def json_text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+class Many:
+    """A statement with a VALUES list of any length, in as few and as few different statements as possible.
+
+    The template names the place of the list as {values}, before every other parameter.
+    """
+
+    def __init__(self, template: str, width: int, sizes: Sequence[int] = (500, 100, 20, 4, 1)) -> None:
+        row = f"({','.join('?' * width)})"
+        self._statements = [(size, template.replace("{values}", ",".join([row] * size))) for size in sizes]
+
+    def run(self, connection: Connection, rows: Sequence[Iterable[Any]], *shared: Any) -> int:
+        """Run it for all rows; gives how many rows of the table were touched."""
+        touched = 0
+        begin, left = 0, len(rows)
+        for size, statement in self._statements:
+            while left >= size:
+                part = rows[begin : begin + size]
+                touched += connection.change(statement, [*chain.from_iterable(part), *shared])
+                begin, left = begin + size, left - size
+        return touched
+
+    def rows(self, connection: Connection, values: Sequence[Iterable[Any]], *shared: Any) -> list[tuple[Any, ...]]:
+        """Ask it for all values; gives the rows."""
+        found: list[tuple[Any, ...]] = []
+        begin, left = 0, len(values)
+        for size, statement in self._statements:
+            while left >= size:
+                part = values[begin : begin + size]
+                found += connection.rows(statement, [*chain.from_iterable(part), *shared])
+                begin, left = begin + size, left - size
+        return found

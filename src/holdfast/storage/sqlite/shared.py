@@ -1,0 +1,88 @@
+"""What all event loops of a process share of one file: the database, its journal and its signals.
+
+Counted by users, closed by the last. A forked child inherits nothing of it: it opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+from holdfast.errors import StoreError
+
+from .database import Database
+from .driver import DriverName, driver
+from .journal import Journal, Keeper
+from .place import Place
+from .signals import Signals
+
+_lock = threading.Lock()
+_open: dict[str, Shared] = {}
+_inherited: list[Any] = []  # of a parent: never closed, never collected
+
+
+class Shared:
+    def __init__(self, key: str, place: Place, name: DriverName, journal: Journal) -> None:
+        self.key = key
+        self.place = place
+        self.driver = driver(name)
+        self.keeper = Keeper(place, self.driver, journal)
+        self.signals = Signals(place, self._ours)
+        self.database = Database(place, self.driver, self.keeper.connect, self.keeper.check, self.signals.tell)
+        self.process = os.getpid()
+        self.users = 0
+
+    def end(self) -> None:
+        """Wait for the threads; blocks."""
+        self.database.join()
+        self.signals.close()
+
+    def _ours(self, moment: float) -> bool:
+        """Whether we ourselves wrote the file around this moment."""
+        return self.database.writing or moment - self.database.wrote_at < 0.02
+
+
+def take(key: str, place: Place, name: DriverName, journal: Journal) -> Shared:
+    """The shared database of this key, opened by the first who asks."""
+    with _lock:
+        shared = _open.get(key)
+        if shared is None:
+            shared = _open[key] = Shared(key, place, name, journal)
+        elif shared.driver.name != name:
+            raise StoreError(
+                f"{place} is open in this process through {shared.driver.name}; opening it through {name} too would "
+                "break SQLite's locks: use the same URL scheme everywhere"
+            )
+        shared.users += 1
+        return shared
+
+
+def give_back(shared: Shared) -> bool:
+    """One user less. True: it was the last, and the database is being closed."""
+    with _lock:
+        shared.users -= 1
+        if shared.users > 0 or shared.process != os.getpid():
+            return False
+        if _open.get(shared.key) is shared:
+            del _open[shared.key]
+    shared.database.stop()
+    return True
+
+
+def key_of(path: str) -> str:
+    return os.path.realpath(path)
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for shared in _open.values():
+        shared.signals.abandon()
+        shared.database.abandon()
+        _inherited.append(shared)
+    _open.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,267 @@
+"""The SQLite store: the door. Each verb is a piece of work for the database's threads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
+
+from holdfast.clock import Clock, reader
+from holdfast.errors import StoreError
+from holdfast.job import Hold, NewJob, Record
+from holdfast.lifecycle import Change
+from holdfast.storage import migrate
+from holdfast.storage.contract import (
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Full,
+    Insertion,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+
+from . import listing, shared, upkeep
+from .apply import HOLDING, apply, note, note_started, renew
+from .claim import claim as claim_jobs
+from .claim import promote
+from .database import Database, Work
+from .driver import Connection, DriverName
+from .enqueue import enqueue
+from .insertion import insertion
+from .journal import Journal
+from .place import Place
+from .rows import records_of
+from .schema import SqliteLedger, migrations
+from .shared import Shared
+from .transaction import SqliteTransaction
+
+T = TypeVar("T")
+Demand = Literal["full", "normal", "relaxed"]
+_log = logging.getLogger("holdfast")
+
+
+class SqliteStorage(Storage):
+    """One loop's door to a file. The threads and connections behind it are shared by all loops of the process."""
+
+    name = "SQLite"
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        driver: DriverName = "sqlite3",
+        journal: Journal = "auto",
+        clock: Clock | None = None,
+        demand: Demand = "normal",
+        migrate: bool = True,
+        key: str | None = None,
+    ) -> None:
+        self._place = place
+        self._driver = driver
+        self._journal = journal
+        self._now = reader(clock)
+        self._demand = demand
+        self._migrate = migrate
+        self._key = key or shared.key_of(str(place))
+        self._shared: Shared | None = None
+        self._opened = False
+        self._opening = asyncio.Lock()
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened and not self._forked():
+                return
+            self._place.check()
+            if not self._migrate and not self._place.in_memory and not self._place.exists():
+                raise StoreError(f"{self._place} does not exist: run `holdfast migrate`")
+            self._shared = shared.take(self._key, self._place, self._driver, self._journal)
+            self._opened = True
+            try:
+                await self._shared.database.alone(self._prepare)
+                self._check_durability()
+            except BaseException:
+                await self._close()
+                raise
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._close()
+
+    async def _close(self) -> None:
+        if not self._opened or self._shared is None:
+            return
+        self._opened, closing = False, self._shared
+        if self._forked():
+            return
+        if shared.give_back(closing):
+            await asyncio.get_running_loop().run_in_executor(None, closing.end)
+        else:
+            await closing.database.alone(lambda _: None)
+
+    async def durability(self) -> Durability:
+        database = self._database()
+        keeper = self._in_use().keeper
+        await database.alone(lambda connection: database.patiently(keeper.check, connection))
+        return keeper.durability()
+
+    async def now(self) -> int:
+        return self._now()
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        placed = await self._write(lambda work: enqueue(work, jobs, self._now()))
+        if isinstance(placed, Full):
+            raise placed
+        return placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        return insertion(jobs, self._now())
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        return await self._write(lambda work: self._exchange(work, changes, claim, started))
+
+    def _exchange(
+        self, work: Work, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]
+    ) -> Exchanged:
+        now = self._now()
+        verdicts = apply(work, changes, now)
+        note_started(work, started)
+        if claim is None:
+            return Exchanged(verdicts)
+        return Exchanged(verdicts, *claim_jobs(work, claim, now, self.chunk))
+
+    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+        return await self._write(lambda work: self._renew(work, holds, started))
+
+    def _renew(self, work: Work, holds: Sequence[Hold], started: Sequence[Started]) -> list[Verdict]:
+        note_started(work, started)
+        return renew(work, holds, self._now())
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        return await self._read(lambda connection: records_of(connection.value(HOLDING, (worker, stamp))))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        return await self._write(lambda work: note(work, notes))
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        return await self._write(lambda work: promote(work, limit, self._now()))
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        return await self._write(lambda work: upkeep.lapsed(work, limit, contact, self._now()))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return await self._read(lambda connection: upkeep.expired(connection, limit, self._now()))
+
+    async def prune(self, limit: int) -> int:
+        return await self._write(lambda work: upkeep.prune(work, limit, self._now()))
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._read(lambda connection: listing.get(connection, ids))
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = listing.parse_cursor(cursor)
+        return await self._read(lambda connection: listing.find(connection, filter, limit, after))
+
+    async def count(self, filter: Filter) -> int:
+        return await self._read(lambda connection: listing.count(connection, filter))
+
+    async def log(self, id: str) -> list[str]:
+        return await self._read(lambda connection: listing.log(connection, id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(lambda connection: listing.queues(connection, self._now()))
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await self._write(lambda work: listing.configure(work, settings))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._write(lambda work: listing.pause(work, queue, paused))
+
+    async def beat(self, worker: WorkerRow) -> None:
+        await self._write(lambda work: listing.beat(work, worker, self._now()))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda work: listing.leave(work, worker))
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        return await self._write(lambda work: listing.workers(work, seen_within, self._now()))
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        try:
+            signals = self._in_use().signals
+            await self._database().alone(lambda _: signals.tell(set(queues), False))
+        except StoreError:
+            _log.debug("a signal was not sent", exc_info=True)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        return self._in_use().signals.listen(topic, wake, queues)
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        transaction = SqliteTransaction(self._in_use(), longest, self._now)
+        await transaction.begin()
+        return transaction
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _write(self, run: Callable[[Work], T]) -> T:
+        return await self._database().write(run)
+
+    async def _read(self, run: Callable[[Connection], T]) -> T:
+        return await self._database().read(run)
+
+    def _database(self) -> Database:
+        return self._in_use().database
+
+    def _in_use(self) -> Shared:
+        if self._shared is None or not self._opened:
+            raise StoreError(f"the store {self._place} is not open")
+        if self._forked():
+            raise StoreError(f"the store {self._place} was opened before this process was forked: open it again here")
+        return self._shared
+
+    def _forked(self) -> bool:
+        return self._shared is not None and self._shared.process != os.getpid()
+
+    def _prepare(self, connection: Connection) -> None:
+        database = self._database()
+        ledger = SqliteLedger(connection, self._place, database.patiently)
+        known = migrations()
+        if not self._migrate and not self._place.in_memory:
+            migrate.check(ledger, known)
+        else:
+            migrate.status(ledger, known)  # a file that is not ours is left as it is
+        database.patiently(self._in_use().keeper.check, connection)
+        migrate.up(ledger, known)
+
+    def _check_durability(self) -> None:
+        """Refuse or warn when an acknowledged job would not be safe. A database in memory says so by its URL."""
+        found = self._in_use().keeper.durability()
+        if self._place.in_memory or found.grade in "AB" or self._demand == "relaxed":
+            return
+        told = f"{self._place}: durability {found.grade}: {found.detail}; {found.remedy}"
+        if self._demand == "full":
+            raise StoreError(f'durability="full" refused: {told}')
+        _log.warning("%s", told)

@@ -1,0 +1,185 @@
+"""A handler's transaction: its own connection, and the writer's thread for as long as it is open.
+
+SQLite has one write lock. While a handler has it, the other writes of this process wait behind it in the writer's
+queue, and those of other processes for their turn; so it is undone when it takes longer than it may.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from asyncio import AbstractEventLoop, Future, get_running_loop, shield
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from holdfast.clock import SECOND, MicrosReader
+from holdfast.errors import StoreError
+from holdfast.job import NewJob
+from holdfast.lifecycle import Change
+from holdfast.storage.contract import ACCEPTED, Full, Placed, StoreTransaction, Verdict
+
+from .apply import apply
+from .database import Work, undo
+from .driver import Connection
+from .enqueue import enqueue
+from .faults import explained
+from .shared import Shared
+
+T = TypeVar("T")
+Order = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class SqliteTransaction(StoreTransaction):
+    """See the module. Orders come from the loop and are carried out by the writer's thread."""
+
+    def __init__(self, shared: Shared, longest: int, now: MicrosReader) -> None:
+        self._shared = shared
+        self._longest = longest / SECOND
+        self._now = now
+        self._loop: AbstractEventLoop = get_running_loop()
+        self._begun: Future[None] = self._loop.create_future()
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._over: str | None = None
+        self._work: Work | None = None
+        self.connection: Any = None
+
+    async def begin(self) -> None:
+        """Wait for our turn, then begin."""
+        ended = self._shared.database.alone(self._carry_out)
+        ended.add_done_callback(self._ended)
+        try:
+            await self._begun
+        except BaseException:
+            self._end("its caller went away")
+            raise
+
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return await self._order(lambda: self._in_work().connection.rows(statement, parameters))
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        placed = await self._order(lambda: enqueue(self._in_work(), jobs, self._now()))
+        if isinstance(placed, Full):
+            raise placed
+        return placed
+
+    async def complete(self, change: Change) -> Verdict:
+        # who stops waiting for the answer must not leave the commit to chance
+        return await shield(self._order(lambda: self._complete(change)))
+
+    async def rollback(self) -> None:
+        try:
+            await self._order(lambda: self._undone("it was rolled back"))
+        except StoreError:
+            pass  # it is over already
+
+    # -- from the loop's thread ----------------------------------------------------------------------
+    def _order(self, run: Callable[[], T]) -> Future[T]:
+        future: Future[T] = self._loop.create_future()
+        with self._lock:
+            if self._over is None:
+                self._orders.put((run, future))
+                return future
+        future.set_exception(StoreError(f"this transaction is over: {self._over}"))
+        return future
+
+    def _end(self, why: str) -> None:
+        self._order(lambda: self._undone(why)).add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    def _ended(self, ended: Future[None]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not self._begun.done():
+            self._begun.set_exception(error)
+
+    # -- in the writer's thread ----------------------------------------------------------------------
+    def _carry_out(self, writer: Connection) -> None:
+        database = self._shared.database
+        own = writer if self._shared.place.in_memory else self._shared.keeper.connect()
+        try:
+            with database.turns:
+                database.writing = True
+                self._serve(own)
+        finally:
+            database.wrote_at, database.writing = time.monotonic(), False
+            if own is not writer:
+                own.close()
+        work = self._work
+        if work is not None and (work.ready or work.changed):
+            self._shared.signals.tell(work.ready, work.changed)
+
+    def _serve(self, connection: Connection) -> None:
+        database = self._shared.database
+        database.patiently(connection.rows, "BEGIN IMMEDIATE")
+        self._work = Work(connection, database.driver, careful=True)
+        self.connection = connection.raw
+        deadline = time.monotonic() + self._longest
+        self._answer(self._begun, None, None)
+        while self._over is None:
+            try:
+                run, future = self._orders.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                self._undone(
+                    f"it took longer than {self._longest:g} s and was rolled back; open it last, keep it short"
+                )
+                break
+            self._obey(run, future)
+        self._refuse_the_rest()
+
+    def _obey(self, run: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            answer = run()
+        except self._shared.driver.error as error:
+            self._answer(future, None, explained(error, self._shared.driver, self._shared.place))
+        except BaseException as error:
+            self._answer(future, None, error)
+        else:
+            self._answer(future, answer, None)
+
+    def _complete(self, change: Change) -> Verdict:
+        work = self._in_work()
+        try:
+            verdict = apply(work, [change], self._now())[0]
+            if verdict is ACCEPTED:
+                self._shared.database.patiently(work.connection.rows, "COMMIT")
+        except BaseException:
+            self._undone("it could not be committed")
+            raise
+        if verdict is ACCEPTED:
+            self._close("it is committed")
+        else:
+            self._undone("its completion was refused")
+        return verdict
+
+    def _undone(self, why: str) -> None:
+        work = self._in_work()
+        undo(work.connection)
+        work.ready, work.changed = set(), False
+        self._close(why)
+
+    def _close(self, why: str) -> None:
+        with self._lock:
+            self._over = self._over or why
+
+    def _refuse_the_rest(self) -> None:
+        while not self._orders.empty():
+            _, future = self._orders.get()
+            self._answer(future, None, StoreError(f"this transaction is over: {self._over}"))
+
+    def _in_work(self) -> Work:
+        assert self._work is not None
+        return self._work
+
+    def _answer(self, future: Future[Any], answer: Any, error: BaseException | None) -> None:
+        def hand_over() -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(hand_over)
+        except RuntimeError:
+            self._close("its loop is closed")

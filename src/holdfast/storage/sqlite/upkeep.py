@@ -1,0 +1,37 @@
+"""The set-wise moves of upkeep: what has lapsed, expired, or been kept long enough."""
+
+from __future__ import annotations
+
+from holdfast.job import Record
+
+from .database import Work
+from .driver import Connection
+from .queries import load
+from .rows import COLUMNS, json_text, lists_of, records_of
+
+_sql = load("upkeep", record=", ".join(COLUMNS))
+
+
+def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
+    """Jobs whose lease is over; leases that reach too far are cut first."""
+    work.connection.change(_sql["cut_leases"], (now,))
+    return records_of(work.connection.value(_sql["lapsed"], (now, 3 * contact, limit)))
+
+
+def expired(connection: Connection, limit: int, now: int) -> list[Record]:
+    return records_of(connection.value(_sql["expired"], (now, limit)))
+
+
+def prune(work: Work, limit: int, now: int) -> int:
+    """Remove what is no longer kept; gives the number of jobs."""
+    connection = work.connection
+    connection.change(_sql["remove_keys"], (now,))
+    gone = dict(lists_of(connection.value(_sql["past_their_time"], (now, limit))))
+    for task in lists_of(connection.value(_sql["counted_tasks"])):
+        if len(gone) < limit:
+            gone |= dict(lists_of(connection.value(_sql["too_many"], (task, limit))))
+    numbers = list(gone)[:limit]
+    if numbers:
+        connection.change(_sql["remove"], (json_text(numbers),))
+        connection.change(_sql["remove_logs"], (json_text([gone[number] for number in numbers]),))
+    return len(numbers)
