@@ -320,7 +320,7 @@ def test_pydantic_is_not_imported_for_anybody():
 
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_hash_of_arguments_knows_defaults_and_order(order):
-    async def handler(a: dict, b: int = 2, c: set[str] = frozenset()): ...  # noqa: B008
+    async def handler(a: dict, b: int = 2, c: set[str] = frozenset()): ...
 
     definition = arguments_of(handler)
 
@@ -328,8 +328,8 @@ def test_the_hash_of_arguments_knows_defaults_and_order(order):
         return definition.arguments_hash(definition.payload(args, kwargs))
 
     keys = list("abcdef")[::order]
-    first = hashed({key: 1 for key in keys})
-    assert first == hashed(a={key: 1 for key in "abcdef"}, b=2)
-    assert first != hashed({key: 1 for key in keys}, 3)
+    first = hashed(dict.fromkeys(keys, 1))
+    assert first == hashed(a=dict.fromkeys("abcdef", 1), b=2)
+    assert first != hashed(dict.fromkeys(keys, 1), 3)
     assert hashed({}, c=set(keys)) == hashed({}, c=set("abcdef"))
     assert len(first) == 64

@@ -101,6 +101,10 @@ class JobHandle(Generic[R_co]):
     def __hash__(self) -> int:
         return hash(self._id)
 
+    @staticmethod
+    def _spelled() -> str:
+        return "job"
+
     async def _jobs(self, timeout: Duration | None) -> AsyncIterator[Job]:
         async with aclosing(self._seen(timeout)) as seen:
             async for record in seen:

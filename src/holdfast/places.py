@@ -102,17 +102,17 @@ class Places:
             self._opening.pop(loop, None)
 
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
-        from .storage.urls import opener
-
-        settings = self._settings
-        if not migrate and settings.migrate and not self.url.startswith("memory:"):
-            return opener(self.url, clock=settings.clock, durability=settings.durability, migrate=False)
+        if not migrate and self._settings.migrate and "memory" not in self.url:
+            return self._made(migrate=False)
         if self._open_store is None:
             # kept, because a memory store lives in it
-            self._open_store = opener(
-                self.url, clock=settings.clock, durability=settings.durability, migrate=settings.migrate
-            )
+            self._open_store = self._made(migrate=self._settings.migrate)
         return self._open_store
+
+    def _made(self, *, migrate: bool) -> Callable[[], Storage]:
+        from .storage.urls import opener
+
+        return opener(self.url, clock=self._settings.clock, durability=self._settings.durability, migrate=migrate)
 
     async def _guard(self, loop: asyncio.AbstractEventLoop, place: Place) -> AsyncGenerator[None, None]:
         try:

@@ -12,6 +12,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable
+from contextlib import suppress
 from types import CodeType, FrameType, MethodType
 from typing import Any
 
@@ -31,6 +32,7 @@ class Handler:
         self._function = _function_of(handler)
         self._frame = _definer(self._function, frame)
         self._hints: dict[str, Any] = {}
+        self._hinted = -1
         try:
             self.signature = _signature(handler)
         except (TypeError, ValueError) as error:
@@ -57,15 +59,19 @@ class Handler:
                 raise InvalidCall(
                     f"task {self.task}: the annotation {_spelled(raw)!r} of {_place(name)} is no type: {error}"
                 ) from error
+            if len(self._hints) == self._hinted:
+                self._frame = None
         return self._hints[name]
 
     def _resolve_all(self) -> None:
-        for name in [*(parameter.name for parameter in self.parameters), "return"]:
-            try:
+        names = [*(parameter.name for parameter in self.parameters), "return"]
+        hinted = [name for name in names if self._raw(name) is not NOT_GIVEN]
+        self._hinted = len(hinted)
+        if not hinted:
+            self._frame = None
+        for name in hinted:
+            with suppress(InvalidCall):  # tried again at first use; the frame stays until then
                 self.hint(name)
-            except InvalidCall:
-                return  # tried again at first use; the frame stays until then
-        self._frame = None
 
     def _raw(self, name: str) -> Any:
         if name == "return":

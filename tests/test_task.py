@@ -1,0 +1,559 @@
+"""Tasks, registries and the options of calls."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    DuplicateTask,
+    Holdfast,
+    InvalidCall,
+    NoApp,
+    NoLoop,
+    Registry,
+    Retention,
+    State,
+    Unique,
+)
+
+if TYPE_CHECKING:
+    from holdfast import Context as Ctx
+
+
+class Special(Context):
+    pass
+
+
+def definition_of(task):
+    return task._bind().definition
+
+
+# ---- what a handler looks like ---------------------------------------------------------------------
+def test_the_context_is_found_by_annotation_or_name():
+    app = Holdfast("memory://")
+
+    async def annotated(x: Context, a: int): ...
+    async def subclass(x: Special, a: int): ...
+    async def unannotated(ctx, a: int): ...
+    async def for_the_checker(ctx: Ctx, a: int): ...
+    def plain(context: Context, a: int): ...
+
+    for handler in (annotated, subclass, unannotated, for_the_checker, plain):
+        definition = definition_of(app.task(handler))
+        assert definition.takes_context, handler
+        assert definition.arguments('{"a":1}') == ([1], {})
+
+
+def test_what_is_not_a_context_is_an_argument():
+    app = Holdfast("memory://")
+
+    async def named(ctx: int): ...
+    async def other(x): ...
+    async def second(a: int, ctx: str): ...
+    async def nothing(): ...
+    async def keyword(*, ctx): ...
+
+    for handler in (named, other, second, nothing, keyword):
+        assert not definition_of(app.task(handler)).takes_context, handler
+
+
+def test_where_a_handler_runs():
+    app = Holdfast("memory://")
+
+    class Callable:
+        async def __call__(self, a: int): ...
+
+        async def method(self, a: int): ...
+
+        def blocking(self, a: int): ...
+
+    async def coroutine(a: int): ...
+
+    one = Callable()
+    assert definition_of(app.task(name="a")(one)).run_in == "loop"
+    assert definition_of(app.task(name="b")(one.method)).run_in == "loop"
+    assert definition_of(app.task(name="c")(one.blocking)).run_in == "thread"
+    assert definition_of(app.task(name="d")(functools.partial(coroutine, 1))).run_in == "loop"
+    assert definition_of(app.task(name="e", run_in="loop")(one.blocking)).run_in == "loop"
+    with pytest.raises(InvalidCall, match="runs in the loop"):
+        app.task(name="f", run_in="thread")(coroutine)
+    with pytest.raises(InvalidCall, match="not in this version yet"):
+        app.task(name="g", run_in="process")
+
+
+def test_annotations_resolve_with_the_definers_own_locals():
+    app = Holdfast("memory://")
+
+    @dataclass
+    class Local:
+        number: int
+
+    @app.task
+    async def handler(ctx: Context, value: Local, more: list[Local] = []) -> Local:  # noqa: B006
+        return value
+
+    payload = definition_of(handler).payload((Local(1),), {"more": [Local(2)]})
+    assert definition_of(handler).arguments(payload) == ([Local(1), [Local(2)]], {})
+    assert definition_of(handler).decode_result('{"number":3}') == Local(3)
+
+
+def test_annotations_resolve_through_a_helper():
+    app = Holdfast("memory://")
+
+    def declare(handler):
+        Local = int  # not the one that is meant
+        assert Local
+        return app.task(handler)
+
+    @dataclass
+    class Local:
+        number: int
+
+    @declare
+    async def handler(value: Local): ...
+
+    assert definition_of(handler).arguments('{"value":{"number":1}}') == ([Local(1)], {})
+
+
+def test_a_forward_reference_is_resolved_at_first_use():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(value: Later) -> Later: ...
+
+    with pytest.raises(InvalidCall, match=r"'Later' of parameter 'value' does not resolve"):
+        handler.call(1)
+
+    @dataclass
+    class Later:
+        number: int
+
+    assert handler.call(Later(1))
+    assert handler._declared.shape._frame is not None  # the result's is still to come
+    assert definition_of(handler).decode_result('{"number":3}') == Later(3)
+    assert handler._declared.shape._frame is None  # the definer's locals are let go
+
+
+def test_a_name_that_never_resolves_is_told():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(value: Nowhere): ...  # noqa: F821
+
+    with pytest.raises(InvalidCall, match="Nowhere"):
+        handler.call(1)
+
+
+# ---- names -----------------------------------------------------------------------------------------
+def test_a_second_task_of_a_name_is_refused():
+    app = Holdfast("memory://")
+
+    @app.task(name="same")
+    async def one(): ...
+
+    with pytest.raises(DuplicateTask, match="two tasks are named 'same'"):
+
+        @app.task(name="same")
+        async def two(): ...
+
+    with pytest.raises(DuplicateTask, match="same"):
+
+        @app.task(name="three", aliases=["same"])
+        async def three(): ...
+
+    assert set(app.definitions()) == {"same"}
+
+
+def test_the_same_function_again_replaces():
+    app = Holdfast("memory://")
+
+    def declare(answer):
+        @app.task
+        async def handler():
+            return answer
+
+        return handler
+
+    first = declare(1)
+    second = declare(2)
+    assert app.definitions()["handler"].handler is second._declared.handler
+    assert first.call()
+
+
+@pytest.mark.parametrize("name", ["", "a\nb", "a\x00", "\x7f", "x" * 201, "é" * 101, "\ud800", 5, None])
+def test_names_that_are_refused(name):
+    app = Holdfast("memory://")
+    with pytest.raises(InvalidCall):
+        app.task(name=name)
+    with pytest.raises(InvalidCall):
+        app.task(aliases=[name])
+    with pytest.raises(InvalidCall):
+        app.task(queue=name)
+
+
+@pytest.mark.parametrize("handler", [5, None, "x", [1]])
+def test_only_functions_become_tasks(handler):
+    with pytest.raises(InvalidCall):
+        Holdfast("memory://").task(name="x")(handler)
+
+
+def test_a_lambda_needs_a_name():
+    app = Holdfast("memory://")
+    with pytest.raises(InvalidCall, match="no name of its own"):
+        app.task(lambda: 1)
+    assert app.task(name="one")(lambda: 1).name == "one"
+
+
+def test_a_task_is_not_made_twice():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(): ...
+
+    with pytest.raises(InvalidCall, match="a task already"):
+        app.task(handler)
+
+
+# ---- registries ------------------------------------------------------------------------------------
+async def test_a_registrys_task_needs_an_app():
+    billing = Registry(prefix="billing.", queue="billing", max_attempts=7)
+
+    @billing.task
+    async def charge(cents: int) -> None: ...
+
+    assert charge.name == "billing.charge"
+    with pytest.raises(NoApp, match=r"billing\.charge"):
+        await charge.enqueue(1)
+    with pytest.raises(NoApp):
+        charge.handle("0" * 32)
+    call = charge.call(5)
+
+    app = Holdfast("memory://", timeout=9, max_attempts=2)
+    app.include(billing)
+    job = await (await app.enqueue(call)).refresh()
+    assert (job.task, job.queue, job.max_attempts, job.timeout) == ("billing.charge", "billing", 7, 9.0)
+
+
+async def test_an_include_may_add_a_prefix_and_sees_later_tasks():
+    inner, outer, app = Registry(prefix="in."), Registry(), Holdfast("memory://")
+    outer.include(inner, prefix="out.")
+    app.include(outer, prefix="app.")
+
+    @inner.task(aliases=["old"])
+    async def late(): ...
+
+    assert set(app.definitions()) == {"app.out.in.late", "app.out.in.old"}
+    assert late.name == "app.out.in.late"
+    assert (await (await late.enqueue()).refresh()).task == "app.out.in.late"
+
+
+def test_includes_meet_duplicates_too():
+    app, one, two = Holdfast("memory://"), Registry(), Registry()
+
+    @one.task(name="x")
+    async def first(): ...
+
+    @two.task(name="x")
+    async def second(): ...
+
+    app.include(one)
+    with pytest.raises(DuplicateTask):
+        app.include(two)
+    app.include(two, prefix="two.")
+    assert set(app.definitions()) == {"x", "two.x"}
+    with pytest.raises(DuplicateTask):
+
+        @one.task(name="two.x")
+        async def third(): ...
+
+    with pytest.raises(InvalidCall, match="include itself"):
+        one.include(one)
+
+
+async def test_a_task_of_another_app_is_refused():
+    mine, theirs = Holdfast("memory://"), Holdfast("memory://")
+
+    @theirs.task
+    async def handler(): ...
+
+    with pytest.raises(InvalidCall, match="not registered with this app"):
+        await mine.enqueue(handler.call())
+    with pytest.raises(InvalidCall, match="not registered with this app"):
+        await mine.enqueue([handler.call()])
+
+
+# ---- options ---------------------------------------------------------------------------------------
+BAD_CALL_OPTIONS = [
+    dict(delay=-1),
+    dict(delay=float("nan")),
+    dict(delay=float("inf")),
+    dict(delay="5"),
+    dict(delay=True),
+    dict(delay=timedelta(seconds=-1)),
+    dict(delay=1e12),
+    dict(at=datetime(2026, 1, 1)),
+    dict(at="tomorrow"),
+    dict(at=5),
+    dict(delay=1, at=datetime(2030, 1, 1, tzinfo=UTC)),
+    dict(queue=""),
+    dict(queue="a\nb"),
+    dict(queue="x" * 201),
+    dict(queue=None),
+    dict(priority=1.5),
+    dict(priority=True),
+    dict(priority=2**40),
+    dict(key=""),
+    dict(key="x" * 513),
+    dict(key="a\x00b"),
+    dict(key="\ud800"),
+    dict(key=5),
+    dict(tenant=""),
+    dict(tenant="a\tb"),
+    dict(routing_key="x\n"),
+    dict(tags="abc"),
+    dict(tags=[1]),
+    dict(tags=["a\nb"]),
+    dict(tags=["x"] * 101),
+    dict(meta={"a": 1}),
+    dict(meta={1: "a"}),
+    dict(meta=[("a", "b")]),
+    dict(meta={"a": "x" * 70_000}),
+    dict(meta={"a": "\ud800"}),
+    dict(max_attempts=0),
+    dict(max_attempts=-1),
+    dict(max_attempts="3"),
+    dict(max_attempts=2.0),
+    dict(timeout=0),
+    dict(timeout=-1),
+    dict(expires=0),
+    dict(expires="1h"),
+    dict(backoff=5),
+    dict(retention="delete"),
+    dict(dead_retention=None),
+    dict(unique="key"),
+    dict(unique=True),
+    dict(after=[]),
+    dict(run_when="finished"),
+    dict(colour="red"),
+    dict(lease=5),
+]
+
+
+@pytest.mark.parametrize("options", BAD_CALL_OPTIONS, ids=lambda options: str(options)[:40])
+def test_bad_options_of_a_call_are_refused_at_once(options):
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(): ...
+
+    with pytest.raises(InvalidCall) as caught:
+        handler.using(**options)
+    assert "handler.using" in str(caught.value)
+    assert any(name in str(caught.value) for name in options)
+
+
+BAD_TASK_OPTIONS = [
+    dict(lease=0),
+    dict(lease=-5),
+    dict(run_in="moon"),
+    dict(concurrency=0),
+    dict(retry_on="ValueError"),
+    dict(retry_on=(ValueError, "x")),
+    dict(retry_on=int),
+    dict(critical="yes"),
+    dict(limit=5),
+    dict(delay=5),
+    dict(max_attempts=0),
+    dict(tags="x"),
+]
+
+
+@pytest.mark.parametrize("options", BAD_TASK_OPTIONS, ids=str)
+def test_bad_options_of_a_task_are_refused_at_once(options):
+    with pytest.raises(InvalidCall):
+        Holdfast("memory://").task(**options)
+    with pytest.raises(InvalidCall):
+        Registry(**options)
+    with pytest.raises(InvalidCall):
+        Holdfast("memory://", **options)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Unique(""),
+        lambda: Unique("x" * 513),
+        lambda: Unique(5),
+        lambda: Unique(scope="sometimes"),
+        lambda: Unique(scope="window"),
+        lambda: Unique(scope="window", window=0),
+        lambda: Unique(scope="window", window=-1),
+        lambda: Unique(scope="any", window=5),
+        lambda: Backoff.fixed(-1),
+        lambda: Backoff.exponential(1, multiplier=0.5),
+        lambda: Retention.keep(last=-1),
+    ],
+)
+def test_bad_values_are_refused_when_made(make):
+    with pytest.raises(InvalidCall):
+        make()
+
+
+async def test_using_whole():
+    app = Holdfast("memory://")
+
+    @app.task(tags=["default"], retention=Retention.keep(age=5))
+    async def handler(a: int): ...
+
+    at = datetime(2040, 1, 1, tzinfo=UTC)
+    task = handler.using(
+        at=at,
+        priority=9,
+        queue="bulk",
+        key="endpoint-7",
+        tenant="acme/main",
+        routing_key="vector",
+        unique=Unique("event-1"),
+        tags=["x", "y", "x"],
+        meta={"request": "1"},
+        max_attempts=None,
+        timeout=timedelta(seconds=5),
+        expires=3600,
+        backoff=Backoff.fixed(60),
+        retention=Retention.delete(),
+        dead_retention=Retention.keep(last=5),
+    )
+    job = await (await task.enqueue(1)).refresh()
+    assert (job.state, job.run_at, job.priority, job.queue) == (State.SCHEDULED, at, 9, "bulk")
+    assert (job.key, job.tenant, job.routing_key) == ("endpoint-7", "acme/main", "vector")
+    assert (job.tags, job.meta) == (("x", "y"), {"request": "1"})
+    assert (job.max_attempts, job.timeout) == (None, 5.0)
+    assert job.expires_at is not None
+    plain = await (await handler.enqueue(1)).refresh()
+    assert (plain.tags, plain.queue, plain.max_attempts, plain.timeout) == (("default",), "default", 3, 300.0)
+
+
+async def test_using_upon_using():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(): ...
+
+    later = handler.using(delay=60, queue="a").using(at=datetime(2040, 1, 1, tzinfo=UTC))
+    job = await (await later.enqueue()).refresh()
+    assert (job.queue, job.run_at.year) == ("a", 2040)
+
+
+# ---- unique ----------------------------------------------------------------------------------------
+async def test_a_key_is_unique_per_task_and_tenant():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def one(a: int = 0): ...
+
+    @app.task
+    async def two(a: int = 0): ...
+
+    unique = Unique("k" * 512)
+    first = await one.using(unique=unique).enqueue(1)
+    again = await one.using(unique=unique).enqueue(2)
+    assert (again.id, again.duplicate, first.duplicate) == (first.id, True, False)
+    assert not (await two.using(unique=unique).enqueue(1)).duplicate
+    assert not (await one.using(unique=unique, tenant="acme").enqueue(1)).duplicate
+    assert (await one.using(unique=unique, tenant="acme").enqueue(1)).duplicate
+
+
+async def test_a_key_may_come_from_the_call_or_from_its_arguments():
+    app = Holdfast("memory://")
+
+    @app.task(unique=Unique())
+    async def handler(a: int, b: int = 2): ...
+
+    assert not (await handler.enqueue(1)).duplicate
+    assert (await handler.enqueue(1, 2)).duplicate
+    assert (await handler.enqueue(b=2, a=1)).duplicate
+    assert not (await handler.enqueue(1, 3)).duplicate
+    assert not (await handler.using(key="mine").enqueue(1)).duplicate
+    assert (await handler.using(key="mine").enqueue(9)).duplicate
+    assert not (await handler.using(unique=None).enqueue(1)).duplicate
+
+
+async def test_two_of_one_key_in_a_list_are_duplicates():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(a: int): ...
+
+    once = handler.using(unique=Unique("k"))
+    first, second = await app.enqueue([once.call(1), once.call(2)])
+    assert (first.duplicate, second.duplicate, second.id) == (False, True, first.id)
+
+
+# ---- retry_on --------------------------------------------------------------------------------------
+def test_which_errors_are_worth_another_attempt():
+    app = Holdfast("memory://")
+
+    def judged(**options):
+        return definition_of(app.task(**options)(lambda: None)).retries
+
+    assert judged(name="a")(ValueError())
+    assert judged(name="b", retry_on=OSError)(ConnectionError())
+    assert not judged(name="c", retry_on=OSError)(ValueError())
+    assert judged(name="d", retry_on=(KeyError, OSError))(KeyError())
+    assert not judged(name="e", retry_on=lambda error: "again" in str(error))(ValueError("no"))
+    assert judged(name="f", retry_on=lambda error: "again" in str(error))(ValueError("again"))
+
+
+# ---- run here --------------------------------------------------------------------------------------
+async def test_run_here_and_now():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def handler(ctx: Context, when: datetime, pair: tuple[int, int]) -> str:
+        assert Context.current() is ctx
+        assert pair == (1, 2)
+        await ctx.progress({"percent": 5})
+        return f"{ctx.job.task} {when:%Y} {ctx.job.progress} {ctx.fence.endswith(':1')}"
+
+    @app.task
+    def blocking(ctx: Context, n: int) -> int:
+        ctx.sync.progress(n)
+        return Context.current().job.attempt + n
+
+    assert await handler.run(datetime(2026, 1, 1), pair=(1, 2)) == "handler 2026 {'percent': 5} True"
+    assert await blocking.run(1) == 2
+    assert await app.jobs.count() == 0
+    with pytest.raises(InvalidCall):
+        await handler.run("x", (1, 2))
+
+
+# ---- no loop ---------------------------------------------------------------------------------------
+def test_outside_a_loop_a_verb_names_its_blocking_form():
+    app = Holdfast("memory://")
+
+    @app.task(name="mail.send")
+    async def send_email(to: str): ...
+
+    job = send_email.sync.enqueue("a")
+    verbs = [
+        (lambda: send_email.enqueue("a"), r"send_email\.sync\.enqueue"),
+        (lambda: send_email.run("a"), r"send_email\.sync\.run"),
+        (lambda: job.result(), r"job\.sync\.result"),
+        (lambda: job.watch(), r"job\.sync\.watch"),
+        (lambda: app.enqueue([]), r"app\.sync\.enqueue"),
+        (lambda: app.close(), r"app\.sync\.close"),
+        (lambda: app.jobs.get(job.id), r"app\.jobs\.sync\.get"),
+        (lambda: app.dead.retry(), r"app\.dead\.sync\.retry"),
+        (lambda: app.queues.list(), r"app\.queues\.sync\.list"),
+        (lambda: app.workers.list(), r"app\.workers\.sync\.list"),
+    ]
+    for verb, words in verbs:
+        with pytest.raises(NoLoop, match=words):
+            verb()
