@@ -1,0 +1,109 @@
+"""Planted mistakes: a type checker must find each one where it stands. Read by mypy in test_typing.py, never run.
+
+Every line that ends with `# mistake` must get an error, and no other line may.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from holdfast import ANY, Backoff, Context, Holdfast, JobHandle, Registry, Retention, Retry, Snooze, State, Unique
+
+app = Holdfast("memory://")
+tasks = Registry()
+
+
+@app.task
+async def send(to: str, subject: str = "") -> str:
+    return to + subject
+
+
+@app.task(queue="mail")
+def blocking(ctx: Context, number: int, *, loud: bool = False) -> int:
+    ctx.sync.progress()  # mistake
+    ctx.sync.nothing_such()  # mistake
+    return number
+
+
+async def wrong_arguments() -> None:
+    await send.enqueue(5)  # mistake
+    await send.enqueue()  # mistake
+    await send.enqueue("a", "b", "c")  # mistake
+    await send.enqueue("a", topic="b")  # mistake
+    await send.enqueue("a", subject=5)  # mistake
+    await blocking.enqueue(None, 5)  # mistake
+    await blocking.enqueue("5")  # mistake
+    await blocking.enqueue(5, True)  # mistake
+    await send.run(5)  # mistake
+    send.call(5)  # mistake
+    send.sync.enqueue(5)  # mistake
+    blocking.sync.enqueue()  # mistake
+    await app.enqueue(send.call())  # mistake
+
+
+async def wrong_results() -> None:
+    job = await send.enqueue("a")
+    number: int = await job.result()  # mistake
+    other: JobHandle[int] = job  # mistake
+    several: list[JobHandle[int]] = await app.enqueue([send.call("a")])  # mistake
+    single: JobHandle[str] = await app.enqueue([send.call("a")])  # mistake
+    text: str = job.sync.result()
+    length: int = job.sync.result()  # mistake
+    handle: JobHandle[int] = send.handle("x")  # mistake
+    print(number, other, several, single, text, length, handle)
+
+
+async def missing_await() -> None:
+    print(send.enqueue("a").id)  # mistake
+    job = await send.enqueue("a")
+    job.result().upper()  # mistake
+    for _ in job.watch():  # mistake
+        pass
+    print((await app.jobs.get(job.id)).state)  # mistake
+    print(app.jobs.count() + 1)  # mistake
+
+
+async def wrong_options() -> None:
+    send.using(delay="5")  # mistake
+    send.using(at=5)  # mistake
+    send.using(colour="red")  # mistake
+    send.using(unique="key")  # mistake
+    send.using(backoff=5)  # mistake
+    send.using(run_when="never")  # mistake
+    await app.enqueue([send])  # mistake
+    await app.enqueue(send.enqueue("a"))  # mistake
+    await app.enqueue("send")  # mistake
+    await app.jobs.find(state="dead")  # mistake
+    await app.jobs.find(colour="red")  # mistake
+    await app.jobs.find(routing_key=5)  # mistake
+    await app.queues.configure("q", on_full="explode")  # mistake
+    app.worker(concurrency="5")  # mistake
+    app.worker(threads=5)  # mistake
+    Unique(scope="sometimes")  # mistake
+    Backoff.fixed("60")  # mistake
+    Retention.keep(5)  # mistake
+    Holdfast(url="memory://")  # mistake
+    Holdfast("memory://", durability="some")  # mistake
+    Registry(name="x")  # mistake
+    tasks.include("x")  # mistake
+    raise Retry(30, at=datetime.now())  # mistake
+
+
+async def wrong_names() -> None:
+    raise Snooze()  # mistake
+
+
+@app.task(queue=5)  # mistake
+async def bad_queue() -> None: ...
+
+
+@app.task(colour="red")  # mistake
+async def bad_option() -> None: ...
+
+
+@app.task(retry_on="ValueError")  # mistake
+async def bad_retry() -> None: ...
+
+
+state: State = "dead"  # mistake
+routing: str = ANY  # mistake

@@ -1,0 +1,177 @@
+"""Right uses: a type checker finds nothing to say. Read by mypy in test_typing.py, never run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import assert_type
+from uuid import UUID
+
+from holdfast import (
+    ANY,
+    Backoff,
+    Call,
+    Context,
+    Dead,
+    Holdfast,
+    Job,
+    JobDead,
+    JobHandle,
+    Loss,
+    Outcome,
+    Page,
+    Registry,
+    Retention,
+    Retry,
+    Skip,
+    Snooze,
+    State,
+    Task,
+    Thresholds,
+    Unique,
+)
+
+app = Holdfast(
+    "memory://",
+    imports=["shop.tasks"],
+    durability="full",
+    migrate=False,
+    clock=None,
+    thresholds=Thresholds(depth=5, age=timedelta(hours=1)),
+    max_attempts=3,
+    backoff=Backoff.exponential(1.0, jitter=timedelta(seconds=1)),
+)
+tasks = Registry(prefix="billing.", queue="billing")
+app.include(tasks, prefix="x.")
+
+
+@dataclass
+class Receipt:
+    cents: int
+
+
+@app.task
+async def bare(to: str, subject: str = "") -> str:
+    return to + subject
+
+
+@app.task(name="send", aliases=["old"], queue="mail", retry_on=(OSError, ValueError), run_in="loop", critical=True)
+async def with_context(ctx: Context, to: str, *rest: int, loud: bool = False) -> Receipt:
+    await ctx.progress({"percent": 5})
+    await ctx.log("line")
+    tx = await ctx.transaction()
+    assert_type(await ctx.lost.wait(), Loss)
+    await tx.execute("select ?", (1,))
+    await bare.using(connection=tx).enqueue("x")
+    if loud:
+        raise Retry(30)
+    if rest:
+        raise Snooze(at=datetime.now(UTC))
+    raise Skip("done", result=1) if to else Dead("bad address")
+
+
+@app.task
+def blocking(ctx: Context, n: int) -> int:
+    ctx.sync.progress(n)
+    ctx.sync.log("line")
+    rows = ctx.sync.transaction().sync.execute("select 1")
+    return len(rows) + n
+
+
+@app.task
+def unannotated(n, m=1):  # type: ignore[no-untyped-def]
+    return n
+
+
+@tasks.task(unique=Unique(scope="window", window=60), retention=Retention.keep(last=100))
+async def charge(cents: int) -> None: ...
+
+
+class Service:
+    async def method(self, a: int) -> list[str]:
+        return [str(a)]
+
+
+bound = app.task(name="method")(Service().method)
+
+
+async def main() -> None:
+    job = await bare.enqueue("a", subject="b")
+    assert_type(job, JobHandle[str])
+    assert_type(await job.result(timeout=5), str)
+    assert_type(await job.refresh(), Job)
+    assert_type(await job.cancel(), bool)
+    assert_type(job.id, UUID)
+    async for seen in job.watch(timeout=timedelta(seconds=5)):
+        assert_type(seen, Job)
+        assert_type(seen.state, State)
+    assert_type(await with_context.enqueue("a", 1, 2, loud=True), JobHandle[Receipt])
+    assert_type(await blocking.enqueue(1), JobHandle[int])
+    assert_type(await bound.enqueue(1), JobHandle[list[str]])
+    assert_type(await charge.enqueue(1), JobHandle[None])
+    await unannotated.enqueue("anything")
+    assert_type(bare.call("a"), Call[str])
+    assert_type(await bare.run("a"), str)
+    assert_type(bare.handle("x"), JobHandle[str])
+    assert_type(await app.enqueue(bare.call("a")), JobHandle[str])
+    assert_type(await app.enqueue([bare.call("a"), bare.call("b")]), list[JobHandle[str]])
+    await app.enqueue((blocking.call(n) for n in range(3)), connection=None)
+    later = bare.using(
+        delay=60,
+        priority=9,
+        queue="bulk",
+        key="k",
+        tenant="acme/main",
+        routing_key="vector",
+        unique=Unique("event-1"),
+        tags=["x"],
+        meta={"request": "1"},
+        max_attempts=None,
+        timeout=timedelta(seconds=5),
+        expires=3600,
+        backoff=Backoff.fixed(60),
+        retention=Retention.delete(),
+    )
+    assert_type(await later.enqueue("a"), JobHandle[str])
+    assert_type(await app.jobs.get(job.id), Job | None)
+    assert_type(await app.jobs.find(state=[State.DEAD], routing_key=ANY, limit=5), Page[Job])
+    assert_type(await app.jobs.count(task="x", before=datetime.now(UTC)), int)
+    assert_type(await app.jobs.cancel(job, job.id, "x"), int)
+    assert_type(await app.jobs.log(job), tuple[str, ...])
+    assert_type(await app.dead.retry_all(task="x"), int)
+    await app.dead.export("file.jsonl", queue="q")
+    await app.queues.configure("q", max_depth=5, on_full="drop", drop_below=0)
+    for queue in await app.queues.list():
+        assert_type(queue.oldest, float | None)
+    await app.signal("a", "b")
+    async with app.worker(queues=["a"], tasks=["x", bare], routing_key=None, concurrency=5, grace=1) as worker:
+        await worker.stop()
+    try:
+        await job.result()
+    except JobDead as error:
+        assert_type(error.job, Job)
+    async with app:
+        pass
+
+
+def blocking_forms() -> None:
+    job = bare.sync.enqueue("a", subject="b")
+    assert_type(job, JobHandle[str])
+    assert_type(job.sync.result(timeout=5), str)
+    for seen in job.sync.watch():
+        assert_type(seen, Job)
+    assert_type(app.sync.enqueue(blocking.call(1)), JobHandle[int])
+    assert_type(app.sync.enqueue([blocking.call(1)]), list[JobHandle[int]])
+    assert_type(app.jobs.sync.get(job.id), Job | None)
+    assert_type(app.jobs.sync.find(task="x"), Page[Job])
+    with app.sync:
+        pass
+
+
+def library(task: Task[[int], str], handle: JobHandle[object]) -> Callable[[], Outcome]:
+    task.sync.enqueue(1)
+    return lambda: Retry()
+
+
+wider: JobHandle[object] = bare.sync.enqueue("a")
