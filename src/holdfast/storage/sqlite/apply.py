@@ -65,7 +65,9 @@ _seen = msgspec.json.Decoder(list[Seen], strict=False)
 
 def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
     """Apply the changes and say of each what became of it."""
-    plain = [] if work.careful else [change for change in changes if _is_plain_success(change)]
+    # a key can be taken only in the order of the list, so one such change makes all of them wait for their place
+    in_order = work.careful or any(change.key is KeyMove.TAKE for change in changes)
+    plain = [] if in_order else [change for change in changes if _is_plain_success(change)]
     if plain:
         _succeed(work, plain, now)
         if len(plain) == len(changes):

@@ -201,7 +201,7 @@ class Database:
     def writer(self) -> Connection:
         """The writer's connection; only for its thread."""
         if self._writer is None:
-            self._writer = self._connect()
+            self._writer = self.patiently(self._connect)
             self._turns = Turns(self.place.beside())
         return self._writer
 
@@ -220,7 +220,7 @@ class Database:
             if not piece.future.cancelled():
                 try:
                     if self._reader is None:
-                        self._reader = self._connect()
+                        self._reader = self.patiently(self._connect)
                     piece.answer = self.patiently(piece.run, self._reader)
                 except BaseException as error:
                     piece.error = self._explained(error)

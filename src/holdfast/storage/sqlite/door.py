@@ -34,8 +34,8 @@ def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, li
     place.check()
     library = driver(_driver_of(scheme))
     keeper = Keeper(place, library, journal)
-    connection = keeper.connect()
     patiently = patience(library)
+    connection = patiently(keeper.connect)
     try:
         patiently(keeper.check, connection)
     except BaseException:

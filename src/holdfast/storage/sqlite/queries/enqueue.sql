@@ -28,8 +28,8 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_keys
 -- Keys of scope any and window, with the jobs that took them.
-INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts)
-SELECT column1, column2, column3, ? FROM (VALUES {values});
+WITH given (key, job, ends) AS (VALUES {values})
+INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
 
 -- name: bounded
 -- The queues that hold only so many jobs.
