@@ -11,6 +11,7 @@ from holdfast.storage.migrate import Migration
 from . import shared
 from .database import patience
 from .driver import DriverName, driver
+from .faults import explained
 from .journal import Keeper
 from .place import Place
 from .schema import SqliteLedger, migrations
@@ -35,11 +36,15 @@ def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, li
     library = driver(_driver_of(scheme))
     keeper = Keeper(place, library, journal)
     patiently = patience(library)
-    connection = patiently(keeper.connect)
+    connection = None
     try:
+        connection = patiently(keeper.connect)
         patiently(keeper.check, connection)
-    except BaseException:
-        connection.close()
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, library.error):
+            raise explained(error, library, place) from error
         raise
     return SqliteLedger(connection, place, patiently), migrations(), connection.close
 
