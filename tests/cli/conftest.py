@@ -14,7 +14,7 @@ from holdfast.cli.root import holdfast
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 SHOP = """
-import time
+import asyncio, time
 from holdfast import Backoff, Context, Holdfast
 
 app = Holdfast(URL, backoff=Backoff.fixed(0.02), max_attempts=2)
@@ -39,6 +39,11 @@ def slow(path: str, seconds: float) -> None:
     open(path, "w").write("began")
     time.sleep(seconds)
     open(path, "w").write("ended")
+
+@app.task
+async def forever(path: str) -> None:
+    open(path, "w").write("began")
+    await asyncio.sleep(3600)
 """
 
 

@@ -1,10 +1,13 @@
 """`holdfast demo`: it runs by itself, and its account holds."""
 
+import io
 import re
 import subprocess
 import sys
 
 import pytest
+
+from holdfast.cli.demo.screen import Screen
 
 from .conftest import environment
 
@@ -44,11 +47,7 @@ def test_the_demo_never_hangs(tmp_path):
     assert "not done within 3 s, during: " in done.stdout
 
 
-def test_screen_without_utf8(tmp_path):
-    import io
-
-    from holdfast.cli.demo.screen import Screen
-
+def test_screen_without_utf8():
     out = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     screen = Screen(out)
     screen.section("One", "Why — because.")
@@ -57,3 +56,30 @@ def test_screen_without_utf8(tmp_path):
     screen.check(False, screen.bar(1, 2, width=4))
     out.seek(0)
     assert out.read().splitlines() == ["", "1. One", "   Why ? because.", "   half", "   ok held", "   FAILED ##.."]
+
+
+class Terminal(io.StringIO):
+    encoding = "utf-8"
+
+    def isatty(self):
+        return True
+
+
+def test_screen_on_a_terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    screen = Screen(Terminal())
+    screen.live("long line")
+    screen.live("short")
+    screen.line("next")
+    screen.check(True, "held")
+    assert screen._out.getvalue() == "\r   long line\r   short    \nnext\n   \x1b[32m✓\x1b[0m held\n"
+
+
+def test_no_color_is_obeyed(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen(Terminal())
+    screen.section("One", "Why.")
+    screen.live("alive")
+    assert "\x1b" not in screen._out.getvalue()
+    assert "\r" in screen._out.getvalue()

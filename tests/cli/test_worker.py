@@ -32,7 +32,7 @@ def test_it_runs_jobs_and_stops_cleanly(shop):
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=20)
     assert process.returncode == 0
-    assert "tasks: add, broken, send, slow" in err
+    assert "tasks: add, broken, forever, send, slow" in err
     assert "worker anna started" in err
     assert "worker anna stopped" in err
     assert shop.json("workers") == {"workers": []}
@@ -48,6 +48,20 @@ def test_a_stop_waits_for_what_runs(shop):
         process.communicate(timeout=20)
     assert process.returncode == 0
     assert path.read_text() == "ended"
+
+
+def test_a_second_signal_hurries(shop):
+    path = shop.folder / "forever"
+    id = shop.enqueue("forever", str(path))
+    with running(shop, "shop:app", "--poll", "0.1", "--grace", "600") as process:
+        wait_for(path.exists)
+        process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert shop.json("jobs", "get", id)["state"] == "ready"
 
 
 def test_only_the_queues_that_were_asked_for(shop):

@@ -5,24 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import unquote, urlsplit
 
 from holdfast import HoldfastError, State
-from holdfast.storage.urls import opener
+from holdfast.storage.migrate import status
+from holdfast.storage.urls import StoreUrl, ledger, opener, parse
 
 from .output import age, plural
 from .root import one_line
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
-
-Version = tuple[int, int, int]
 
 WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
 LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
@@ -47,25 +44,24 @@ async def examine(app: Holdfast, *, with_tasks: bool) -> list[Check]:
 
 
 async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
-    yield Check("url", "ok", _without_password(app.url))
-    path = file_of(app.url)
-    if path is not None:
-        for check in _file(path):
-            yield check
-            if check.status == "fail":
-                return
-        yield _disk(path)
     try:
-        store = opener(app.url, clock=None, durability="relaxed", migrate=False)()
+        address = parse(app.url)
+    except HoldfastError as error:
+        yield Check("url", "fail", one_line(error), "correct the URL")
+        return
+    yield Check("url", "ok", str(address))
+    for check in _places(address):
+        yield check
+        if check.status == "fail":
+            return
+    try:
+        store = opener(app.url, durability="relaxed", migrate=False)()
         await store.open()
     except HoldfastError as error:
-        yield Check("store", "fail", one_line(error), "mend what it says, then run holdfast doctor again")
+        yield Check("store", "fail", one_line(error), "mend what it says, then ask the doctor again")
         return
     try:
-        yield Check("store", "ok", f"{store.name}, opened; its schema is the one this version needs")
         yield _durability(await store.durability())
-        if path is not None:
-            yield _sqlite(app.url, (await store.durability()).detail)
         yield _clock(await store.now())
         workers = await store.workers(LONG_AGO)
         yield await _workers(app, workers)
@@ -77,31 +73,25 @@ async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
 
 
 # ---- the store -------------------------------------------------------------------------------------
-def file_of(url: str) -> Path | None:
-    """The file behind a SQLite URL; None for other stores and for one in memory."""
-    parts = urlsplit(url)
-    path = unquote(parts.path).removeprefix("/")
-    if not parts.scheme.startswith("sqlite") or path in ("", ":memory:"):
-        return None
-    return Path(path)
+def _places(address: StoreUrl) -> Iterator[Check]:
+    """The file, its disk and its schema, if the store has a file."""
+    if address.path is None:
+        return
+    yield _file(address.path)
+    yield _disk(address.path)
+    yield _schema(str(address))
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.password is None:
-        return url
-    return url.replace(f":{parts.password}@", ":***@", 1)
-
-
-def _file(path: Path) -> list[Check]:
+def _file(path: Path) -> Check:
+    folder = path.absolute().parent
     if not path.exists():
-        return [Check("file", "fail", f"{path} is not there", "check the path; holdfast migrate makes a new store")]
+        return Check("file", "fail", f"{path} is not there", "check the path; holdfast migrate makes a new store")
     if not os.access(path, os.R_OK | os.W_OK):
-        return [Check("file", "fail", f"{path} cannot be read and written", "give this user the rights")]
-    if not os.access(path.absolute().parent, os.W_OK):
-        found = f"{path.absolute().parent} cannot be written; SQLite needs to put its journal there"
-        return [Check("file", "fail", found, "give this user the rights to the folder")]
-    return [Check("file", "ok", f"{path}, {_size(path.stat().st_size)}")]
+        return Check("file", "fail", f"{path} cannot be read and written", "give this user the rights")
+    if not os.access(folder, os.W_OK):
+        found = f"{folder} cannot be written; SQLite puts its journal there"
+        return Check("file", "fail", found, "give this user the rights to the folder")
+    return Check("file", "ok", f"{path}, {_size(path.stat().st_size)}")
 
 
 def _disk(path: Path) -> Check:
@@ -112,36 +102,26 @@ def _disk(path: Path) -> Check:
     return Check("disk", "warn" if free < LITTLE_SPACE else "ok", f"{_size(free)} free", remedy)
 
 
+def _schema(url: str) -> Check:
+    """A schema that is newer than this version is the ledger's own error."""
+    try:
+        opened, migrations, close = ledger(url)
+        try:
+            found = status(opened, migrations)
+        finally:
+            close()
+    except HoldfastError as error:
+        return Check("schema", "fail", one_line(error), "use a file of Holdfast, and a Holdfast that is new enough")
+    told = f"version {found.version} of {found.newest}"
+    return Check("schema", "fail" if found.pending else "ok", told, "run: holdfast migrate")
+
+
 def _durability(durability: Any) -> Check:
-    status: Literal["ok", "warn"] = "ok" if durability.grade in "AB" else "warn"
-    return Check("durability", status, f"grade {durability.grade}: {durability.detail}", durability.remedy)
-
-
-def _sqlite(url: str, detail: str) -> Check:
-    version = _sqlite_version(url)
-    found = f"SQLite {'.'.join(map(str, version))}"
-    if not loses_commits_in_wal(version):
-        return Check("sqlite", "ok", found)
-    found += " can lose commits in WAL mode with several writers"
-    if "wal" in detail.lower() and "rollback" not in detail.lower():
-        return Check("sqlite", "warn", found, "remove ?journal=wal from the URL, or use a newer SQLite: sqlite+apsw://")
-    return Check("sqlite", "ok", f"{found}; a rollback journal is used instead")
-
-
-def _sqlite_version(url: str) -> Version:
-    if url.startswith("sqlite+apsw"):
-        import apsw
-
-        major, minor, patch = (int(part) for part in apsw.sqlite_lib_version().split(".")[:3])
-        return major, minor, patch
-    return sqlite3.sqlite_version_info[:3]
-
-
-def loses_commits_in_wal(version: Version) -> bool:
-    """The WAL-reset bug: from 3.7.0 to 3.51.2, mended in 3.44.6 and 3.50.7 of the older lines."""
-    if (3, 44, 6) <= version < (3, 45, 0) or (3, 50, 7) <= version < (3, 51, 0):
-        return False
-    return (3, 7, 0) <= version <= (3, 51, 2)
+    """Version, journal mode and the trouble between them (SQLite's WAL bug) are in the store's own words."""
+    safe = durability.grade in "AB"
+    return Check(
+        "durability", "ok" if safe else "warn", f"grade {durability.grade}: {durability.detail}", durability.remedy
+    )
 
 
 def _clock(store_now: int) -> Check:
