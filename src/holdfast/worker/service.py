@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from time import monotonic
 
 from ..errors import StoreError
 from ..observe import log
@@ -26,6 +25,7 @@ class Service:
         self.stopping = asyncio.Event()
         self._body = body
         self._task: asyncio.Task[None] | None = None
+        self._pause = SHORTEST_PAUSE
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._live(), name=f"holdfast {self.name}")
@@ -40,18 +40,18 @@ class Service:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _live(self) -> None:
-        pause = SHORTEST_PAUSE
         while not self.stopping.is_set():
-            began = monotonic()
             try:
                 await self._body(self.stopping)
                 return
             except Exception as error:
-                if monotonic() - began > 5 * LONGEST_PAUSE:  # it worked for a while: this is new trouble
-                    pause = SHORTEST_PAUSE
-                self._tell(error, pause)
-            await sleep(self.stopping, pause * random.uniform(0.5, 1.0))
-            pause = min(pause * 2, LONGEST_PAUSE)
+                self._tell(error, self._pause)
+            await sleep(self.stopping, self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    def worked(self) -> None:
+        """The store answered: the next trouble is a new one."""
+        self._pause = SHORTEST_PAUSE
 
     def _tell(self, error: Exception, pause: float) -> None:
         if isinstance(error, StoreError):

@@ -182,7 +182,7 @@ class _Running:
             poll=worker._poll,
             held=self._held,
             now=now,
-            reached=self._contact.reached,
+            reached=self._reached,
         )
         self._slots = self._pump.slots = Slots(
             app=worker._app,
@@ -194,7 +194,7 @@ class _Running:
             tell=self._pump.tell,
         )
         self._held.tell = self._pump.tell
-        self._keeper = Keeper(store, self._held, self._contact.reached)
+        self._keeper = Keeper(store, self._held, self._reached)
         upkeep = Upkeep(store, self._contact, sleep)
         self._services = [
             Service("keeper", self._keeper.run),
@@ -243,6 +243,11 @@ class _Running:
     async def _beats(self, stopping: asyncio.Event) -> None:
         while not await sleep(stopping, BEAT):
             await self._store.beat(self._row())
+
+    def _reached(self) -> None:
+        self._contact.reached()
+        for service in self._services:
+            service.worked()
 
     def _row(self) -> WorkerRow:
         return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, self._about)
