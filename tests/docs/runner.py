@@ -19,6 +19,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import holdfast
+
 from .pages import Block
 
 _SAYS = re.compile(r"#\s*(→|raises)\s*(.*\S)\s*$")
@@ -149,7 +151,8 @@ class Page:
 
     def _environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if name != "HOLDFAST_URL"}
-        return kept | {"COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
+        package = str(Path(holdfast.__file__).resolve().parents[1])  # the path to it may be relative to another folder
+        return kept | {"PYTHONPATH": package, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
 
     def _ours(self, name: str) -> bool:
         place = getattr(sys.modules[name], "__file__", None) or ""
@@ -157,8 +160,8 @@ class Page:
 
 
 def fits(seen: str, expected: str) -> bool:
-    """Whether a text is as expected; `…` fits anything, and so does the white space between columns."""
-    pattern = re.escape(" ".join(expected.split())).replace(re.escape("…"), ".*?")
+    """Whether a text is as expected. `…` fits anything, with the white space around it; the rest of it counts as one."""
+    pattern = ".*?".join(re.escape(" ".join(part.split())) for part in expected.split("…"))
     return re.fullmatch(pattern, " ".join(seen.split()), re.DOTALL) is not None
 
 

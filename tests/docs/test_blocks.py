@@ -89,6 +89,7 @@ def test_a_right_example_passes(fresh: Path) -> None:
 
 def test_three_dots_fit_anything() -> None:
     assert fits("a  b\nc", "a b …")
+    assert fits("ID STATE", "ID … STATE …")
     assert fits("job 0197-abc is dead", "job … is dead")
     assert not fits("job 1 is dead.", "job … is dead")
 
