@@ -95,7 +95,7 @@ class SqliteTransaction(StoreTransaction):
     # -- in the writer's thread ----------------------------------------------------------------------
     def _carry_out(self, writer: Connection) -> None:
         database = self._shared.database
-        own = writer if self._shared.place.in_memory else self._shared.keeper.connect()
+        own = writer if self._shared.place.in_memory else database.patiently(self._shared.keeper.connect)
         try:
             with database.turns:
                 database.writing = True
