@@ -540,8 +540,10 @@ class _Witness:
             if row.id not in left:
                 assert row.state in FINAL, "I1: prune removed a job that has not ended"
                 assert row.stamp is None, "prune removed a job that somebody holds"
+                # from here on, an enqueue of this id makes another job
                 self.acknowledged.discard(row.id)
                 self.last.pop(row.id, None)
+                del self.claims[row.id]
 
     def looked(self, rows):
         found = {row.id for row in rows}
