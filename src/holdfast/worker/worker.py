@@ -224,6 +224,9 @@ class _Running:
         for attempt in self._held.where(_at_work):
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
         await self._until(lambda: self._pump.settled, FLUSH, None)
+        for service in self._services:
+            service.stopping.set()
+        self._pump.wake()  # it may sleep until its next poll
         for service in reversed(self._services):
             await service.stop()
         await self._slots.close()
