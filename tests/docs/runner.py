@@ -23,7 +23,7 @@ import holdfast
 
 from .pages import Block
 
-_SAYS = re.compile(r"#\s*(→|raises)\s*(.*\S)\s*$")
+_SAYS = re.compile(r"#\s*(?:(→)\s*|(raises)\s+(?=\w+: ))(.*\S)\s*$")
 _TIMEOUT = 30
 _PRINT = "print"
 
@@ -184,7 +184,7 @@ def _said(block: Block) -> dict[int, tuple[str, str]]:
     said = {}
     for token in tokenize.generate_tokens(io.StringIO(block.text).readline):
         if token.type == tokenize.COMMENT and (found := _SAYS.match(token.string)):
-            said[token.start[0] + block.line - 1] = (found[1], found[2])
+            said[token.start[0] + block.line - 1] = (found[1] or found[2], found[3])
     return said
 
 
