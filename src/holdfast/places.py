@@ -12,6 +12,8 @@ import atexit
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
@@ -54,6 +56,19 @@ class Places:
     @property
     def url(self) -> str:
         return self._settings.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+    @cached_property
+    def file(self) -> Path | None:
+        """The file behind the URL, if it is one."""
+        from .storage.urls import parse
+
+        path = parse(self.url).path
+        return None if path is None else path.absolute()
+
+    @property
+    def driver(self) -> str:
+        """The library that its connections come from."""
+        return "apsw" if self.url.startswith("sqlite+apsw") else "sqlite3"
 
     def here(self) -> Place | None:
         """The place of the running loop if it is open."""
@@ -102,7 +117,7 @@ class Places:
             self._opening.pop(loop, None)
 
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
-        if not migrate and self._settings.migrate and "memory" not in self.url:
+        if not migrate and self._settings.migrate and self.file is not None:
             return self._made(migrate=False)
         if self._open_store is None:
             # kept, because a memory store lives in it

@@ -14,6 +14,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidCall, QueueFull, StoreError
@@ -41,7 +42,7 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
     teller = Teller(place.storage, {job.queue for job in jobs})
 
     def work(line: Line) -> list[tuple[Any, ...]]:
-        _check(line, place.storage)
+        _check(line, places)
         rows = _run(line, insertion)
         line.after_commit(teller)
         return rows
@@ -76,25 +77,25 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
 
 
 # ---- is it the right one ---------------------------------------------------------------------------
-def _check(line: Line, storage: Storage) -> None:
+def _check(line: Line, places: Places) -> None:
     line.check()
     rows = line.execute(_WHICH_FILE)
     driver = type(line.driver()).__module__.partition(".")[0]
-    ours = getattr(storage, "driver", "sqlite3")
+    ours = places.driver
     if driver in ("sqlite3", "apsw") and driver != ours:
         raise InvalidCall(
             f"connection= is of {driver}, the app's store uses {ours}: two SQLite libraries in one process break each "
             f"other's locks on one file. Use a connection of {ours}, or the URL of the other driver"
         )
-    path = getattr(storage, "path", None)
     theirs = str(rows[0][0]) if rows and rows[0][0] else ":memory:"
-    if path is not None and not _same_file(theirs, str(path)):
+    if places.file is None or not _same_file(theirs, places.file):
         raise StoreError(
-            f"connection= leads to {theirs}, the app's store is {path}; jobs join a transaction only in their own database"
+            f"connection= leads to {theirs}, the app's store is {places.file or places.url}; "
+            "jobs join a transaction only in their own database"
         )
 
 
-def _same_file(one: str, other: str) -> bool:
+def _same_file(one: str, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
     except OSError:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from ..errors import HoldfastError, InvalidCall, StoreError
 from ..sync import in_caller, is_blocking
@@ -247,44 +248,41 @@ def _root(error: BaseException) -> BaseException:
 
 
 # ---- after the commit ------------------------------------------------------------------------------
+_waiting: WeakKeyDictionary[Any, list[Tells]] = WeakKeyDictionary()  # sessions and connections that we listen to
+
+
 def _when_session_commits(event: Any, session: Any, teller: Tells) -> None:
-    waiting = session.info.setdefault("holdfast.tell", [])
-    waiting.append(teller)
-    if len(waiting) > 1:
-        return
-
-    def end(*, told: bool) -> None:
-        event.remove(session, "after_commit", committed)
-        event.remove(session, "after_rollback", rolled_back)
-        everyone = session.info.pop("holdfast.tell", [])
-        for each in everyone if told else ():
-            each.now()
-
     def committed(session: Any) -> None:
         if not session.in_nested_transaction():
-            end(told=True)
+            for each in _told(session):
+                each.now()
 
     def rolled_back(session: Any) -> None:
         if not session.in_nested_transaction():
-            end(told=False)
+            _told(session)
 
-    event.listen(session, "after_commit", committed)
-    event.listen(session, "after_rollback", rolled_back)
+    if session not in _waiting:
+        event.listen(session, "after_commit", committed)
+        event.listen(session, "after_rollback", rolled_back)
+    _waiting.setdefault(session, []).append(teller)
 
 
 def _when_connection_commits(event: Any, connection: Any, teller: Tells) -> None:
     """A connection tells before it commits, so the workers are told a little later, and again."""
 
-    def end() -> None:
-        event.remove(connection, "commit", committed)
-        event.remove(connection, "rollback", rolled_back)
+    def committed(connection: Any) -> None:
+        for each in _told(connection):
+            each.soon()
 
-    def committed(_: Any) -> None:
-        end()
-        teller.soon()
+    if connection not in _waiting:
+        event.listen(connection, "commit", committed)
+        event.listen(connection, "rollback", _told)
+    _waiting.setdefault(connection, []).append(teller)
 
-    def rolled_back(_: Any) -> None:
-        end()
 
-    event.listen(connection, "commit", committed)
-    event.listen(connection, "rollback", rolled_back)
+def _told(target: Any) -> list[Tells]:
+    """Who was to be told of this transaction's end; from now on nobody."""
+    waiting = _waiting[target]
+    told = waiting[:]
+    waiting.clear()
+    return told
