@@ -1,0 +1,46 @@
+"""Scenes on both SQLite drivers, and the nursery of the processes that are killed in them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import random
+
+import pytest
+
+from .nursery import Nursery
+from .recording import Scene
+
+SCHEMES = ["sqlite", *(["sqlite+apsw"] if importlib.util.find_spec("apsw") else [])]
+
+
+@pytest.fixture(scope="session")
+def nursery():
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(autouse=True)
+def no_child_left(request):
+    yield
+    if "nursery" in request.fixturenames:
+        request.getfixturevalue("nursery").clear()
+
+
+@pytest.fixture(params=SCHEMES)
+def scheme(request):
+    return request.param
+
+
+@pytest.fixture
+def scene(tmp_path, scheme):
+    return Scene(tmp_path, scheme)
+
+
+@pytest.fixture
+def chance():
+    """Everything random in a test comes from here; HOLDFAST_SEED repeats a run."""
+    seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"HOLDFAST_SEED={seed}")
+    return random.Random(seed)

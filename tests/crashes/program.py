@@ -1,0 +1,245 @@
+"""What the killed processes run: an app whose handlers write down what they do, and the roles of the processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import time
+from typing import Any
+
+from holdfast import Backoff, Context, Dead, Holdfast, Snooze, Unique
+from holdfast.job import State
+from holdfast.storage.contract import Filter
+from holdfast.worker import worker as _worker  # imported once, before the forks
+
+from .recording import EFFECTS, MOVES, Recorder
+
+LEASE = 0.9
+HARMLESS = {
+    "plain": 4, "threaded": 2, "written": 3, "written_by_thread": 2, "fails_once": 2, "hopeless": 1, "snoozes_once": 1,
+    "gives_up": 1, "talks": 1,
+}  # fmt: skip
+LASTING = {"plain", "threaded", "written", "written_by_thread"}
+UNFINISHED = (State.BLOCKED, State.SCHEDULED, State.READY, State.RUNNING)
+
+
+class Program:
+    """An app with its tasks by name."""
+
+    def __init__(self, url: str, history: str, *, lease: float = LEASE) -> None:
+        self.record = Recorder(history)
+        self.app = Holdfast(url, lease=lease, backoff=Backoff.fixed(0.02))
+        self.tasks = {task.name: task for task in _declare(self.app, self.record)}
+
+    def mixture(self, chance: random.Random, count: int) -> list[Any]:
+        """Calls of every kind but poison."""
+        names = chance.choices(list(HARMLESS), list(HARMLESS.values()), k=count)
+        return [self.call(name, chance) for name in names]
+
+    def call(self, name: str, chance: random.Random) -> Any:
+        if name in LASTING:
+            return self.tasks[name].call(chance.choice((0.0, 0.0, 0.01, 0.05)))
+        return self.tasks[name].call()
+
+
+def _declare(app: Holdfast, record: Recorder) -> list[Any]:
+    def began(ctx: Context) -> dict[str, int]:
+        record("began", ctx.job.id, attempt=ctx.job.attempt)
+        return {"attempt": ctx.job.attempt}
+
+    def ended(ctx: Context, **more: Any) -> None:
+        record("ended", ctx.job.id, attempt=ctx.job.attempt, **more)
+
+    @app.task
+    async def plain(ctx: Context, seconds: float = 0.0) -> dict[str, int]:
+        told = began(ctx)
+        record("effect", ctx.job.id)
+        await asyncio.sleep(seconds)
+        ended(ctx)
+        return told
+
+    @app.task
+    def threaded(ctx: Context, seconds: float = 0.0) -> dict[str, int]:
+        told = began(ctx)
+        record("effect", ctx.job.id)
+        time.sleep(seconds)
+        ended(ctx)
+        return told
+
+    @app.task(max_attempts=25)
+    async def written(ctx: Context, seconds: float = 0.0) -> dict[str, int]:
+        told = began(ctx)
+        await asyncio.sleep(seconds)
+        tx = await ctx.transaction()
+        await tx.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+        ended(ctx, transactional=True)
+        return told
+
+    @app.task(max_attempts=25)
+    def written_by_thread(ctx: Context, seconds: float = 0.0) -> dict[str, int]:
+        told = began(ctx)
+        time.sleep(seconds)
+        tx = ctx.sync.transaction()
+        tx.sync.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+        ended(ctx, transactional=True)
+        return told
+
+    @app.task
+    async def fails_once(ctx: Context) -> dict[str, int]:
+        told = began(ctx)
+        if ctx.job.failures == 0:
+            raise ValueError("the first time")
+        return told
+
+    @app.task(max_attempts=2)
+    def hopeless(ctx: Context) -> None:
+        began(ctx)
+        raise ValueError("every time")
+
+    @app.task
+    async def snoozes_once(ctx: Context) -> dict[str, int]:
+        told = began(ctx)
+        if ctx.job.attempt == 1:
+            raise Snooze(0.02)
+        return told
+
+    @app.task
+    async def gives_up(ctx: Context) -> None:
+        began(ctx)
+        record("died", ctx.job.id)
+        raise Dead("nothing can help")
+
+    @app.task
+    async def talks(ctx: Context) -> dict[str, int]:
+        told = began(ctx)
+        for step in range(3):
+            await ctx.progress({"step": step})
+        await ctx.log("done")
+        return told
+
+    @app.task
+    def poison(ctx: Context, seconds: float = 0.0, how: str = "exit") -> None:
+        began(ctx)
+        time.sleep(seconds)
+        if how == "exit":
+            os._exit(3)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return [
+        plain, threaded, written, written_by_thread, fails_once, hopeless, snoozes_once, gives_up, talks, poison,
+    ]  # fmt: skip
+
+
+# ---- roles -----------------------------------------------------------------------------------------
+def prepare(url: str, history: str, watch: bool = False) -> None:
+    """Make the file, the table of effects and, when asked, the triggers that write every move down."""
+    app = Program(url, history).app
+
+    async def touch() -> None:
+        async with app:
+            await app.jobs.count()
+
+    asyncio.run(touch())
+    scheme, _, path = url.partition(":///")
+    if scheme == "sqlite+apsw":
+        import apsw
+
+        connection: Any = apsw.Connection(path)
+        run = connection.execute
+    else:
+        import sqlite3
+
+        connection = sqlite3.connect(path)
+        run = connection.executescript
+    run(EFFECTS)
+    if watch:
+        run(MOVES)
+    connection.close()
+
+
+def enqueue(url: str, history: str, seed: int, count: int) -> None:
+    """Enqueue in every way there is; an id is written down when its verb has returned."""
+    program, chance = Program(url, history), random.Random(seed)
+
+    async def one(call: Any) -> None:
+        handle = await program.app.enqueue(call)
+        program.record("acknowledged", handle.id)
+
+    async def several(calls: list[Any]) -> None:
+        for handle in await program.app.enqueue(calls):
+            program.record("acknowledged", handle.id)
+
+    async def unique(number: int) -> None:
+        key = f"key-{number}"
+        task = program.tasks["plain"].using(unique=Unique(key, scope="any"))
+        handle = await task.enqueue(0.0)
+        program.record("acknowledged", handle.id, key=key, scope="any", duplicate=handle.duplicate)
+
+    async def main() -> None:
+        async with program.app:
+            stored = 0
+            while stored < count:
+                calls = program.mixture(chance, chance.randint(1, 8))
+                match chance.randint(0, 3):
+                    case 0:
+                        await one(calls[0])
+                    case 1:
+                        await several(calls)
+                    case 2:
+                        await asyncio.gather(*(one(call) for call in calls))
+                    case _:
+                        await unique(chance.randint(0, 20))
+                stored += len(calls)
+
+    asyncio.run(main())
+
+
+def put(url: str, history: str, calls: list[list[Any]]) -> None:
+    """Enqueue named tasks with these arguments and options: [name, arguments, options]."""
+    program = Program(url, history)
+
+    async def main() -> None:
+        async with program.app:
+            for name, arguments, options in calls:
+                handle = await program.tasks[name].using(**options).enqueue(**arguments)
+                program.record("acknowledged", handle.id, task=name)
+
+    asyncio.run(main())
+
+
+def work(url: str, history: str, name: str, concurrency: int = 4) -> None:
+    """A worker, until somebody ends it."""
+    program = Program(url, history)
+
+    async def main() -> None:
+        async with program.app:
+            await program.app.worker(name=name, concurrency=concurrency, poll=0.1, grace=5).run()
+
+    asyncio.run(main())
+
+
+def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
+    """Workers on these files until nothing is left to do on any of them."""
+
+    async def one(program: Program) -> None:
+        async with program.app as app, app.worker(concurrency=concurrency, poll=0.1):
+            store = await app._storage()
+            while await store.count(Filter(states=UNFINISHED)) or await _held(store):
+                await asyncio.sleep(0.02)
+
+    async def main() -> None:
+        programs = [Program(*each) for each in zip(urls, histories, strict=True)]
+        await asyncio.gather(*(one(program) for program in programs))
+
+    asyncio.run(main())
+
+
+async def _held(store: Any) -> bool:
+    """Jobs that were cancelled while they ran keep their hold until their lease is over."""
+    records, _ = await store.find(Filter(states=(State.CANCELLED,)), 500, None)
+    return any(record.stamp is not None for record in records)
+
+
+ROLES = {"prepare": prepare, "enqueue": enqueue, "put": put, "work": work, "drain": drain}
