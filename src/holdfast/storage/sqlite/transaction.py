@@ -33,6 +33,8 @@ Order = tuple[Callable[[], Any], "Future[Any]"]
 class SqliteTransaction(StoreTransaction):
     """See the module. Orders come from the loop and are carried out by the writer's thread."""
 
+    exclusive = True
+
     def __init__(self, shared: Shared, longest: int, now: MicrosReader) -> None:
         self._shared = shared
         self._longest = longest / SECOND
