@@ -71,6 +71,11 @@ class Attempt:
 
 def change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
     """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
+    if attempt.lost is None and error is None and attempt.definition is not None:  # the way of nearly every job
+        try:
+            return decide(attempt.record, Succeeded(attempt.definition.encode_result(outcome), attempt.started_at))
+        except InvalidCall as unfit:
+            error = unfit
     match attempt.lost:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND | Loss.TAKEN_BY_ANOTHER_WORKER:
             return stopped(attempt)
