@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GATHER = 0.010  # seconds that an end may wait for company
 AHEAD = 0.020  # seconds of work claimed beyond the free slots
 NOTED_AFTER = 0.1  # a handler that runs longer has its start noted with the next exchange
-SUSPECT_PATIENCE = 1.0  # seconds that suspects wait before the worker empties itself for them
+SUSPECT_PATIENCE = 0.25  # seconds that suspects wait before the worker empties itself for them
 
 
 class Pump:
