@@ -171,6 +171,8 @@ class _Looks:
             self._arm(now)
         late = [look for look in self._due if look <= now]
         self._due = [look for look in self._due if look > now]
+        if late:
+            self._seen = self._watch.state()
         return self._written_at if late else None
 
     def _note(self, now: float) -> None:
@@ -178,7 +180,6 @@ class _Looks:
         self._written_at = now
         self._due = [now + after for after in LOOKS]
         self._arm_at = now + (LONG_PAUSE if busy else PAUSE)
-        self._seen = self._watch.state()
 
     def _arm(self, now: float) -> None:
         self._arm_at = None

@@ -1,0 +1,199 @@
+"""Wake-ups: lossy, but quick, and never for what was rolled back."""
+
+import asyncio
+import os
+import sqlite3
+import sys
+import time
+
+import pytest
+
+from holdfast.storage.contract import Filter
+
+from .helpers import claim, finish, job, line, process, store_at
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+
+
+def sockets(path):
+    return [name for name in os.listdir(f"{path}-holdfast") if name.endswith(".socket")]
+
+
+async def woken(event, seconds=5.0):
+    await asyncio.wait_for(event.wait(), seconds)
+    event.clear()
+
+
+async def test_another_process_wakes_us_by_queue(tmp_path):
+    path = tmp_path / "jobs.db"
+    mail, other_queue = asyncio.Event(), asyncio.Event()
+    async with store_at(path) as store:
+        store.listen("ready", mail.set, frozenset({"mail"}))
+        store.listen("ready", other_queue.set, frozenset({"other"}))
+        # only the datagrams are to be heard here, not the file itself
+        store._shared.signals._ear._ours = lambda moment: True
+        other = process(
+            path,
+            """
+            async def main():
+                async with store_at(path) as store:
+                    await store.enqueue([job(queue="mail")])
+            asyncio.run(main())
+            """,
+        )
+        await woken(mail, 30)
+        finish(other)
+        assert not other_queue.is_set()
+
+
+async def test_how_quickly_another_process_wakes_us(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        event = asyncio.Event()
+        store.listen("ready", event.set)
+        other = process(
+            path,
+            """
+            async def main():
+                async with store_at(path) as store:
+                    for _ in range(20):
+                        say("next")
+                        sys.stdin.readline()
+                        await store.enqueue([job()])
+                        say(time.time())
+            asyncio.run(main())
+            """,
+        )
+        delays = []
+        for _ in range(20):
+            assert await line(other) == "next"
+            event.clear()
+            other.stdin.write("\n")
+            other.stdin.flush()
+            await woken(event)
+            heard = time.time()
+            delays.append(heard - float(await line(other)))
+        finish(other)
+        assert sorted(delays)[10] < 0.05  # milliseconds; wide, for a busy machine
+
+
+async def test_job_ends_are_told_to_who_listens_for_them(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        await store.enqueue([job()])
+        changed = asyncio.Event()
+        stop = store.listen("changed", changed.set)
+        assert [name.partition("-")[0] for name in sockets(path)] == ["changed"]
+        other = process(
+            path,
+            """
+            async def main():
+                async with store_at(path) as store:
+                    claimed = (await store.exchange((), claim())).claimed
+                    await store.apply([decide(record, Succeeded()) for record in claimed])
+            asyncio.run(main())
+            """,
+        )
+        await woken(changed, 30)
+        finish(other)
+        stop()
+        assert sockets(path) == []
+
+
+async def test_sockets_of_the_dead_are_removed(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        other = process(
+            path,
+            """
+            async def main():
+                async with store_at(path) as store:
+                    store.listen("ready", lambda: None)
+                    say("listening")
+                    os.kill(os.getpid(), signal.SIGKILL)
+            asyncio.run(main())
+            """,
+        )
+        assert await line(other) == "listening"
+        other.wait(10)
+        other.stdout.close()
+        other.stdin.close()
+        assert len(sockets(path)) == 1
+        await store.enqueue([job()])
+        assert sockets(path) == []
+
+
+async def test_a_long_path_can_be_listened_at(tmp_path):
+    directory = tmp_path / ("d" * 200)
+    directory.mkdir()
+    event = asyncio.Event()
+    async with store_at(directory / "jobs.db") as store:
+        store.listen("ready", event.set)
+        assert len(sockets(directory / "jobs.db")) == 1
+        await store.enqueue([job()])
+        await woken(event)
+
+
+@linux
+@pytest.mark.parametrize("journal", ["truncate", "wal"])
+async def test_a_raw_commit_wakes_us(tmp_path, journal):
+    path = tmp_path / "jobs.db"
+    event = asyncio.Event()
+    async with store_at(path, query=f"?journal={journal}", durability="relaxed") as store:
+        await store.enqueue([job()])
+        await store.exchange((), claim())
+        store.listen("ready", event.set)
+        insertion = store.insertion([job(queue="raw")])
+        # a write of our own just before would hide the other's
+        await asyncio.sleep(0.1)
+        raw = sqlite3.connect(path)
+        for statement, text in insertion.inserts:
+            raw.execute(statement, (text,))
+        raw.commit()
+        raw.close()
+        while not (claimed := (await store.exchange((), claim())).claimed):
+            await woken(event)
+        assert claimed[0].queue == "raw"
+
+
+@linux
+async def test_what_is_rolled_back_leaves_nothing_and_wakes_nobody(tmp_path):
+    path = tmp_path / "jobs.db"
+    event = asyncio.Event()
+    async with store_at(path) as store:
+        store.listen("ready", event.set)
+        await asyncio.sleep(0.1)
+        insertion = store.insertion([job(), job(unique_key="k", unique_scope="any")])
+        raw = sqlite3.connect(path)
+        for statement, text in insertion.inserts:
+            raw.execute(statement, (text,))
+        assert len(raw.execute(*insertion.readback[:1], insertion.readback[1:]).fetchall()) == 2
+        raw.rollback()
+        raw.close()
+        with pytest.raises(TimeoutError):
+            await woken(event, 0.15)
+        assert await store.count(Filter()) == 0
+        transaction = await store.begin(5_000_000)
+        await transaction.enqueue([job()])
+        await transaction.rollback()
+        with pytest.raises(TimeoutError):
+            await woken(event, 0.15)
+        assert await store.count(Filter()) == 0
+
+
+@linux
+async def test_our_own_writes_do_not_come_back_to_us(tmp_path):
+    event = asyncio.Event()
+    async with store_at(tmp_path / "jobs.db") as store:
+        store.listen("ready", event.set)
+        await asyncio.sleep(0.1)
+        await store.enqueue([job(delay=10**9)])
+        with pytest.raises(TimeoutError):
+            await woken(event, 0.15)
+
+
+async def test_a_signal_never_raises(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        await store.signal(["mail"])
+        await store.signal(["x" * 100] * 1000)
+    await store.signal(["mail"])
