@@ -68,6 +68,10 @@ class Arguments:
             self._refuse(task, args, kwargs)
         return given
 
+    def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Some of a call's arguments by parameter name, unchecked."""
+        return inspect.Signature(self._handler.parameters).bind_partial(*args, **kwargs).arguments
+
     def _refuse(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
         signature = inspect.Signature(self._handler.parameters)
         try:

@@ -161,6 +161,12 @@ async def in_loop_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), running.loop))
 
 
+def run_if_running(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run an async verb in the loop thread if there is one; what was never opened there needs no closing."""
+    if _running is not None and asyncio._get_running_loop() is not _running.loop:
+        run(verb)
+
+
 def is_blocking() -> bool:
     """Whether the verb that runs now was called in its blocking form."""
     return _waiting_caller.get() is not None

@@ -56,6 +56,10 @@ class Definition:
         """The payload of a call, checked against the annotations. InvalidCall names what is wrong."""
         return self._arguments.payload(self.name, args, kwargs, self.max_bytes)
 
+    def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Some of a call's arguments by parameter name, unchecked."""
+        return self._arguments.partly(args, kwargs)
+
     def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
         return self._arguments.read(self.name, payload)

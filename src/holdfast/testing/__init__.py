@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .clock import ManualClock
+    from .draining import drain
+    from .enqueued import assert_enqueued, refute_enqueued
+    from .swapping import swap
 
-__all__ = ["ManualClock"]
+__all__ = ["ManualClock", "assert_enqueued", "drain", "refute_enqueued", "swap"]
 
 _HOMES = {
     "ManualClock": ".clock",
+    "assert_enqueued": ".enqueued",
+    "drain": ".draining",
+    "refute_enqueued": ".enqueued",
+    "swap": ".swapping",
 }
 
 

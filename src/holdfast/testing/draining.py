@@ -1,0 +1,52 @@
+"""Run what is due, then go on with the test."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from holdfast.job import State
+from holdfast.storage.contract import Filter, Storage
+
+from .either import either
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+
+_AT_WORK = (State.READY, State.RUNNING)
+
+
+@either
+async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
+    """Run every job that is due, and those they make due, until none is left. Jobs of a paused queue, of a task that the
+    app does not know, or due later stay as they are. TimeoutError when it takes too long.
+
+    `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
+    """
+    storage = await app._storage()
+    stir = asyncio.Event()
+    stop = storage.listen("changed", stir.set)
+    try:
+        async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0):
+            while await _busy(app, storage):
+                stir.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(stir.wait(), 0.02)
+    finally:
+        stop()
+
+
+async def _busy(app: Holdfast, storage: Storage) -> bool:
+    if await storage.promote(storage.chunk):
+        return True
+    if await storage.count(Filter(states=_AT_WORK)) == 0:
+        return False
+    if await storage.count(Filter(states=(State.RUNNING,))) > 0:
+        return True
+    queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
+    for queue in queues:
+        for task in app.definitions():
+            if await storage.count(Filter(states=_AT_WORK, queue=queue, task=task)):
+                return True
+    return False

@@ -1,0 +1,149 @@
+"""The tools for users' own tests."""
+
+import asyncio
+import subprocess
+import sys
+from datetime import timedelta
+
+import pytest
+
+from holdfast import Holdfast, InvalidCall, State
+from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
+from holdfast.testing.plugin import holdfast_clock, holdfast_memory
+
+FIXTURES = (holdfast_clock, holdfast_memory)  # the plugin's, also where it is not installed
+
+
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def app(clock):
+    return Holdfast("memory://", clock=clock, max_attempts=2)
+
+
+@pytest.fixture
+def task(app):
+    @app.task
+    async def task(a: int, b: str = "") -> int:
+        if b == "more":
+            await task.enqueue(a + 1)
+        if b == "fail":
+            raise ValueError
+        return a
+
+    return task
+
+
+async def test_drain_runs_what_is_due_and_what_comes_of_it(app, task, clock):
+    first = await task.enqueue(1, "more")
+    later = await task.using(delay=60).enqueue(2)
+    await task.using(queue="paused").enqueue(3)
+    await app.queues.pause("paused")
+    failing = await task.enqueue(4, "fail")
+    await drain(app)
+    assert (await first.refresh()).state is State.SUCCEEDED
+    assert (await later.refresh()).state is State.SCHEDULED
+    assert (await failing.refresh()).state is State.SCHEDULED
+    assert await app.jobs.count(state=State.SUCCEEDED) == 2
+    assert await app.jobs.count(state=State.READY) == 1
+    clock.advance(timedelta(seconds=61))
+    await drain(app)
+    assert (await later.refresh()).state is State.SUCCEEDED
+    assert (await failing.refresh()).state is State.DEAD
+
+
+async def test_drain_gives_up_in_time(app):
+    @app.task
+    async def endless():
+        await asyncio.sleep(60)
+
+    await endless.enqueue()
+    with pytest.raises(TimeoutError):
+        await drain(app, timeout=0.05)
+
+
+def test_drain_in_a_plain_test(app, task):
+    job = task.sync.enqueue(1)
+    drain(app)
+    assert job.sync.result(timeout=5) == 1
+
+
+async def test_what_was_enqueued(app, task):
+    await refute_enqueued(app, task)
+    await task.using(queue="mail", tags=["x", "y"], tenant="acme").enqueue(1, b="x")
+    (job,) = await assert_enqueued(app, task)
+    assert job.payload == '{"a":1,"b":"x"}'
+    await assert_enqueued(app, task, 1)
+    await assert_enqueued(app, task, b="x")
+    await assert_enqueued(app, "task", a=1)
+    await assert_enqueued(app, task.using(queue="mail", tags=["x"], tenant="acme"), 1, "x")
+    await refute_enqueued(app, task, 2)
+    await refute_enqueued(app, task.using(queue="other"))
+    with pytest.raises(AssertionError, match=r"no job was enqueued that fits task\(2\).*\n.*queue=mail"):
+        await assert_enqueued(app, task, 2)
+    with pytest.raises(AssertionError, match="a job was enqueued"):
+        await refute_enqueued(app, task)
+
+
+def test_what_was_enqueued_in_a_plain_test(app, task):
+    refute_enqueued(app, task)
+    task.sync.enqueue(1)
+    assert_enqueued(app, task, 1)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+async def test_swap(tmp_path, plain):
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task
+    async def task(): ...
+
+    await task.enqueue()
+    swapped = swap(app, "memory://")
+    if plain:
+        with swapped:
+            assert await app.jobs.count() == 0
+            await task.enqueue()
+            await task.enqueue()
+            assert await app.jobs.count() == 2
+    else:
+        async with swapped:
+            assert await app.jobs.count() == 0
+            await task.enqueue()
+    assert await app.jobs.count() == 1
+    await app.close()
+
+
+def test_the_fixtures(holdfast_memory, holdfast_clock, tmp_path):  # noqa: F811
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task
+    async def task(): ...
+
+    assert holdfast_memory(app) is app
+    job = task.using(delay=60).sync.enqueue()
+    assert job.sync.refresh().created_at == holdfast_clock.now()
+    assert not (tmp_path / "jobs.db").exists()
+    holdfast_clock.advance(60)
+    drain(app)
+    assert job.sync.refresh().state is State.SUCCEEDED
+
+
+def test_the_plugin_costs_nothing_at_load():
+    code = (
+        "import sys, pytest; before = set(sys.modules); import holdfast.testing.plugin; "
+        "sys.exit(len([name for name in set(sys.modules) - before if 'holdfast' not in name]) > 3 or "
+        "'holdfast.app' in sys.modules or 'msgspec' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+async def test_swap_checks_its_url(app):
+    with pytest.raises(Exception, match="unknown store"):
+        async with swap(app, "nosuch://"):
+            await app.jobs.count()
+    with pytest.raises(InvalidCall):
+        swap(app, "memory://", clock=5)
