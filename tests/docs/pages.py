@@ -49,7 +49,7 @@ def paths() -> list[Path]:
 
 
 def name_of(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
 
 
 def blocks_of(path: Path) -> list[Block]:

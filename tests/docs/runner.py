@@ -16,12 +16,13 @@ import sys
 import tokenize
 import types
 from contextlib import ExitStack
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import holdfast
 
-from .pages import Block
+from .pages import Block, blocks_of
 
 _SAYS = re.compile(r"#\s*(?:(→)\s*|(raises)\s+(?=\w+: ))(.*\S)\s*$")
 _TIMEOUT = 30
@@ -30,6 +31,15 @@ _PRINT = "print"
 
 class PageFailed(AssertionError):
     """A block does not do what its page says."""
+
+
+def run_page(path: Path, folder: Path) -> None:
+    """Run what a page shows, in an empty folder."""
+    blocks = [block for block in blocks_of(path) if block.runs or block.language == "console"]
+    with Page(folder) as page:
+        for block in blocks:
+            page.run(block)
+        page.finish()
 
 
 class Page:
@@ -49,7 +59,9 @@ class Page:
         main, path = sys.modules["__main__"], list(sys.path)
         sys.modules["__main__"] = self._module
         sys.path.insert(0, str(self._folder))
-        self._cleanup.callback(lambda: [sys.modules.pop(name) for name in set(sys.modules) - before if self._ours(name)])
+        self._cleanup.callback(
+            lambda: [sys.modules.pop(name) for name in set(sys.modules) - before if self._ours(name)]
+        )
         self._cleanup.callback(sys.path.__setitem__, slice(None), path)
         self._cleanup.callback(sys.modules.__setitem__, "__main__", main)
         self._cleanup.callback(self._runner.close)
@@ -138,7 +150,12 @@ class Page:
 
     def _start_worker(self, block: Block, command: str, arguments: list[str]) -> None:
         process = subprocess.Popen(
-            arguments, cwd=self._folder, env=self._environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            arguments,
+            cwd=self._folder,
+            env=self._environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self._workers.append((block, command, process))
         assert process.stdout is not None
@@ -150,8 +167,12 @@ class Page:
             seen += line
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name != "HOLDFAST_URL"}
+        kept = {name: value for name, value in os.environ.items() if name not in ("HOLDFAST_URL", "PYTEST_ADDOPTS")}
         package = str(Path(holdfast.__file__).resolve().parents[1])  # the path to it may be relative to another folder
+        if not any(
+            plugin.name == "holdfast" for plugin in entry_points(group="pytest11")
+        ):  # a source tree, not installed
+            kept["PYTEST_PLUGINS"] = "holdfast.testing.plugin"
         return kept | {"PYTHONPATH": package, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
 
     def _ours(self, name: str) -> bool:

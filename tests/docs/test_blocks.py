@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from .pages import all_blocks, blocks_of, name_of, paths
-from .runner import Page, fits
+from .pages import all_blocks, name_of, paths
+from .runner import fits, run_page
 
 NO_RUN_LIMIT = 0
 
@@ -26,11 +26,7 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("path", paths(), ids=name_of)
 def test_a_page_does_what_it_says(path: Path, fresh: Path) -> None:
-    blocks = [block for block in blocks_of(path) if block.runs or block.language == "console"]
-    with Page(fresh) as page:
-        for block in blocks:
-            page.run(block)
-        page.finish()
+    run_page(path, fresh)
 
 
 def test_blocks_that_do_not_run_are_few_and_say_why() -> None:
@@ -65,26 +61,21 @@ def test_shell_blocks_hide_no_command_of_holdfast() -> None:
     ],
 )
 def test_a_wrong_example_fails(code: str, told: str, fresh: Path) -> None:
-    page_text = fresh / "page.md"
-    page_text.write_text(f"# Page\n\n```python\n{code}```\n")
-    with pytest.raises(AssertionError, match=told), Page(fresh) as page:
-        for block in _blocks(page_text):
-            page.run(block)
-        page.finish()
+    page = fresh / "page.md"
+    page.write_text(f"# Page\n\n```python\n{code}```\n")
+    with pytest.raises(AssertionError, match=told):
+        run_page(page, fresh)
 
 
 def test_a_right_example_passes(fresh: Path) -> None:
-    page_text = fresh / "page.md"
-    page_text.write_text(
+    page = fresh / "page.md"
+    page.write_text(
         "```python\n# module.py\nX = 2\n```\n"
         "```python\nimport asyncio\nfrom module import X\nasync def f():\n    X + 1  # → 3\nawait f()\n"
         "print('a', X)  # → a 2\nint('x')  # raises ValueError: invalid literal …\n```\n"
         '```console\n$ python -c "print(1); print(2)"\n1\n…\n```\n'
     )
-    with Page(fresh) as page:
-        for block in _blocks(page_text):
-            page.run(block)
-        page.finish()
+    run_page(page, fresh)
 
 
 def test_three_dots_fit_anything() -> None:
@@ -92,13 +83,3 @@ def test_three_dots_fit_anything() -> None:
     assert fits("ID STATE", "ID … STATE …")
     assert fits("job 0197-abc is dead", "job … is dead")
     assert not fits("job 1 is dead.", "job … is dead")
-
-
-def _blocks(path: Path) -> list:
-    import tests.docs.pages as pages
-
-    root, pages.ROOT = pages.ROOT, path.parent
-    try:
-        return blocks_of(path)
-    finally:
-        pages.ROOT = root

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
+import holdfast.testing
 
 from .pages import ROOT, Block, all_blocks, blocks_of, name_of, paths
 
@@ -19,7 +20,15 @@ PROMISE = (
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _CODE = re.compile(r"^( *)(`{3,}).*?^\1\2\s*$", re.MULTILINE | re.DOTALL)
 # words that have another meaning in prose are not listed: lock, message, data, save, send …
-_NEVER = ("exactly-once delivery", "visibility timeout", "task instance", "entrypoint", "cron job", "requeue", "dequeue")
+_NEVER = (
+    "exactly-once delivery",
+    "visibility timeout",
+    "task instance",
+    "entrypoint",
+    "cron job",
+    "requeue",
+    "dequeue",
+)
 
 
 def test_the_promise_is_in_the_readme_word_by_word() -> None:
@@ -54,13 +63,15 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def test_every_public_name_has_an_example_that_runs() -> None:
     shown = {name for block in all_blocks() if block.runs for name in _names(block)}
-    assert sorted(set(holdfast.__all__) - shown) == []
+    assert sorted({*holdfast.__all__, *holdfast.testing.__all__} - shown) == []
 
 
 def test_every_command_is_shown() -> None:
     from holdfast.cli.root import COMMANDS
 
-    shown = "".join(block.text for block in blocks_of(ROOT / "docs/guide/command-line.md") if block.language == "console")
+    shown = "".join(
+        block.text for block in blocks_of(ROOT / "docs/guide/command-line.md") if block.language == "console"
+    )
     assert [name for name in COMMANDS if f"$ holdfast {name}" not in shown] == []
 
 
