@@ -164,7 +164,6 @@ async def test_a_full_disk_is_told_and_healed(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         await store._shared.database.alone(lambda c: c.rows("pragma max_page_count=60"))
         with pytest.raises(StoreError, match="the disk is full; make room and go on"):
-            for _ in range(20):
-                await store.enqueue([job(payload=f'"{"x" * 4000}"') for _ in range(20)])
+            await store.enqueue([job(payload=f'"{"x" * 4000}"') for _ in range(100)])
         await store._shared.database.alone(lambda c: c.rows("pragma max_page_count=100000"))
         await store.enqueue([job()])
