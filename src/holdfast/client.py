@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import HoldfastError, InvalidCall, QueueFull
@@ -12,7 +13,7 @@ from .ids import new_id
 from .job import NewJob
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
-from .task import Bound, Call
+from .task import Bound, Call, Definition
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -110,24 +111,32 @@ def _one_connection(connection: object, bounds: Sequence[Bound]) -> object:
 
 
 def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> list[NewJob]:
-    used: dict[int, int] = {}  # the same call may stand in the list several times: each is a job of its own
     jobs = []
-    for call, bound in zip(calls, bounds, strict=True):
-        number = used.get(id(call), 0)
-        used[id(call)] = number + 1
-        if number == len(call._ids):
-            call._ids.append(new_id())
-        _check_size(call, bound)
-        jobs.append(bound.plan.job(call._payload, bound.definition.arguments_hash, call._ids[number]))
+    for call, bound, id in zip(calls, bounds, _ids(calls), strict=True):
+        definition = bound.definition
+        if len(call._payload) * 4 > definition.max_bytes:
+            _check_size(call._payload, definition)
+        jobs.append(bound.plan.job(call._payload, definition.arguments_hash, id))
     return jobs
 
 
-def _check_size(call: Call[Any], bound: Bound) -> None:
-    limit = bound.definition.max_bytes
-    if len(call._payload) * 4 > limit and (size := len(call._payload.encode())) > limit:
-        raise InvalidCall(
-            f"{bound.definition.name}: the arguments together have {size} bytes of JSON, more than {limit}"
-        )
+def _ids(calls: Sequence[Call[Any]]) -> Iterator[str]:
+    """An id for each; those of an enqueue that failed again. A call that stands there several times is several jobs."""
+    used: Counter[Call[Any]] | None = Counter() if len(set(calls)) < len(calls) else None
+    for call in calls:
+        number = 0
+        if used is not None:
+            number = used[call]
+            used[call] += 1
+        if number == len(call._ids):
+            call._ids.append(new_id())
+        yield call._ids[number]
+
+
+def _check_size(payload: str, definition: Definition) -> None:
+    size, limit = len(payload.encode()), definition.max_bytes
+    if size > limit:
+        raise InvalidCall(f"{definition.name}: the arguments together have {size} bytes of JSON, more than {limit}")
 
 
 def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:
