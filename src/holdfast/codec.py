@@ -126,7 +126,7 @@ def _encoded(value: Any) -> tuple[bytes, str | None]:
     except RecursionError:
         return b"", f"is nested more than {MAX_DEPTH} levels deep, or contains itself"
     except (NotImplementedError, TypeError) as error:
-        return b"", f"has no JSON form: {error or 'its type is not known'}"
+        return b"", f"has no JSON form: {str(error) or 'its type is not known'}"
     except (ValueError, msgspec.MsgspecError) as error:
         return b"", f"cannot be written as JSON: {error}"
 
