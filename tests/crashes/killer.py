@@ -11,6 +11,7 @@ import random
 import signal
 import sqlite3
 import time
+from functools import partial
 
 from .nursery import Child, Nursery, until
 from .recording import Scene
@@ -102,5 +103,9 @@ def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, with
         begun = len(scene.events("began"))
         enough = begun + chance.randint(0, 10)
         moment = time.monotonic() + chance.uniform(0.02, 0.5)
-        until(lambda: time.monotonic() > moment or len(scene.events("began")) > enough)
+        until(partial(_reached, scene, enough, moment))
         fleet.kill_one(chance)
+
+
+def _reached(scene: Scene, enough: int, moment: float) -> bool:
+    return time.monotonic() > moment or len(scene.events("began")) > enough

@@ -141,7 +141,6 @@ def _born(role: Any, order: dict[str, Any]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for stream, file in enumerate((nothing, output, output)):
             os.dup2(file, stream)
-        sys.stdin = open(os.devnull)
         role(**order["arguments"])
         code = 0
     except BaseException:

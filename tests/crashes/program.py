@@ -12,7 +12,7 @@ from typing import Any
 from holdfast import Backoff, Context, Dead, Holdfast, Snooze, Unique
 from holdfast.job import State
 from holdfast.storage.contract import Filter
-from holdfast.worker import worker as _worker  # imported once, before the forks
+from holdfast.worker.worker import Worker
 
 from .recording import EFFECTS, MOVES, Recorder
 
@@ -196,9 +196,9 @@ def enqueue(url: str, history: str, seed: int, count: int) -> None:
     asyncio.run(main())
 
 
-def put(url: str, history: str, calls: list[list[Any]]) -> None:
+def put(url: str, history: str, calls: list[list[Any]], lease: float = LEASE) -> None:
     """Enqueue named tasks with these arguments and options: [name, arguments, options]."""
-    program = Program(url, history)
+    program = Program(url, history, lease=lease)
 
     async def main() -> None:
         async with program.app:
@@ -215,7 +215,7 @@ def work(url: str, history: str, name: str, concurrency: int = 4) -> None:
 
     async def main() -> None:
         async with program.app:
-            await program.app.worker(name=name, concurrency=concurrency, poll=0.1, grace=5).run()
+            await Worker(program.app, name=name, concurrency=concurrency, poll=0.1, grace=5).run()
 
     asyncio.run(main())
 

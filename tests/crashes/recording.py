@@ -16,16 +16,19 @@ EFFECTS = "create table if not exists effects (job text not null, attempt intege
 MOVES = """
 create table moves (
     number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
-    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer);
+    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text);
 create trigger watch_inserts after insert on holdfast_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key, result_changed)
+    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+        result_changed, worker)
     values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
-        new.unique_key, new.holds_key, 0);
+        new.unique_key, new.holds_key, 0, null);
 end;
 create trigger watch_updates after update on holdfast_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key, result_changed)
+    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+        result_changed, worker)
     values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
-        new.unique_key, new.holds_key, new.result is not old.result);
+        new.unique_key, new.holds_key, new.result is not old.result,
+        old.leased_by);
 end;
 """
 

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from .conftest import SCHEMES
 from .killer import Fleet, campaign, unfinished
 from .nursery import Nursery, until
 from .recording import Scene
@@ -65,12 +66,12 @@ def test_killed_workers_lose_nothing(nursery: Nursery, scene: Scene, chance, kil
     assert fleet.kills >= min(kills, 3)
 
 
+@pytest.mark.parametrize("scheme", SCHEMES[-1:])
 def test_poison_dies_after_three_losses_and_its_neighbours_succeed(nursery: Nursery, scene: Scene):
-    how = "exit" if scene.scheme == "sqlite" else "kill"
     arguments = dict(url=scene.url, history=scene.history)
     nursery.start("prepare", scene.output("prepare"), **arguments, watch=True).finish()
     neighbours = [["plain", {"seconds": 0.05}, {}], ["threaded", {"seconds": 0.05}, {}], ["written", {}, {}]]
-    calls = [*neighbours * 3, ["poison", {"how": how}, {}], *neighbours * 3]
+    calls = [*neighbours * 3, ["poison", {"how": "kill"}, {}], *neighbours * 3]
     nursery.start("put", scene.output("put"), **arguments, calls=calls).finish()
     fleet = Fleet(nursery, scene, size=1, concurrency=6)
     _drained(scene, fleet, within=60)

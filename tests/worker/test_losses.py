@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
-import msgspec
 import pytest
 
 from holdfast import Backoff, Context, Holdfast, State
@@ -19,7 +18,7 @@ from holdfast.testing import ManualClock
 from holdfast.testing.flaky import FlakyStorage
 from holdfast.upkeep import contact as contact_module
 from holdfast.upkeep.contact import Contact
-from holdfast.upkeep.reap import changes_of, reap
+from holdfast.upkeep.reap import reap
 
 
 def new_job(**options) -> NewJob:
@@ -41,42 +40,61 @@ async def claimed(store, worker: str, count: int, *, begun: int, stamp: int = 7)
     return records
 
 
-async def test_the_one_job_that_had_begun_is_charged():
+async def test_a_job_that_was_alone_is_charged():
     clock = ManualClock()
     store = MemoryStorage(clock)
-    records = await claimed(store, "w", 3, begun=1)
+    (record,) = await claimed(store, "w", 1, begun=1)
     clock.advance(61)
-    assert await reap(store, 60 * SECOND, 100) == 3
-    seen = await store.get([record.id for record in records])
-    assert [(job.state, job.losses, job.suspect) for job in seen] == [
-        (State.READY, 1, True),
-        (State.READY, 0, False),
-        (State.READY, 0, False),
-    ]
-    assert "WorkerLost" in seen[0].errors
-    assert seen[1].errors is None
+    assert await reap(store, 60 * SECOND, 100) == 1
+    (seen,) = await store.get([record.id])
+    assert (seen.state, seen.losses, seen.suspect) == (State.READY, 1, True)
+    assert "WorkerLost" in seen.errors
 
 
-async def test_several_that_had_begun_are_suspects_and_run_alone():
+@pytest.mark.parametrize("begun", [0, 1, 3])
+async def test_several_are_suspects_and_run_alone_whatever_start_was_noted(begun):
     clock = ManualClock()
     store = MemoryStorage(clock)
-    records = await claimed(store, "w", 3, begun=2)
+    records = await claimed(store, "w", 3, begun=begun)
     clock.advance(61)
     await reap(store, 60 * SECOND, 100)
     seen = await store.get([record.id for record in records])
-    assert [(job.losses, job.suspect) for job in seen] == [(0, True), (0, True), (0, False)]
+    assert [(job.losses, job.suspect) for job in seen] == [(0, True)] * 3
     plain = await store.exchange((), Claim("v", 8, (Want(10),)))
-    assert [record.id for record in plain.claimed] == [records[2].id]
+    assert plain.claimed == []
     assert plain.suspects
     alone = await store.claim(Claim("v", 9, (Want(1, alone=True),)))
     assert [record.id for record in alone] == [records[0].id]
 
 
-async def test_without_a_note_of_any_start_all_count_as_begun():
-    records = [
-        msgspec.structs.replace(record, leased_by="w") for record in await claimed(MemoryStorage(), "w", 2, begun=0)
-    ]
-    assert [change.suspect for change in changes_of(records, 0)] == [True, True]
+async def test_leases_that_end_one_after_the_other_are_judged_together():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    (early,) = await claimed(store, "w", 1, begun=1)
+    clock.advance(15)
+    (late,) = await claimed(store, "w", 1, begun=1, stamp=8)
+    clock.advance(46)
+    assert await reap(store, 60 * SECOND, 100) == 0
+    clock.advance(15)
+    assert await reap(store, 60 * SECOND, 100) == 2
+    seen = await store.get([early.id, late.id])
+    assert [(job.state, job.losses, job.suspect) for job in seen] == [(State.READY, 0, True)] * 2
+
+
+async def test_a_stray_of_a_worker_that_lives_comes_back_though_the_others_are_renewed():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    (stray,) = await claimed(store, "w", 1, begun=0)
+    (renewed,) = await claimed(store, "w", 1, begun=1, stamp=8)
+    for _ in range(4):
+        clock.advance(20)
+        await store.renew([renewed.hold])
+        assert await reap(store, 60 * SECOND, 100) == 0
+    clock.advance(20)
+    await store.renew([renewed.hold])
+    assert await reap(store, 60 * SECOND, 100) == 1
+    (seen,) = await store.get([stray.id])
+    assert (seen.state, seen.losses) == (State.READY, 0)
 
 
 async def test_three_charged_losses_are_poison():

@@ -7,11 +7,11 @@ A history has three parts.
   acknowledged (a verb that enqueues returned this id; with `key`, `scope`, `duplicate` where it had a unique key),
   rolled_back (this id was enqueued in a transaction that was undone), began and ended (a handler, with `attempt`,
   `pid` and `at` in seconds), effect (a handler's plain side effect), died (the handler said that nothing can help),
-  cancelled, retried, deleted (an admin's word took hold).
+  cancelled, retried, deleted (an admin's word took hold), killed (a `worker`, with the ids that it `held`).
 - `rows`: the jobs as the store held them after all faults were over and everything had drained, column by column.
 - `effects`: rows (`job`, `attempt`) that handlers wrote in the transaction of their completion.
 - `moves`: where the store was watched, every change of a row as it was committed: `id`, `was`, `now`, `attempt`,
-  `stamp`, `settled`, `failures`, `losses`, `version`, `key`, `holds_key`.
+  `stamp`, `settled`, `failures`, `losses`, `version`, `key`, `holds_key`, and `worker`, whose hold ended by it.
 
 Invariants are named as in the project's list: I1 nothing lost … I14 nothing left by a rollback.
 """
@@ -205,6 +205,17 @@ def _exact_counts(history: History) -> Iterator[str]:
             yield f"I5: {id} was claimed {claims} times and has attempt {moves[-1]['attempt']}"
         for before, after in pairwise(moves):
             yield from _counted(id, before, after)
+    yield from _charged_rightly(history)
+
+
+def _charged_rightly(history: History) -> Iterator[str]:
+    """A lost worker is charged to a job only if that job was alone in it."""
+    held = {event["worker"]: event["held"] for event in history.said("killed")}
+    for id, moves in _moves_by_job(history).items():
+        for before, after in pairwise(moves):
+            beside = held.get(after.get("worker"), [id])
+            if after["losses"] > before["losses"] and beside != [id]:
+                yield f"I5: {id} was charged with the loss of {after['worker']}, which held {len(beside)} jobs"
 
 
 def _counted(id: str, before: Entry, after: Entry) -> Iterator[str]:
@@ -276,13 +287,11 @@ def _keys_unique(history: History) -> Iterator[str]:
     yield from (f"I12: key {key!r} is held by {times} jobs in the end" for key, times in held.items() if times > 1)
     holder: dict[str, str] = {}
     for move in history.moves:
-        key = move.get("key")
-        if key is None:
-            continue
-        if move["holds_key"] and holder.setdefault(key, move["id"]) != move["id"]:
-            yield f"I12: key {key!r} was held by {holder[key]} and {move['id']} at once"
-        if not move["holds_key"] and holder.get(key) == move["id"]:
-            del holder[key]
+        taken = move.get("key")
+        if taken is not None and move["holds_key"] and holder.setdefault(taken, move["id"]) != move["id"]:
+            yield f"I12: key {taken!r} was held by {holder[taken]} and {move['id']} at once"
+        if taken is not None and not move["holds_key"] and holder.get(taken) == move["id"]:
+            del holder[taken]
 
 
 # ---- I14 -------------------------------------------------------------------------------------------

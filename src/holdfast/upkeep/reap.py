@@ -1,20 +1,23 @@
 """Reap: jobs whose lease is over come back.
 
-Who killed the worker? If exactly one of its lapsed jobs had begun, that one is charged with the loss; three charged
-losses make it a dead letter (poison). If several had, none is charged: they are marked suspect and run alone from then on,
-until one attempt ends by the handler's own word. Where no start was noted (the worker died at once), all that it held
-count as begun. Jobs ended from outside only give up their hold.
+Who killed the worker? A job that was alone in it is charged with the loss; three charged losses make it a dead letter
+(poison). If the worker held several, none is charged: all are marked suspect and run alone from then on, until one
+attempt ends by the handler's own word. Noted starts cannot tell them apart: one that kills its worker within a moment is
+never noted, and its long-running neighbour is.
+
+The leases of a dead worker end one after the other. So while it still holds others whose lease ends soon, its jobs wait
+for those: only together they show who was alone. Jobs ended from outside only give up their hold.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from ..job import FINAL, Fault, Record
+from ..job import FINAL, Fault, Record, State
 from ..lifecycle import Change, LeaseEnded, decide
 from ..observe import log
-from ..storage.contract import Storage
+from ..storage.contract import Filter, Storage
 
 
 async def reap(store: Storage, contact: int, limit: int) -> int:
@@ -22,9 +25,10 @@ async def reap(store: Storage, contact: int, limit: int) -> int:
     records = await store.lapsed(limit, contact)
     if not records:
         return 0
+    still_held = await _still_held(store, records)
     now = await store.now()
-    changes = list(changes_of(records, now))
-    verdicts = await store.apply(changes)
+    changes = list(changes_of(records, now, still_held))
+    verdicts = await store.apply(changes) if changes else []
     by_id = {record.id: record for record in records}
     for change, verdict in zip(changes, verdicts, strict=True):
         if verdict.accepted and change.state is not None:
@@ -32,22 +36,41 @@ async def reap(store: Storage, contact: int, limit: int) -> int:
     return sum(verdict.accepted for verdict in verdicts)
 
 
-def changes_of(records: Sequence[Record], now: int) -> Iterable[Change]:
-    """What follows for each lapsed job, worker by worker."""
+def changes_of(records: Sequence[Record], now: int, still_held: Mapping[str, int] | None = None) -> Iterable[Change]:
+    """What follows for each lapsed job, worker by worker. `still_held`: jobs of a worker whose lease is not over."""
     by_worker: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
-        if record.state in FINAL:
-            yield decide(record, LeaseEnded())
-        else:
-            by_worker[record.leased_by or ""].append(record)
-    for group in by_worker.values():
-        begun = [record for record in group if record.started_at is not None] or group
-        accused = {record.id for record in begun}
+        by_worker[record.leased_by or ""].append(record)
+    for worker, group in by_worker.items():
+        others = (still_held or {}).get(worker, 0)
         for record in group:
-            if record.id in accused:
-                yield decide(record, LeaseEnded(_fault(record, now), len(begun) == 1, len(begun) > 1))
-            else:
+            if record.state in FINAL:
                 yield decide(record, LeaseEnded())
+            elif not others or _waited(group, now):
+                alone = not others and len(group) == 1
+                yield decide(record, LeaseEnded(_fault(record, now), charged=alone, suspect=not alone))
+
+
+def _waited(group: Sequence[Record], now: int) -> bool:
+    """Renewed every third of a lease, all leases of a dead worker end within that time. Who waits longer waits for a worker
+    that lives, or for a job with a far longer lease."""
+    return any(now >= (record.leased_until or 0) + record.lease // 2 for record in group)
+
+
+async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, int]:
+    """How many jobs the workers of these hold besides."""
+    workers = {record.leased_by for record in lapsed if record.state not in FINAL}
+    known = {record.id for record in lapsed}
+    held: defaultdict[str, int] = defaultdict(int)
+    cursor: str | None = None
+    while workers:
+        running, cursor = await store.find(Filter(states=(State.RUNNING,)), store.chunk, cursor)
+        for record in running:
+            if record.leased_by in workers and record.id not in known:
+                held[record.leased_by or ""] += 1
+        if cursor is None:
+            break
+    return held
 
 
 def _fault(record: Record, now: int) -> Fault:
