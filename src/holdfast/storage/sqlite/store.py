@@ -108,7 +108,10 @@ class SqliteStorage(Storage):
         if self._forked():
             return
         if shared.give_back(closing):
-            await asyncio.get_running_loop().run_in_executor(None, closing.end)
+            try:
+                await asyncio.get_running_loop().run_in_executor(None, closing.end)
+            except RuntimeError:  # the interpreter is ending and has no executor any more
+                closing.end()
         else:
             await closing.database.alone(lambda _: None)
 
