@@ -45,7 +45,7 @@ from holdfast.testing import ManualClock
 FAULT = Fault(1, "w", 1, 2, "ValueError", "broke", None)
 BACKOFF = Backoff.exponential(5.0, jitter=2.0).text()
 QUEUES, TASKS, WORKERS = ("a", "b"), ("s", "t"), ("w1", "w2")
-SCOPES = ("waiting", "active", "any", "window")
+SCOPES = ("waiting", "active", "active", "active", "any", "window")
 RETENTIONS = [
     kept.text()
     for kept in (
@@ -318,7 +318,7 @@ class Twin:
         placed = await self._both(lambda store: store.enqueue(jobs))
         self.new |= {job.id: job for job in jobs}
         if isinstance(placed, list):
-            self.witness.placed(placed)
+            self.witness.placed(placed, {row.id for row in await self._rows()})
 
     def _new_job(self, fields, key, place):
         if key is not None:
@@ -510,13 +510,17 @@ class _Witness:
 
     def __init__(self):
         self.acknowledged = set()
+        self.gone = set()
         self.claims = Counter()
         self.holds = set()
         self.settled = set()
         self.last = {}
 
-    def placed(self, placed):
-        self.acknowledged |= {answer.id for answer in placed if not answer.duplicate and not answer.dropped}
+    def placed(self, placed, found):
+        for answer in placed:
+            kept_key_alone = answer.id in self.gone and answer.id not in found
+            if not answer.duplicate and not answer.dropped and not kept_key_alone:
+                self.acknowledged.add(answer.id)
 
     def exchanged(self, before, changes, given, after):
         for row in given.claimed:
@@ -541,6 +545,7 @@ class _Witness:
                 assert row.state in FINAL, "I1: prune removed a job that has not ended"
                 assert row.stamp is None, "prune removed a job that somebody holds"
                 # from here on, an enqueue of this id makes another job
+                self.gone.add(row.id)
                 self.acknowledged.discard(row.id)
                 self.last.pop(row.id, None)
                 del self.claims[row.id]

@@ -185,6 +185,20 @@ async def case_next_due_of_nothing(store: Storage, clock: Hand) -> None:
     same((await store.exchange(())).next_due, None, "next_due is told only with a claim")
 
 
+async def case_more_due_than_a_chunk(store: Storage, clock: Hand) -> None:
+    jobs = [job(delay=SECOND) for _ in range(store.chunk + 3)]
+    await store.enqueue(jobs[: store.chunk])
+    await store.enqueue(jobs[store.chunk :])
+    clock.advance(5)
+    given = await _exchange(store, Want(1))
+    true(given.next_due in (0, None), f"next_due is 0 when a job is due already, not {given.next_due}")
+    left = store.chunk + 2
+    while given.claimed and left:
+        given = await _exchange(store, Want(store.chunk))
+        left -= len(given.claimed)
+    same(left, 0, "claim after claim gets all that is due")
+
+
 async def case_a_batch_keeps_its_order(store: Storage, clock: Hand) -> None:
     batches = [[job() for _ in range(30)] for _ in range(3)]
     for batch in batches:

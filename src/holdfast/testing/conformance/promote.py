@@ -64,6 +64,18 @@ async def case_by_its_latest_time(store: Storage, clock: Hand) -> None:
     same(await store.promote(9), 1, "a job is due at its latest run_at")
 
 
+async def case_not_by_a_time_that_was_given_up(store: Storage, clock: Hand) -> None:
+    new = job(delay=50 * SECOND)
+    await store.enqueue([new])
+    await told(store, new.id, HurriedUp())
+    await claim(store)
+    await told(store, new.id, Snoozed(delay=100 * SECOND))
+    clock.advance(60)
+    same(await store.promote(9), 0, "a job that was hurried up and snoozed is due when the snooze ends")
+    clock.advance(40)
+    same(await store.promote(9), 1, "a job that was hurried up and snoozed is due when the snooze ends")
+
+
 async def case_after_the_clock_went_back(store: Storage, clock: Hand) -> None:
     new = job(delay=10 * SECOND)
     await store.enqueue([new])
