@@ -58,7 +58,8 @@ def test_links_lead_somewhere(path: Path) -> None:
 def test_every_page_is_in_the_table_of_contents() -> None:
     listed = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]))
     there = {path.relative_to(ROOT / "docs").as_posix() for path in paths() if path.name != "README.md"}
-    assert listed == there
+    measured = {page for page in there if page.startswith("benchmarks/")}  # written by ./dev bench, there or not
+    assert listed - measured == there - measured
 
 
 def test_every_public_name_has_an_example_that_runs() -> None:
