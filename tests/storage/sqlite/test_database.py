@@ -218,6 +218,67 @@ def _in_child(make, inherited):  # pragma: no cover
     return 0
 
 
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
+async def test_a_fork_in_the_middle_of_writing(tmp_path, scheme):
+    """A child must not inherit a lock that its own SQLite would believe to be held."""
+    if scheme == "sqlite+apsw":
+        pytest.importorskip("apsw")
+    make = opener(f"{scheme}:///{tmp_path / 'jobs.db'}")
+    store = make()
+    await store.open()
+    stop = False
+
+    async def write_on():
+        while not stop:
+            await store.enqueue([job() for _ in range(50)])
+
+    writing = asyncio.ensure_future(write_on())
+    for round_ in range(5):
+        await asyncio.sleep(0.004 * round_)
+        child = os.fork()
+        if child == 0:  # pragma: no cover
+            os._exit(_enqueue_in_child(make))
+        status = (await asyncio.to_thread(os.waitpid, child, 0))[1]
+        assert os.waitstatus_to_exitcode(status) == 0
+    stop = True
+    await writing
+    assert await store.count(Filter(queue="child")) == 5
+    await store.close()
+
+
+def _enqueue_in_child(make):  # pragma: no cover
+    async def work():
+        store = make()
+        await store.open()
+        await asyncio.wait_for(store.enqueue([job(queue="child")]), 10)
+        await store.close()
+
+    try:
+        asyncio._set_running_loop(None)
+        asyncio.new_event_loop().run_until_complete(work())
+    except BaseException as error:
+        print(repr(error), flush=True)
+        return 1
+    return 0
+
+
+async def test_rows_written_by_hand_hide_no_others(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        broken, odd, good = job(payload='"broken"'), job(), job()
+        await store.enqueue([broken, odd, good])
+        raw = sqlite3.connect(path)
+        raw.execute("update holdfast_jobs set payload = cast(x'22ff22' as text) where id = ?", (broken.id,))
+        raw.execute("update holdfast_jobs set state = 'strange' where id = ?", (odd.id,))
+        raw.commit()
+        raw.close()
+        found, _ = await store.find(Filter(), 10, None)
+        assert {record.id for record in found} == {broken.id, good.id}
+        claimed = (await store.exchange((), claim())).claimed
+        assert [record.id for record in claimed] == [broken.id, good.id]
+        assert claimed[0].payload == '"\ufffd"'
+
+
 async def test_an_exchange_that_changes_nothing_writes_nothing(tmp_path):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:

@@ -7,8 +7,8 @@ one per lane, whatever waits behind or beside them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from holdfast.job import ANY, ROW_VERSION, Record, Routing
@@ -19,7 +19,8 @@ from .driver import TOOBIG
 from .queries import load
 from .rows import COLUMNS, json_text, lists_of, records_of
 
-LANES_AT_ONCE = 100  # SQLite's own limit of a compound SELECT is 500
+LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
+NO_LANE = (None, None, None)
 
 # what a claimed row says in place of what it said before; ? are the stamp, the worker and the time
 _ONCE_CLAIMED = {
@@ -105,22 +106,23 @@ def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> l
 
 def _best(
     work: Work, want: Want, outlook: Outlook, limit: int, now: int, after: tuple[int, str, int]
-) -> tuple[str, str]:
+) -> tuple[str, bytes]:
     if want.alone:
         numbers = _suspects(work, want, outlook, now)[:limit]
         return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
     lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
     if not lanes:
-        return "[]", "[]"
+        return "[]", b"[]"
     if len(lanes) == 1:
         return _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
-    if len(lanes) <= LANES_AT_ONCE:
-        return _one_row(work, _best_of_lanes(len(lanes)), (*after, *_arms(lanes, now), limit))
+    if len(lanes) <= LANES_AT_ONCE[-1]:
+        size, parameters = _arms(lanes, now)
+        return _one_row(work, _best_of_lanes(size), (*after, *parameters, limit))
     numbers = _best_of_many(work, lanes, limit, now)
     return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
 
 
-def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, str]:
+def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, bytes]:
     numbers, texts = work.connection.rows(statement, parameters)[0]
     return numbers, texts
 
@@ -128,25 +130,33 @@ def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str
 def _best_of_many(work: Work, lanes: list[Lane], limit: int, now: int) -> list[int]:
     """More lanes than one statement can merge: group by group, then the best of all groups."""
     heads: list[tuple[int, int, int, str]] = []
-    for begin in range(0, len(lanes), LANES_AT_ONCE):
-        group = lanes[begin : begin + LANES_AT_ONCE]
-        statement = f"{_merged(len(group))} ORDER BY priority DESC, rank, id LIMIT ?"
-        heads += work.connection.rows(statement, (*_arms(group, now), limit))
+    most = LANES_AT_ONCE[-1]
+    for begin in range(0, len(lanes), most):
+        size, parameters = _arms(lanes[begin : begin + most], now)
+        heads += work.connection.rows(_heads_of_lanes(size), (*parameters, limit))
         heads = sorted(heads, key=lambda head: (-head[1], head[2], head[3]))[:limit]
     return [head[0] for head in heads]
 
 
-@lru_cache(maxsize=LANES_AT_ONCE)
-def _best_of_lanes(lanes: int) -> str:
-    return _sql["best_of_lanes"].replace("{lanes}", _merged(lanes))
+@cache
+def _best_of_lanes(size: int) -> str:
+    return _sql["best_of_lanes"].replace("{lanes}", _merged(size))
 
 
-def _merged(lanes: int) -> str:
-    return " UNION ALL ".join([_sql["lane"]] * lanes)
+@cache
+def _heads_of_lanes(size: int) -> str:
+    return f"{_merged(size)} ORDER BY priority DESC, rank, id LIMIT ?"
 
 
-def _arms(lanes: Iterable[Lane], now: int) -> list[Any]:
-    return [value for lane in lanes for value in (*lane, now)]
+def _merged(size: int) -> str:
+    return " UNION ALL ".join([_sql["lane"]] * size)
+
+
+def _arms(lanes: Sequence[Lane], now: int) -> tuple[int, list[Any]]:
+    """The size of statement for these lanes, and its parameters; places left over match nothing."""
+    size = next(size for size in LANES_AT_ONCE if size >= len(lanes))
+    filled = [*lanes, *[NO_LANE] * (size - len(lanes))]
+    return size, [value for lane in filled for value in (*lane, now)]
 
 
 def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:

@@ -9,6 +9,7 @@ done whole, or not begun.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
@@ -30,6 +31,8 @@ TOGETHER = 128  # pieces of work in one transaction
 BUSY_PAUSE = 0.0003  # SQLite's own back-off is coarse
 BUSY_LIMIT = 30.0
 MODE_CHECKED_EVERY = 60.0
+STILL_WITHIN = 10.0
+_log = logging.getLogger("holdfast")
 
 
 class DoCarefully(Exception):
@@ -82,6 +85,7 @@ class Database:
         self._reader: Connection | None = None
         self._turns = Turns(None)
         self.patiently = patience(driver)
+        self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
         self.writing = False
         self.wrote_at = 0.0
@@ -116,6 +120,23 @@ class Database:
         for thread in self._threads:
             thread.join()
 
+    def hold_still(self) -> None:
+        """Before a fork: wait for what is under way and close the connections, which open again when needed. SQLite
+        keeps its view of a file's locks in the process; a child would inherit it and believe in it."""
+        for gate in self._gates:
+            gate.acquire(timeout=STILL_WITHIN)
+        if self.place.in_memory:
+            return
+        for connection in (self._writer, self._reader):
+            if connection is not None:
+                connection.close()
+        self._writer = self._reader = None
+
+    def go_on(self) -> None:
+        for gate in self._gates:
+            if gate.locked():
+                gate.release()
+
     def abandon(self) -> None:
         """In a forked child: the threads are gone, and the connections are the parent's."""
         self._turns.close()
@@ -131,7 +152,8 @@ class Database:
         while not stopping:
             batch, stopping = self._next_batch()
             try:
-                self._perform(batch)
+                with self._gates[0]:
+                    self._perform(batch)
             except BaseException as error:
                 for piece in batch:
                     piece.error = error
@@ -182,8 +204,7 @@ class Database:
             return len(batch) == 1 and not isinstance(error, DoCarefully)
         finally:
             self.wrote_at, self.writing = time.monotonic(), False
-        if work.ready or work.changed:
-            self._told(work.ready, work.changed)
+        self.tell(work)
         return True
 
     def _in_transaction(self, work: Work, batch: Sequence[Piece[Any]]) -> None:
@@ -202,6 +223,8 @@ class Database:
         """The writer's connection; only for its thread."""
         if self._writer is None:
             self._writer = self.patiently(self._connect)
+            self._mode_checked = -MODE_CHECKED_EVERY
+            self._turns.close()
             self._turns = Turns(self.place.beside())
         return self._writer
 
@@ -214,14 +237,23 @@ class Database:
             self._mode_checked = time.monotonic()
             self.patiently(self._check_mode, connection)
 
+    def tell(self, work: Work) -> None:
+        """After a commit: wake whom it concerns. Nothing that goes wrong here can undo it."""
+        if work.ready or work.changed:
+            try:
+                self._told(work.ready, work.changed)
+            except Exception:
+                _log.exception("a signal was not sent")
+
     # -- the reader ----------------------------------------------------------------------------------
     def _read_on(self) -> None:
         while (piece := self._reads.get()) is not None:
             if not piece.future.cancelled():
                 try:
-                    if self._reader is None:
-                        self._reader = self.patiently(self._connect)
-                    piece.answer = self.patiently(piece.run, self._reader)
+                    with self._gates[1]:
+                        if self._reader is None:
+                            self._reader = self.patiently(self._connect)
+                        piece.answer = self.patiently(piece.run, self._reader)
                 except BaseException as error:
                     piece.error = self._explained(error)
                 _answer([piece])

@@ -19,6 +19,15 @@ from .place import Place
 
 Journal = Literal["auto", "wal", "truncate"]
 OLDEST = (3, 37, 0)  # STRICT tables
+_SETTINGS = (
+    "synchronous=FULL",
+    "mmap_size=0",
+    "cache_size=-16384",
+    "cache_spill=OFF",  # a spill in the middle of a transaction would need the exclusive lock
+    "temp_store=MEMORY",
+    "secure_delete=OFF",
+    "wal_autocheckpoint=4000",
+)
 _log = logging.getLogger("holdfast")
 
 
@@ -99,9 +108,8 @@ class Keeper:
         return Durability("B", detail)
 
     def _set_up(self, connection: Connection) -> None:
-        for pragma in ("synchronous=FULL", "mmap_size=0", "cache_size=-16384", "cache_spill=OFF", "temp_store=MEMORY"):
+        for pragma in _SETTINGS:
             connection.rows(f"PRAGMA {pragma}")
-        connection.rows("PRAGMA secure_delete=OFF")
         if sys.platform == "darwin":
             connection.rows("PRAGMA fullfsync=ON")
 

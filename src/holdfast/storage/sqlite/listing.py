@@ -8,7 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.errors import InvalidCall
-from holdfast.job import ANY, FINAL, Record
+from holdfast.job import ANY, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
 
 from .database import Work
@@ -20,7 +20,6 @@ OnFull = Literal["reject", "drop", "wait"]
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
 _sql = load("listing", record=", ".join(COLUMNS))
-_sql["few_live"] = _sql["few_live"].replace("{live}", _sql["live"])
 _cursor = msgspec.json.Decoder(tuple[int, str])
 
 
@@ -61,14 +60,13 @@ def count(connection: Connection, filter: Filter) -> int:
 
 def _index(filter: Filter, conditions: list[str]) -> str:
     """The index that a listing walks along. Without statistics SQLite cannot know which is short."""
-    if filter.key is not None or filter.chain_id is not None or _LIVE in conditions:
+    if filter.key is not None or filter.chain_id is not None or any("rowid IN" in one for one in conditions):
         return ""
     if filter.states is not None and set(filter.states) == {"dead"}:
         return "INDEXED BY holdfast_jobs_dead"
     return "INDEXED BY holdfast_jobs_created"
 
 
-_LIVE = f"rowid IN ({_sql['live']})"
 _FITS = {
     "task": "task = ?",
     "queue": "queue = ?",
@@ -106,9 +104,24 @@ def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], l
     if names == ["dead"]:
         return ["state = 'dead'"], []
     fitting = [f"state IN ({', '.join('?' * len(names))})"]
-    if names and not FINAL.intersection(names) and connection.value(_sql["few_live"], (FEW,)):
-        fitting.append(_LIVE)
+    live = _live(names)
+    if live is not None and connection.value(_sql["few_live"].replace("{live}", live), (FEW,)):
+        fitting.append(f"rowid IN ({live})")
     return fitting, names
+
+
+def _live(names: Sequence[str]) -> str | None:
+    """The rows of these states from the indexes that hold only jobs that have not ended; None if one of them is final."""
+    parts = {part for name in names for part in _LIVE.get(name, ("",))}
+    return None if not parts or "" in parts else " UNION ALL ".join(_sql[part] for part in sorted(parts))
+
+
+_LIVE = {
+    "ready": ("live_ready", "live_aside"),
+    "scheduled": ("live_aside",),
+    "blocked": ("live_aside",),
+    "running": ("live_held",),
+}
 
 
 # ---- queues and workers ----------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from logging import getLogger
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from holdfast.job import Record
 
 from .driver import Connection
 
+_log = getLogger("holdfast")
 COLUMNS = Record.__struct_fields__
 
 
@@ -20,15 +22,32 @@ class _Row(Record, array_like=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(list[_Row], strict=False)
+_one = msgspec.json.Decoder(_Row, strict=False)
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _lists = msgspec.json.Decoder(list[Any])
 
 
-def records_of(text: str) -> list[Record]:
+def records_of(text: bytes) -> list[Record]:
     """The records in a JSON array of arrays in the order of COLUMNS."""
-    rows = _decoder.decode(text)
+    try:
+        rows = _decoder.decode(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        rows = _readable(text)
     for row in rows:
         row.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
     return rows  # type: ignore[return-value]
+
+
+def _readable(text: bytes) -> list[_Row]:
+    """Rows written by hand may hold what no row of ours does. One of them must not hide the others: broken characters
+    are replaced, and what still makes no record is left out."""
+    rows = []
+    for raw in _raws.decode(text.decode("utf-8", "replace")):
+        try:
+            rows.append(_one.decode(raw))
+        except msgspec.MsgspecError as error:
+            _log.error("a job's row cannot be read and is left out: %s: %.200s", error, bytes(raw))
+    return rows
 
 
 def lists_of(text: str) -> list[Any]:

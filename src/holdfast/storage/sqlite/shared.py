@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.errors import StoreError
 
-from .database import Database
+from .database import STILL_WITHIN, Database
 from .driver import DriverName, driver
 from .journal import Journal, Keeper
 from .place import Place
@@ -74,6 +74,19 @@ def key_of(path: str) -> str:
     return os.path.realpath(path)
 
 
+def _before_fork() -> None:
+    _lock.acquire(timeout=STILL_WITHIN)
+    for shared in _open.values():
+        shared.database.hold_still()
+
+
+def _after_fork_in_parent() -> None:
+    for shared in _open.values():
+        shared.database.go_on()
+    if _lock.locked():
+        _lock.release()
+
+
 def _after_fork() -> None:
     global _lock
     _lock = threading.Lock()
@@ -85,4 +98,4 @@ def _after_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)

@@ -106,9 +106,8 @@ class SqliteTransaction(StoreTransaction):
             database.wrote_at, database.writing = time.monotonic(), False
             if own is not writer:
                 own.close()
-        work = self._work
-        if work is not None and (work.ready or work.changed):
-            self._shared.signals.tell(work.ready, work.changed)
+        if self._work is not None:
+            database.tell(self._work)
 
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database

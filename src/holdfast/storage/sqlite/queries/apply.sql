@@ -74,7 +74,7 @@ DELETE FROM holdfast_log WHERE job = ?1 AND number <= (
 
 -- name: holding
 -- What a worker holds under a stamp.
-SELECT json_group_array(json_array({record})) FROM (
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM holdfast_jobs
     WHERE leased_until IS NOT NULL AND state = 'running' AND leased_by = ? AND stamp = ?
     ORDER BY priority DESC, rank, id);

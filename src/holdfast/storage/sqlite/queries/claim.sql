@@ -52,7 +52,7 @@ WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked
 
 -- name: best_of_lane
 -- The best jobs of a single lane, as they will be once claimed.
-SELECT json_group_array(number), json_group_array(json_array({claimed})) FROM (
+SELECT json_group_array(number), CAST(json_group_array(json_array({claimed})) AS BLOB) FROM (
     SELECT rowid AS number, {read} FROM holdfast_jobs
     WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 0 AND suspect = 0
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
@@ -60,7 +60,7 @@ SELECT json_group_array(number), json_group_array(json_array({claimed})) FROM (
 
 -- name: best_of_lanes
 -- The best jobs of several lanes, merged by their heads, as they will be once claimed.
-SELECT json_group_array(best.number), json_group_array(json_array({claimed})) FROM (
+SELECT json_group_array(best.number), CAST(json_group_array(json_array({claimed})) AS BLOB) FROM (
     {lanes} ORDER BY priority DESC, rank, id LIMIT ?) AS best
 CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = best.number
 
@@ -74,7 +74,7 @@ SELECT json_group_array(json_array(number, queue, task, routing_key)) FROM (
 
 -- name: by_number
 -- Jobs by their row numbers in the given order, as they will be once claimed.
-SELECT json_group_array(job.number), json_group_array(json_array({claimed}))
+SELECT json_group_array(job.number), CAST(json_group_array(json_array({claimed})) AS BLOB)
 FROM json_each(?) AS wanted
 CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = wanted.value
 

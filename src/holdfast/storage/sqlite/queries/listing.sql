@@ -1,10 +1,10 @@
 -- name: get
 -- Jobs by id.
-SELECT json_group_array(json_array({record})) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: find
 -- Jobs that fit, newest first.
-SELECT json_group_array(json_array({record})) FROM (
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT {record} FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
 
 -- name: count
@@ -15,13 +15,17 @@ SELECT count(*) FROM holdfast_jobs WHERE {fitting};
 -- Whether the jobs that have not ended are few enough to be looked through.
 SELECT count(*) < ?1 FROM (SELECT 1 FROM ({live}) LIMIT ?1);
 
--- name: live
--- Jobs that have not ended, from the indexes that hold only those.
-SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0
-UNION ALL
+-- name: live_ready
+-- Jobs in a lane.
+SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0;
+
+-- name: live_aside
+-- Jobs that wait, but not in a lane.
 SELECT rowid FROM holdfast_jobs
-WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0))
-UNION ALL
+WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0));
+
+-- name: live_held
+-- Jobs that somebody holds.
 SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL;
 
 -- name: log

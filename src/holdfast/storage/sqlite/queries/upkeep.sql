@@ -4,14 +4,14 @@ UPDATE holdfast_jobs SET leased_until = lease + ?1 WHERE leased_until IS NOT NUL
 
 -- name: lapsed
 -- Jobs whose lease is over, the longest over first.
-SELECT json_group_array(json_array({record})) FROM (
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM holdfast_jobs
     WHERE leased_until IS NOT NULL AND leased_until <= ? AND lease <= ?
     ORDER BY leased_until, id LIMIT ?);
 
 -- name: expired
 -- Waiting jobs that were not started in time.
-SELECT json_group_array(json_array({record})) FROM (
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM holdfast_jobs
     WHERE expires_at IS NOT NULL AND expires_at <= ? AND state IN ('blocked', 'scheduled', 'ready')
         AND started_at IS NULL
