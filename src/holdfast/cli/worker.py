@@ -42,8 +42,8 @@ LEVELS = ("debug", "info", "warning", "error")
 def command(target: str, log_level: str, **options: Any) -> None:
     """Run jobs of MODULE:APP until SIGTERM or SIGINT.
 
-    The first signal lets running jobs end (at most --grace seconds), a second one hurries. Jobs that did not end are
-    handed back.
+    The first signal lets running jobs end (at most --grace seconds), a second one hurries. Jobs that stop when they are
+    told are handed back; those of a thread that does not stop come back when their lease ends.
 
     \b
     Examples:
