@@ -89,7 +89,10 @@ class Account:
 
     def show(self, screen: Screen) -> None:
         """The account. Broken, if anything did not hold."""
-        screen.section("The account", "Counted from what the handlers did, not from what the queue says about itself.")
+        screen.section(
+            "The account",
+            "Effects are counted from what the handlers wrote; states and attempts are read from the store.",
+        )
         for held, text in self.checks:
             screen.check(held, text)
         screen.line()
