@@ -1,6 +1,6 @@
 """Pages of the documentation as a reader copies them: fenced blocks, in order.
 
-Conventions, which CONTRIBUTING and docs/index.md repeat for writers:
+Conventions (docs/index.md tells readers of them):
 
 - `python`          runs. The blocks of a page share one namespace; `await` works at the top level.
 - first line `# shop/tasks.py`   the block is a file: it is written there and imported.
