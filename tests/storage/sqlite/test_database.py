@@ -310,3 +310,16 @@ async def test_jobs_too_large_for_one_text_are_claimed_in_parts(tmp_path):
         while claimed := (await store.exchange((), claim(30))).claimed:
             seen |= {record.id for record in claimed}
         assert len(seen) == 30
+
+
+@pytest.mark.parametrize("small", [True, False])
+async def test_only_the_newest_are_kept_in_a_long_history_too(tmp_path, monkeypatch, small):
+    if not small:
+        monkeypatch.setattr("holdfast.storage.sqlite.upkeep.SMALL", 1)
+    async with store_at(tmp_path / "jobs.db") as store:
+        await store.enqueue([job(retention='{"last":2}') for _ in range(5)])
+        ended = [record.id for record in (await store.exchange((), claim())).claimed]
+        for record in await store.get(ended):
+            await store.apply([decide(record, Succeeded())])
+        assert await store.prune(100) == 3
+        assert [record is not None for record in await store.get(ended)] == [False] * 3 + [True] * 2

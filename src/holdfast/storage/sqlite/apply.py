@@ -26,6 +26,7 @@ from holdfast.storage.contract import (
 )
 
 from .database import DoCarefully, Work
+from .driver import Connection
 from .queries import load
 from .rows import COLUMNS, Many, json_text
 
@@ -114,7 +115,7 @@ class _Judgement:
         self._work = work
         self._changes = changes
         self._now = now
-        self._rows = look(work, [change.id for change in changes])
+        self._rows = look(work.connection, [change.id for change in changes])
         self._moved: list[tuple[Any, ...]] = []
         self._let_go: list[tuple[Any, ...]] = []
 
@@ -217,11 +218,11 @@ def _holds_key(row: Seen, change: Change) -> bool:
 
 
 # ---- holds -----------------------------------------------------------------------------------------
-def look(work: Work, ids: Sequence[str]) -> dict[str, Seen]:
+def look(connection: Connection, ids: Sequence[str]) -> dict[str, Seen]:
     """The rows of these jobs as guards see them."""
     if not ids:
         return {}
-    return {row.id: row for row in _seen.decode(work.connection.value(_sql["seen"], (json_text(ids),)))}
+    return {row.id: row for row in _seen.decode(connection.value(_sql["seen"], (json_text(ids),)))}
 
 
 def note_started(work: Work, started: Sequence[Started]) -> None:
@@ -233,12 +234,16 @@ def renew(work: Work, holds: Sequence[Hold], now: int) -> list[Verdict]:
     rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
     if _RENEW.run(work.connection, rows, now) == len(rows):
         return [ACCEPTED] * len(rows)
-    seen = look(work, [hold.id for hold in holds])
+    return check(work.connection, holds)
+
+
+def check(connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
+    seen = look(connection, [hold.id for hold in holds])
     return [_standing(seen.get(hold.id), hold) for hold in holds]
 
 
 def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
-    seen = look(work, [note.hold.id for note in notes])
+    seen = look(work.connection, [note.hold.id for note in notes])
     verdicts = [_standing(seen.get(note.hold.id), note.hold) for note in notes]
     taken = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict.accepted]
     # the last word of each job, because an UPDATE takes any one of several

@@ -34,7 +34,7 @@ from holdfast.storage.contract import (
 )
 
 from . import listing, shared, upkeep
-from .apply import HOLDING, apply, note, note_started, renew
+from .apply import HOLDING, apply, check, note, note_started, renew
 from .claim import claim as claim_jobs
 from .claim import promote
 from .database import Database, Work
@@ -157,6 +157,9 @@ class SqliteStorage(Storage):
     def _renew(self, work: Work, holds: Sequence[Hold], started: Sequence[Started]) -> list[Verdict]:
         note_started(work, started)
         return renew(work, holds, self._now())
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        return await self._read(lambda connection: check(connection, holds))
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
         return await self._read(lambda connection: records_of(connection.value(HOLDING, (worker, stamp))))

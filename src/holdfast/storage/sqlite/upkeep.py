@@ -9,6 +9,7 @@ from .driver import Connection
 from .queries import load
 from .rows import COLUMNS, json_text, lists_of, records_of
 
+SMALL = 20_000
 _sql = load("upkeep", record=", ".join(COLUMNS))
 
 
@@ -22,6 +23,11 @@ def expired(connection: Connection, limit: int, now: int) -> list[Record]:
     return records_of(connection.value(_sql["expired"], (now, limit)))
 
 
+def _too_many(connection: Connection) -> str:
+    """A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
+    return _sql["too_many" if connection.value(_sql["is_small"], (SMALL,)) else "too_many_counted"]
+
+
 def prune(work: Work, limit: int, now: int) -> int:
     """Remove what is no longer kept; gives the number of jobs."""
     connection = work.connection
@@ -29,7 +35,7 @@ def prune(work: Work, limit: int, now: int) -> int:
     gone = dict(lists_of(connection.value(_sql["past_their_time"], (now, limit))))
     for task in lists_of(connection.value(_sql["counted_tasks"])):
         if len(gone) < limit:
-            gone |= dict(lists_of(connection.value(_sql["too_many"], (task, limit))))
+            gone |= dict(lists_of(connection.value(_too_many(connection), (task, limit))))
     numbers = list(gone)[:limit]
     if numbers:
         connection.change(_sql["remove"], (json_text(numbers),))

@@ -65,7 +65,7 @@ CREATE INDEX holdfast_jobs_lease ON holdfast_jobs (leased_until) WHERE leased_un
 CREATE INDEX holdfast_jobs_expiry ON holdfast_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('blocked', 'scheduled', 'ready');
 CREATE INDEX holdfast_jobs_prune ON holdfast_jobs (prune_at) WHERE prune_at IS NOT NULL;
-CREATE INDEX holdfast_jobs_counted ON holdfast_jobs (task) WHERE keep_last IS NOT NULL;
+CREATE INDEX holdfast_jobs_counted ON holdfast_jobs (task, finished_at) WHERE keep_last IS NOT NULL;
 CREATE INDEX holdfast_jobs_created ON holdfast_jobs (created_at);
 CREATE INDEX holdfast_jobs_dead ON holdfast_jobs (created_at) WHERE state = 'dead';
 CREATE INDEX holdfast_jobs_key ON holdfast_jobs (key) WHERE key IS NOT NULL;

@@ -1,10 +1,10 @@
 -- name: succeed
--- The plain success of a holder, the most common change of all.
+-- The plain success of a holder, the most common change of all. A running row is never hidden nor counted.
 WITH given (id, attempt, stamp, failures, result, prune_at, started_at) AS (VALUES {values})
 UPDATE holdfast_jobs SET
-    state = 'succeeded', version = version + 1, failures = given.failures, losses = 0, suspect = 0, hidden = 0,
+    state = 'succeeded', version = version + 1, failures = given.failures, losses = 0, suspect = 0,
     result = given.result, reason = NULL, started_at = coalesce(given.started_at, holdfast_jobs.started_at),
-    finished_at = ?, prune_at = given.prune_at, keep_last = NULL,
+    finished_at = ?, prune_at = given.prune_at,
     settled = given.stamp, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM given
 WHERE holdfast_jobs.id = given.id AND state = 'running'

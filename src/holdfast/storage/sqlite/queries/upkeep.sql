@@ -28,14 +28,28 @@ SELECT json_group_array(json_array(number, id)) FROM (
 -- Tasks that keep only so many ended jobs.
 SELECT json_group_array(DISTINCT task) FROM holdfast_jobs WHERE keep_last IS NOT NULL;
 
+-- name: too_many_counted
+-- Ended jobs of a task that have as many newer ones as are kept, among those that are counted at all.
+SELECT json_group_array(json_array(number, id)) FROM (
+    SELECT number, id FROM (
+        SELECT rowid AS number, id, keep_last, stamp,
+            row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+        FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
+        WHERE task = ? AND keep_last IS NOT NULL AND hidden = 0)
+    WHERE place > keep_last AND stamp IS NULL LIMIT ?);
+
 -- name: too_many
--- Ended jobs of a task that have as many newer ones as are kept, dead ones counted apart.
+-- The same among all ended jobs of the task: a job that is kept for another reason takes a place too.
 SELECT json_group_array(json_array(number, id)) FROM (
     SELECT number, id FROM (
         SELECT rowid AS number, id, keep_last, stamp,
             row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
         FROM holdfast_jobs WHERE task = ? AND finished_at IS NOT NULL AND hidden = 0)
     WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL LIMIT ?);
+
+-- name: is_small
+-- Whether the whole table may be looked through.
+SELECT count(*) < ?1 FROM (SELECT 1 FROM holdfast_jobs LIMIT ?1);
 
 -- name: remove
 -- Jobs that are no longer kept.
