@@ -205,3 +205,23 @@ async def test_never_more_at_once_than_the_concurrency(app):
         for handle in handles:
             await handle.result(timeout=20)
     assert peak == 7
+
+
+async def test_a_cancellation_is_heard_long_before_the_lease_is_renewed(app):
+    started, heard = asyncio.Event(), asyncio.Event()
+
+    @app.task(lease=3600)
+    async def patient(ctx: Context) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            assert ctx.lost.reason is Loss.CANCELLED
+            heard.set()
+
+    async with app, app.worker():
+        job = await patient.enqueue()
+        await started.wait()
+        await job.cancel()
+        async with asyncio.timeout(10):
+            await heard.wait()

@@ -286,6 +286,10 @@ class Storage(ABC):
         reaped it. Refusals as in `exchange`. The version stays."""
 
     @abstractmethod
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        """Whether these holds stand: what `renew` would answer. Reads, and writes nothing."""
+
+    @abstractmethod
     async def holding(self, worker: str, stamp: int) -> list[Record]:
         """What this worker holds under this stamp: the answer to a claim whose answer was lost. Running jobs only, in the
         order of a claim."""

@@ -13,7 +13,7 @@ from ..errors import StoreError
 from ..storage.contract import Storage
 
 FLAKY_VERBS = frozenset(
-    {"enqueue", "exchange", "renew", "holding", "note", "promote", "lapsed", "expired", "prune", "get", "find", "beat"}
+    {"enqueue", "exchange", "renew", "check", "holding", "note", "promote", "lapsed", "expired", "prune", "get", "find", "beat"}
 )
 
 

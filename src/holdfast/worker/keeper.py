@@ -1,5 +1,6 @@
-"""The keeper renews the leases of everything this worker holds, a third of a lease before they end, and tells
-handlers whose hold is gone. It renews until an end is confirmed, not until it is sent."""
+"""The keeper renews the leases of everything this worker holds, every third of a lease, and tells handlers whose hold
+is gone. It renews until an end is confirmed, not until it is sent. Between renewals it asks once a second whether the
+holds of longer-running handlers still stand, so that a cancellation is heard within about a second, whatever the lease."""
 
 from __future__ import annotations
 
@@ -10,12 +11,13 @@ from time import monotonic
 from ..clock import boottime
 from ..job import Loss
 from ..observe import log
-from ..storage.contract import LOSS_OF, Started, Storage
+from ..storage.contract import LOSS_OF, Started, Storage, Verdict
 from .attempt import Attempt
 from .held import Held
 from .service import sleep
 
 LONGEST_SLEEP = 0.25
+ASKED_EVERY = 1.0  # seconds between questions about holds that are not due for renewal
 BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
 
@@ -26,6 +28,7 @@ class Keeper:
         self._store = store
         self._held = held
         self._reached = reached
+        self._ask_at = 0.0
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -34,12 +37,27 @@ class Keeper:
             await sleep(stopping, pause)
             self._warn_when_blocked(monotonic() - before - pause)
             await self.renew()
+            await self._ask()
             self._distrust()
 
     async def renew(self) -> None:
         due = self._held.due_for_renewal(boottime())
         for start in range(0, len(due), self._store.chunk):
             await self._renew(due[start : start + self._store.chunk])
+
+    async def _ask(self) -> None:
+        """Whether handlers that have run for a while still hold their jobs."""
+        now = boottime()
+        if now < self._ask_at:
+            return
+        self._ask_at = now + ASKED_EVERY
+        running = self._held.where(lambda attempt: _long_at_work(attempt, now))
+        for start in range(0, len(running), self._store.chunk):
+            attempts = running[start : start + self._store.chunk]
+            verdicts = await self._store.check([attempt.record.hold for attempt in attempts])
+            self._reached()
+            for attempt, verdict in zip(attempts, verdicts, strict=True):
+                self._judge(attempt, verdict)
 
     async def _renew(self, attempts: list[Attempt]) -> None:
         asked_at = boottime()
@@ -54,9 +72,12 @@ class Keeper:
             if verdict.refusal is None:
                 attempt.started_noted = attempt.started_at is not None
                 attempt.trust(asked_at)
-            else:
-                attempt.renew_at = float("inf")
-                self._held.lose(attempt, LOSS_OF.get(verdict.refusal, Loss.ERROR))
+            self._judge(attempt, verdict)
+
+    def _judge(self, attempt: Attempt, verdict: Verdict) -> None:
+        if verdict.refusal is not None:
+            attempt.renew_at = float("inf")
+            self._held.lose(attempt, LOSS_OF.get(verdict.refusal, Loss.ERROR))
 
     def _distrust(self) -> None:
         """Nobody answered for so long that another may hold these jobs by now."""
@@ -72,3 +93,8 @@ class Keeper:
         if late > BLOCKED_FOR:
             running = self._held.where(lambda attempt: attempt.slot is not None)
             log.loop_blocked(late, [f"{attempt.record.task} {attempt.record.id}" for attempt in running[:5]])
+
+
+def _long_at_work(attempt: Attempt, now: float) -> bool:
+    begun = attempt.started_at is not None and now - attempt.started_boot > ASKED_EVERY / 2
+    return begun and not attempt.ended and attempt.lost is None

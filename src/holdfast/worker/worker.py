@@ -102,7 +102,6 @@ class Worker:
 
     async def run(self) -> None:
         """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
-        await self.start()
         hurry = asyncio.Event()
         asked = asyncio.Event()
 
@@ -110,14 +109,14 @@ class Worker:
             (hurry if asked.is_set() else asked).set()
 
         removed = _on_signals(on_signal)
-        stopped = asyncio.create_task(self._stopped.wait())
         try:
-            waiting = asyncio.create_task(asked.wait())
-            await asyncio.wait([stopped, waiting], return_when=asyncio.FIRST_COMPLETED)
-            waiting.cancel()
+            await self.start()
+            waiting = [asyncio.create_task(event.wait()) for event in (self._stopped, asked)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
             await self._stop(hurry)
         finally:
-            stopped.cancel()
             removed()
 
     async def stop(self) -> None:

@@ -108,6 +108,11 @@ class MemoryStorage(Storage):
             rows.note_started(started)
             return [_renew(rows.standing(hold), now) for hold in holds]
 
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        with self._work() as (rows, _):
+            found = [rows.standing(hold) for hold in holds]
+            return [each if isinstance(each, Verdict) else ACCEPTED for each in found]
+
     async def holding(self, worker: str, stamp: int) -> list[Record]:
         with self._work() as (rows, _):
             held = [row for row in rows.held() if row.state is State.RUNNING]

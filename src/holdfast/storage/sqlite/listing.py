@@ -11,15 +11,18 @@ from holdfast.errors import InvalidCall
 from holdfast.job import ANY, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
 
-from .database import Work
+from .database import Patiently, Work
 from .driver import Connection
 from .queries import load
 from .rows import COLUMNS, json_text, records_of
 
 OnFull = Literal["reject", "drop", "wait"]
+Position = tuple[int, str]  # created_at and id of a job
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
 _sql = load("listing", record=", ".join(COLUMNS))
+FIRST_SLICE, LAST_SLICE = 500, 8_000  # rows
+_CREATED = "INDEXED BY holdfast_jobs_created"
 _cursor = msgspec.json.Decoder(tuple[int, str])
 
 
@@ -28,7 +31,7 @@ def get(connection: Connection, ids: Sequence[str]) -> list[Record | None]:
     return [found.get(id) for id in ids]
 
 
-def parse_cursor(cursor: str | None) -> tuple[int, str] | None:
+def parse_cursor(cursor: str | None) -> Position | None:
     """Where the last page ended; InvalidCall for a text that is no cursor."""
     try:
         return None if cursor is None else _cursor.decode(cursor)
@@ -37,19 +40,47 @@ def parse_cursor(cursor: str | None) -> tuple[int, str] | None:
 
 
 def find(
-    connection: Connection, filter: Filter, limit: int, after: tuple[int, str] | None
+    connection: Connection, patiently: Patiently, filter: Filter, limit: int, after: Position | None
 ) -> tuple[list[Record], str | None]:
-    conditions, parameters = _conditions(connection, filter)
+    """A page, newest first. A long history is walked through in slices, because on a rollback journal nobody can
+    commit while one statement reads; a job never moves from one slice to another."""
+    conditions, parameters = patiently(_conditions, connection, filter)
+    index = _index(filter, conditions)
+    found: list[Record] = []
+    slice_ = FIRST_SLICE
+    until: Position | None = None
+    while True:
+        if index == _CREATED:
+            until = patiently(_slice_end, connection, after, slice_)
+        within, given = _slice(conditions, parameters, after, until)
+        statement = _sql["find"].replace("{index}", index).replace("{fitting}", " AND ".join(within))
+        found += records_of(patiently(connection.value, statement, (*given, limit + 1 - len(found))))
+        if until is None or len(found) > limit:
+            break
+        after, slice_ = until, min(4 * slice_, LAST_SLICE)
+    shown = found[:limit]
+    more = len(found) > limit and shown
+    return shown, json_text([shown[-1].created_at, shown[-1].id]) if more else None
+
+
+def _slice_end(connection: Connection, after: Position | None, rows: int) -> Position | None:
+    """The last position of the next so many rows, None if there are fewer."""
+    begin = "" if after is None else "WHERE (created_at, id) < (?, ?)"
+    ends = connection.rows(_sql["slice_end"].replace("{begin}", begin), (*(after or ()), rows - 1))
+    return ends[0] if ends else None
+
+
+def _slice(
+    conditions: list[str], parameters: list[Any], after: Position | None, until: Position | None
+) -> tuple[list[str], list[Any]]:
+    conditions, parameters = [*conditions], [*parameters]
     if after is not None:
         conditions.append("(created_at, id) < (?, ?)")
         parameters += after
-    statement = (
-        _sql["find"].replace("{index}", _index(filter, conditions)).replace("{fitting}", " AND ".join(conditions))
-    )
-    found = records_of(connection.value(statement, (*parameters, limit + 1)))
-    page = found[:limit]
-    more = len(found) > limit and page
-    return page, json_text([page[-1].created_at, page[-1].id]) if more else None
+    if until is not None:
+        conditions.append("(created_at, id) >= (?, ?)")
+        parameters += until
+    return conditions, parameters
 
 
 def count(connection: Connection, filter: Filter) -> int:
@@ -64,7 +95,7 @@ def _index(filter: Filter, conditions: list[str]) -> str:
         return ""
     if filter.states is not None and set(filter.states) == {"dead"}:
         return "INDEXED BY holdfast_jobs_dead"
-    return "INDEXED BY holdfast_jobs_created"
+    return _CREATED
 
 
 _FITS = {

@@ -186,7 +186,8 @@ class SqliteStorage(Storage):
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = listing.parse_cursor(cursor)
-        return await self._read(lambda connection: listing.find(connection, filter, limit, after))
+        patiently = self._database().patiently
+        return await self._read(lambda connection: listing.find(connection, patiently, filter, limit, after))
 
     async def count(self, filter: Filter) -> int:
         return await self._read(lambda connection: listing.count(connection, filter))

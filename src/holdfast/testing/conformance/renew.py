@@ -37,6 +37,13 @@ async def case_prolongs_to_now_and_the_lease(store: Storage, clock: Hand) -> Non
     changed(long, await seen(store, long.id), "a renewal", leased_until=now + 99 * SECOND)
 
 
+async def case_a_check_prolongs_nothing(store: Storage, clock: Hand) -> None:
+    record = await running(store, lease=10 * SECOND)
+    clock.advance(5)
+    accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
+    untouched(record, await seen(store, record.id), "a check")
+
+
 async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: Hand) -> None:
     record = await running(store)
     clock.advance(3600)
@@ -53,6 +60,7 @@ async def case_refusals(store: Storage, clock: Hand) -> None:
     before = await store.get([cancelled.id, deleted.id, done.id, failed.id])
     holds = [cancelled.hold, deleted.hold, done.hold, failed.hold, Hold(job().id, 1, 1)]
     verdicts = await store.renew(holds)
+    same(await store.check(holds), verdicts, "a check answers as a renewal would")
     refused(verdicts[0], Refusal.CANCELLED, "the renewal of a cancelled job")
     refused(verdicts[1], Refusal.NOT_FOUND, "the renewal of a deleted job")
     refused(verdicts[2], Refusal.COMPLETED, "the renewal of an ended job")

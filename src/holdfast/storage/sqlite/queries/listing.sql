@@ -7,6 +7,11 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM holdfast_jobs W
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT {record} FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
 
+-- name: slice_end
+-- Where a slice of the history ends.
+SELECT created_at, id FROM holdfast_jobs INDEXED BY holdfast_jobs_created {begin}
+ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET ?;
+
 -- name: count
 -- How many jobs fit.
 SELECT count(*) FROM holdfast_jobs WHERE {fitting};
