@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import importlib
 import inspect
 import io
@@ -113,6 +114,7 @@ class Page:
             raise PageFailed(f"{block.page}:{min(said)}: belongs to no simple statement: {said[min(said)][1]}")
         names = self._module.__dict__
         names |= {
+            "__builtins__": builtins,
             "__value__": lambda value, line: self._see(block, line, repr(value)),
             "__print__": lambda line: lambda *words, **how: self._see(block, line, _printed(*words, **how)),
             "__raised__": lambda error, line: self._see(block, line, f"{type(error).__name__}: {error}", error),
