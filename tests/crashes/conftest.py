@@ -16,7 +16,7 @@ SCHEMES = ["sqlite", *(["sqlite+apsw"] if importlib.util.find_spec("apsw") else 
 
 @pytest.fixture(scope="session")
 def nursery():
-    nursery = Nursery()
+    nursery = Nursery("tests.crashes.roles")
     yield nursery
     nursery.close()
 

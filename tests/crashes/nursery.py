@@ -27,7 +27,7 @@ KILLED = -signal.SIGKILL
 class Nursery:
     """The test's side."""
 
-    def __init__(self, module: str = "tests.crashes.program") -> None:
+    def __init__(self, module: str) -> None:
         paths = [str(ROOT), str(PACKAGES), os.environ.get("PYTHONPATH", "")]
         self._server = subprocess.Popen(
             [sys.executable, "-m", "tests.crashes.nursery", module],

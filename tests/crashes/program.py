@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import signal
@@ -10,8 +11,10 @@ import time
 from typing import Any
 
 from holdfast import Backoff, Context, Dead, Holdfast, Snooze, Unique
+from holdfast.ids import new_stamp
 from holdfast.job import State
-from holdfast.storage.contract import Filter
+from holdfast.lifecycle import Succeeded, decide
+from holdfast.storage.contract import Claim, Filter, Want
 from holdfast.worker.worker import Worker
 
 from .recording import EFFECTS, MOVES, Recorder
@@ -225,6 +228,7 @@ def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
 
     async def one(program: Program) -> None:
         async with program.app as app, app.worker(concurrency=concurrency, poll=0.1):
+            await app.queues.resume("default")  # whoever paused it may be dead
             store = await app._storage()
             while await store.count(Filter(states=UNFINISHED)) or await _held(store):
                 await asyncio.sleep(0.02)
@@ -236,10 +240,40 @@ def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
     asyncio.run(main())
 
 
+def share(url: str, history: str, name: str, jobs: int, total: int) -> None:
+    """Enqueue some jobs, and claim and finish whatever there is, together with many others, until all are done."""
+    program = Program(url, history, lease=60)
+    mine: list[str] = []
+
+    async def put_all() -> None:
+        for start in range(0, jobs, 5):
+            for handle in await program.app.enqueue([program.tasks["plain"].call()] * min(5, jobs - start)):
+                program.record("acknowledged", handle.id)
+
+    async def claim_all(store: Any) -> None:
+        ended: list[Any] = []
+        while ended or await store.count(Filter(states=(State.SUCCEEDED,))) < total:
+            answer = await store.exchange(ended, Claim(name, new_stamp(), (Want(7),)))
+            assert all(verdict.accepted for verdict in answer.verdicts)
+            for record in answer.claimed:
+                program.record("began", record.id, attempt=record.attempt)
+                mine.append(record.id)
+            ended = [decide(record, Succeeded(json.dumps({"attempt": record.attempt}))) for record in answer.claimed]
+            if not ended:
+                await asyncio.sleep(0.05)
+
+    async def main() -> None:
+        async with program.app:
+            await asyncio.gather(put_all(), claim_all(await program.app._storage()))
+
+    asyncio.run(main())
+    print(json.dumps(mine))
+
+
 async def _held(store: Any) -> bool:
     """Jobs that were cancelled while they ran keep their hold until their lease is over."""
     records, _ = await store.find(Filter(states=(State.CANCELLED,)), 500, None)
     return any(record.stamp is not None for record in records)
 
 
-ROLES = {"prepare": prepare, "enqueue": enqueue, "put": put, "work": work, "drain": drain}
+ROLES = {"prepare": prepare, "enqueue": enqueue, "put": put, "work": work, "drain": drain, "share": share}

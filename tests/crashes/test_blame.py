@@ -10,7 +10,6 @@ from .killer import Fleet, held_by, unfinished
 from .nursery import Nursery, until
 from .recording import Scene
 
-
 pytestmark = pytest.mark.parametrize("scheme", ["sqlite"])  # the blame is the same on all stores
 
 

@@ -42,7 +42,9 @@ def _expected(history, scene: Scene) -> None:
 
 
 # watched: a trigger writes every move of every row down, and takes the store off its shortest way
-@pytest.mark.parametrize("watch", [True, False], ids=["watched", "unwatched"])
+@pytest.mark.parametrize(
+    ("scheme", "watch"), [("sqlite", True), ("sqlite", False), (SCHEMES[-1], False)], ids=["watched", "plain", "last"]
+)
 @pytest.mark.parametrize(
     ("kills", "jobs"), [(8, 120), pytest.param(200, 4000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 )
