@@ -127,7 +127,7 @@ class Holdfast(Registry):
         await self.close()
 
     def __repr__(self) -> str:
-        return f"<Holdfast {len(self.definitions())} tasks>"
+        return f"<Holdfast with {len(self.definitions())} task(s)>"
 
     # -- for the rooms inside ------------------------------------------------------------------------
     async def _storage(self) -> Storage:

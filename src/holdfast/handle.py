@@ -11,7 +11,7 @@ from uuid import UUID
 
 from .clock import SECOND, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
-from .job import FINAL, Job, JobId, Record, State, job_of
+from .job import FINAL, Job, JobId, Record, State, faults_of, job_of
 from .lifecycle import Cancelled
 from .verbs import verb
 
@@ -141,7 +141,7 @@ class JobHandle(Generic[R_co]):
             case State.SKIPPED:
                 raise JobSkipped(f"job {self._id} was skipped: {record.reason or 'no reason given'}", job_of(record))
             case State.DEAD:
-                raise JobDead(f"job {self._id} of {record.task} is dead: {record.reason}", job_of(record))
+                raise JobDead(f"job {self._id} of {record.task} is dead: {_why(record)}", job_of(record))
             case _:
                 raise JobCancelled(
                     f"job {self._id} was cancelled: {record.reason or 'no reason given'}", job_of(record)
@@ -151,3 +151,9 @@ class JobHandle(Generic[R_co]):
         if self.dropped:
             return NotFound(f"job {self._id} was dropped because its queue was full; it was never on record")
         return NotFound(f"job {self._id} is not on record")
+
+
+def _why(record: Record) -> str:
+    faults = faults_of(record.errors)
+    last = f"; last: {faults[-1].kind}: {faults[-1].message}" if faults else ""
+    return f"{record.reason}{last}"

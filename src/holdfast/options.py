@@ -274,7 +274,7 @@ _TASK = _ANY_QUEUE | {
     "lease": _positive,
     "retry_on": _or_none(_check_retry_on),
     "run_in": _check_run_in,
-    "concurrency": _or_none(_whole(1, _PRIORITY - 1)),
+    "concurrency": _or_none(_later),
     "limit": _or_none(_later),
     "critical": _one_of(bool, "True or False"),
 }

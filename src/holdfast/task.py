@@ -196,6 +196,15 @@ class Task(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<Task {self._declared.name}>"
 
+    if not TYPE_CHECKING:  # a type checker says "not callable", which is right
+
+        def __call__(self, *args, **kwargs):
+            name = self._spelled()
+            raise TypeError(
+                f"{name} is a task: {name}.enqueue(…) puts a job on record, {name}.sync.enqueue(…) does so in code "
+                f"without an event loop, and {name}.run(…) runs it here and now"
+            )
+
     def _bind(self) -> Bound:
         bound = self._bound
         if bound is None or bound.generation != self._declared.registry._generation():

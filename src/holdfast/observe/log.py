@@ -32,8 +32,11 @@ def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
     )  # fmt: skip
 
 
-def job_died(record: Record, reason: str) -> None:
-    logger.error("job %s (%s) is dead: %s", record.id, _safe(record.task), _safe(reason))
+def job_died(record: Record, reason: str, kind: str, message: str) -> None:
+    logger.error(
+        "job %s (%s) is dead: %s; last: %s: %s",
+        record.id, _safe(record.task), _safe(reason), _safe(kind), _safe(message),
+    )  # fmt: skip
 
 
 def hold_lost(record: Record, reason: Loss) -> None:
@@ -57,6 +60,13 @@ def handler_goes_on(record: Record, seconds: float) -> None:
     logger.error(
         "job %s (%s) was told to stop %.0f s ago and its code still runs; its thread cannot be stopped from outside",
         record.id, _safe(record.task), seconds,
+    )  # fmt: skip
+
+
+def thread_given_up(record: Record) -> None:
+    logger.error(
+        "job %s (%s) ran over its timeout; its thread cannot be stopped from outside and goes on beside the next attempt",
+        record.id, _safe(record.task),
     )  # fmt: skip
 
 

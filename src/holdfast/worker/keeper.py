@@ -5,11 +5,12 @@ holds of longer-running handlers still stand, so that a cancellation is heard wi
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from time import monotonic
 
 from ..clock import boottime
-from ..job import Loss
+from ..job import Loss, Record
 from ..observe import log
 from ..storage.contract import LOSS_OF, Started, Storage, Verdict
 from .attempt import Attempt
@@ -24,10 +25,11 @@ BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 class Keeper:
     """Renews, in batches, and looks after trust."""
 
-    def __init__(self, store: Storage, held: Held, reached: Callable[[], None]) -> None:
+    def __init__(self, store: Storage, held: Held, reached: Callable[[], None], recently_long: deque[Record]) -> None:
         self._store = store
         self._held = held
         self._reached = reached
+        self._recently_long = recently_long
         self._ask_at = 0.0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -91,8 +93,10 @@ class Keeper:
 
     def _warn_when_blocked(self, late: float) -> None:
         if late > BLOCKED_FOR:
-            running = self._held.where(lambda attempt: attempt.slot is not None)
-            log.loop_blocked(late, [f"{attempt.record.task} {attempt.record.id}" for attempt in running[:5]])
+            running = [attempt.record for attempt in self._held.where(lambda attempt: attempt.slot is not None)]
+            suspects = [*self._recently_long, *running[:5]]
+            log.loop_blocked(late, [f"{record.task} {record.id}" for record in suspects])
+        self._recently_long.clear()
 
 
 def _long_at_work(attempt: Attempt, now: float) -> bool:

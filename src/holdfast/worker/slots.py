@@ -16,10 +16,9 @@ from typing import Any
 from ..clock import MicrosReader, boottime
 from ..context import Context, Speaker, _current
 from ..errors import InvalidCall
-from ..job import Loss
+from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change, HandedBack, decide
 from ..observe import log
-from ..outcome import Outcome
 from ..storage.contract import LOSS_OF
 from .attempt import Attempt, change_of
 from .deadlines import Deadlines
@@ -28,6 +27,7 @@ from .held import Held
 from .threads import Threads
 
 YIELD_EVERY = 64
+LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
 
 Tell = Callable[[Attempt, Change | None], None]
 
@@ -56,6 +56,7 @@ class Slots:
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
         self.concurrency = concurrency
+        self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
 
     # -- what the pump asks --------------------------------------------------------------------------
     @property
@@ -226,6 +227,8 @@ class Slots:
     def _over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """The handler is over: settle its transaction, decide what its end means, tell the store."""
         attempt.ended = True
+        if boottime() - attempt.started_boot > LONG:
+            self.recently_long.append(attempt.record)
         self._deadlines.forget(attempt)
         if attempt.context is not None and attempt.context._transaction is not None:
             task = self._loop.create_task(self._settle(attempt, value, error))
@@ -236,7 +239,7 @@ class Slots:
 
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
-        _log_failure(attempt, change, error)
+        _log_failure(attempt, change)
         self._tell(attempt, change)
 
     async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
@@ -274,7 +277,7 @@ class Slots:
             attempt.given_up = True
             self._on_threads -= 1
             self._threads.give_up_one()
-            log.handler_goes_on(attempt.record, 0)
+            log.thread_given_up(attempt.record)
             self._over(attempt, None, None)
 
 
@@ -282,15 +285,14 @@ def hand_back(attempt: Attempt) -> Change:
     return decide(attempt.record, HandedBack())
 
 
-def _log_failure(attempt: Attempt, change: Change | None, error: BaseException | None) -> None:
-    if change is None or change.state is None:
+def _log_failure(attempt: Attempt, change: Change | None) -> None:
+    if change is None or change.errors is None:
         return
-    if change.state == "dead":
-        log.job_died(attempt.record, change.reason or "")
-    elif change.state == "scheduled" and change.failures > attempt.record.failures:
-        kind = "timeout" if attempt.lost is Loss.TIMEOUT else type(error).__name__
-        message = "" if isinstance(error, Outcome) or error is None else str(error)
-        log.attempt_failed(attempt.record, kind, message, "it is retried")
+    last = faults_of(change.errors)[-1]
+    if change.state is State.DEAD:
+        log.job_died(attempt.record, change.reason or "", last.kind, last.message)
+    else:
+        log.attempt_failed(attempt.record, last.kind, last.message, "it is retried")
 
 
 async def _quietly(undoing: Any) -> None:

@@ -73,7 +73,13 @@ class Worker:
         poll: Duration | None = None,
         grace: Duration = 30.0,
         unknown: Literal["leave", "fail"] = "leave",
+        **mistaken: object,
     ) -> None:
+        if mistaken:
+            known = ", ".join(WorkerSpec.__annotations__)
+            raise InvalidCall(f"a worker has no option {', '.join(mistaken)}; it has {known}")
+        if batch_size is not None:
+            raise InvalidCall("batch_size= belongs to batch tasks, which are not in this version")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise InvalidCall(f"concurrency must be a whole number of at least 1, it is {concurrency!r}")
         if unknown not in ("leave", "fail"):
@@ -89,6 +95,9 @@ class Worker:
         self._running: _Running | None = None
         self._stopped = asyncio.Event()
         self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
 
     async def start(self) -> None:
         """Begin to claim. Refuses to start without tasks."""
@@ -193,7 +202,7 @@ class _Running:
             tell=self._pump.tell,
         )
         self._held.tell = self._pump.tell
-        self._keeper = Keeper(store, self._held, self._reached)
+        self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = Upkeep(store, self._contact, sleep)
         self._services = [
             Service("keeper", self._keeper.run),

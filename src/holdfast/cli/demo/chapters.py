@@ -125,7 +125,7 @@ class Story:
         self._screen.section(
             "Watch a job, stop a job",
             "Progress is told live to whoever watches. A cancelled job can no longer complete; its code is told to stop "
-            "when its lease is next renewed (here every 0.7 s, for a lease of 2 s).",
+            "within about a second, whatever its lease.",
         )
         report = await tasks.report.enqueue(10)
         seen = 0
