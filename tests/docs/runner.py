@@ -178,8 +178,9 @@ class Page:
         return kept | {"PYTHONPATH": package, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
 
     def _ours(self, name: str) -> bool:
-        place = getattr(sys.modules[name], "__file__", None) or ""
-        return place.startswith(str(self._folder))
+        module = sys.modules[name]
+        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]  # a folder may be a package
+        return any(place.startswith(str(self._folder)) for place in places)
 
 
 def fits(seen: str, expected: str) -> bool:
