@@ -1,0 +1,222 @@
+"""The index of the traps: ways in which the design would break if it were built naively, and the tests that hold each
+of them shut. A trap's number is its number in the design's own list. Conformance cases run on every store."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CASES = "src/holdfast/testing/conformance"
+
+TRAPS = {
+    1: (
+        "the attempt alone is no fence: a random stamp goes with it",
+        [
+            f"{CASES}/refusals.py::case_same_attempt_other_stamp",
+            f"{CASES}/refusals.py::case_other_attempt_same_stamp",
+            "tests/races/test_workers.py::test_a_zombies_word_is_refused",
+        ],
+    ),
+    2: (
+        "stale views of anyone but the holder: a version, raised by every move",
+        [
+            f"{CASES}/refusals.py::case_any_move_makes_a_view_stale",
+            f"{CASES}/refusals.py::case_same_state_twice_is_stale",
+            f"{CASES}/refusals.py::case_lapse_is_looked_at_again",
+            "tests/test_handles.py::test_a_word_about_a_job_that_moves_meanwhile_is_said_again",
+            "tests/races/test_words.py::test_cancel_against_finish_against_reap",
+            "tests/races/test_words.py::test_a_dead_letter_is_retried_once_from_two_sides",
+        ],
+    ),
+    3: (
+        "two changes of one job in a batch are refused",
+        [f"{CASES}/apply.py::case_two_changes_of_one_job"],
+    ),
+    5: (
+        "mass reap after an outage: reap only after an unbroken contact",
+        [
+            f"{CASES}/lapsed.py::case_contact_of_a_third_of_the_lease",
+            "tests/worker/test_losses.py::test_nothing_is_reaped_before_the_store_was_reached_for_a_third_of_the_lease",
+            "tests/worker/test_losses.py::test_contact_starts_again_after_a_gap_and_after_a_clock_jump",
+        ],
+    ),
+    6: (
+        "the clock goes back: leases are cut to what they may be",
+        [
+            f"{CASES}/lapsed.py::case_leases_are_cut_when_the_clock_went_back",
+            f"{CASES}/renew.py::case_after_the_clock_went_back",
+            f"{CASES}/promote.py::case_after_the_clock_went_back",
+            "tests/conformance/test_twin.py::test_a_store_answers_as_the_specification_does",
+        ],
+    ),
+    8: (
+        "a repeated apply is told from a refused one; renewed until confirmed, not until sent",
+        [
+            f"{CASES}/apply.py::case_a_repeated_word",
+            f"{CASES}/apply.py::case_a_repeated_word_about_a_hidden_row",
+            "tests/crashes/test_unknown_outcomes.py::test_a_repeated_end_after_a_broken_answer_counts_once",
+            "tests/crashes/test_unknown_outcomes.py::test_an_end_that_cannot_be_told_keeps_its_lease_until_it_is",
+        ],
+    ),
+    9: (
+        "delete on success hides first, so that a repeated enqueue finds its first self",
+        [
+            f"{CASES}/apply.py::case_delete_on_success_hides",
+            f"{CASES}/enqueue.py::case_repeated_after_delete_on_success",
+            f"{CASES}/prune.py::case_hidden_ones_after_ten_minutes",
+            "tests/test_app.py::test_a_broken_connection_is_tried_again_with_the_same_ids",
+        ],
+    ),
+    10: (
+        "an unknown claim is asked for by its stamp, adopted or handed back",
+        [
+            f"{CASES}/holding.py::case_only_of_this_worker_and_stamp",
+            "tests/crashes/test_unknown_outcomes.py::test_jobs_of_a_claim_without_an_answer_are_asked_for_and_run",
+            "tests/crashes/test_unknown_outcomes.py::test_a_claim_without_an_answer_at_shutdown_is_handed_back_free",
+        ],
+    ),
+    11: (
+        "one bad change fails alone",
+        [
+            f"{CASES}/apply.py::case_a_stale_word_beside_good_ones",
+            "tests/storage/sqlite/test_database.py::test_one_that_fails_fails_alone",
+            "tests/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only",
+        ],
+    ),
+    18: (
+        "who killed the runner: charge only what was alone, run suspects alone, three losses are poison",
+        [
+            "tests/worker/test_losses.py::test_a_job_that_was_alone_is_charged",
+            "tests/worker/test_losses.py::test_several_are_suspects_and_run_alone_whatever_start_was_noted",
+            "tests/worker/test_losses.py::test_leases_that_end_one_after_the_other_are_judged_together",
+            "tests/crashes/test_blame.py::test_poison_that_kills_at_once_is_not_blamed_on_its_neighbour",
+            "tests/crashes/test_blame.py::test_jobs_whose_leases_end_one_after_the_other_were_not_alone",
+            "tests/crashes/test_worker_kills.py::test_poison_dies_after_three_losses_and_its_neighbours_succeed",
+        ],
+    ),
+    20: (
+        "on SQLite a handler's transaction holds the only write lock: other verbs raise at once, and its time is short",
+        [
+            "tests/worker/test_context.py::test_verbs_that_would_wait_for_themselves_raise_at_once",
+            f"{CASES}/transaction.py::case_the_time_limit",
+            f"{CASES}/transaction.py::case_the_time_limit_frees_the_store",
+        ],
+    ),
+    22: (
+        "cancel does not free the key while the code still runs",
+        [
+            f"{CASES}/unique.py::case_cancelled_while_running_keeps_the_key_until_stopped",
+            f"{CASES}/unique.py::case_cancelled_while_running_keeps_the_key_until_the_lease_ends",
+            "tests/worker/test_stopping.py::test_cancel_reaches_running_code_and_frees_the_key_when_it_stops",
+        ],
+    ),
+    23: (
+        "kept keys outlive their rows; a retry whose key is taken is refused alone",
+        [
+            f"{CASES}/unique.py::case_any_outlives_its_job",
+            f"{CASES}/unique.py::case_window_outlives_its_row",
+            f"{CASES}/unique.py::case_retry_whose_key_is_taken",
+            "tests/test_handles.py::test_a_dead_letter_whose_key_is_taken_stays_dead",
+            "tests/races/test_keys.py::test_processes_that_ask_at_once_have_one_winner",
+            "tests/races/test_keys.py::test_an_active_key_passes_from_job_to_job_and_is_never_held_twice",
+        ],
+    ),
+    24: (
+        "an expired window key gets a new row, so that nothing is updated in a caller's transaction",
+        [
+            f"{CASES}/unique.py::case_window_holds_until_it_has_passed",
+            "tests/storage/sqlite/test_insertion.py::test_keys_are_unique_there_too",
+        ],
+    ),
+    25: (
+        "unique keys in a caller's transaction",
+        ["tests/test_transactions.py::test_unique_keys_in_a_transaction"],
+    ),
+    31: (
+        "in a caller's transaction only INSERT and plain SELECT",
+        [
+            "tests/races/test_callers.py::test_nothing_but_insert_and_plain_select",
+            "tests/test_transactions.py::test_a_full_queue_is_told_and_never_waited_for",
+            "tests/races/test_workers.py::test_jobs_of_callers_transactions_run_if_and_only_if_they_were_committed",
+        ],
+    ),
+    32: (
+        "no hook after a raw commit: the store notices by itself; autocommit is found out",
+        [
+            "tests/storage/sqlite/test_signals.py::test_a_raw_commit_wakes_us",
+            "tests/storage/sqlite/test_signals.py::test_what_is_rolled_back_leaves_nothing_and_wakes_nobody",
+            "tests/test_transactions.py::test_autocommit_is_refused",
+            "tests/test_transactions.py::test_no_signal_for_what_was_rolled_back",
+            "tests/test_transactions.py::test_sqlalchemy_savepoints_do_not_signal_early",
+        ],
+    ),
+    33: (
+        "durability in a caller's transaction is that of the caller's session",
+        ["tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once"],
+    ),
+    38: (
+        "SQLite starves renewals: writers take turns",
+        ["tests/storage/sqlite/test_processes.py::test_a_busy_claimer_does_not_starve_renewals"],
+    ),
+    39: (
+        "another program can switch the file to WAL under us",
+        [
+            "tests/storage/sqlite/test_journal.py::test_another_program_that_switches_the_mode_is_noticed",
+            "tests/storage/sqlite/test_journal.py::test_wal_on_an_affected_version_is_class_c",
+            "tests/storage/sqlite/test_journal.py::test_a_file_left_in_wal_mode_is_brought_back",
+        ],
+    ),
+    40: (
+        "SQLite is busy: only the COMMIT is repeated; a caller who read first is told of BEGIN IMMEDIATE",
+        [
+            "tests/storage/sqlite/test_database.py::test_a_commit_waits_for_a_reader_and_the_transaction_stays",
+            "tests/test_transactions.py::test_busy_tells_to_begin_immediate",
+            "tests/crashes/test_fifty.py::test_fifty_processes_on_one_file",
+        ],
+    ),
+    41: (
+        "opening and closing the file ourselves would drop SQLite's locks",
+        [
+            "tests/storage/sqlite/test_files.py::test_the_file_is_never_opened_by_us",
+            "tests/storage/sqlite/test_files.py::test_never_two_drivers_on_one_file",
+            "tests/storage/sqlite/test_files.py::test_network_file_systems_are_refused",
+            "tests/storage/sqlite/test_database.py::test_a_forked_child_opens_its_own",
+        ],
+    ),
+    48: (
+        "an id only breaks ties; a row names the oldest version that may claim it",
+        [
+            "tests/test_ids.py::test_ids_rise_when_the_clock_stands_or_goes_back",
+            f"{CASES}/claim.py::case_a_batch_keeps_its_order",
+            f"{CASES}/claim.py::case_rows_of_a_newer_version",
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("trap", TRAPS)
+def test_every_trap_has_its_tests(trap):
+    _, named = TRAPS[trap]
+    missing = [each for each in named if not _exists(each)]
+    assert named
+    assert not missing
+
+
+def test_conformance_cases_run_on_every_store():
+    """The cases named above are not tests by themselves: this is what runs them."""
+    assert _exists("tests/conformance/test_stores.py::test_case")
+
+
+def _exists(name: str) -> bool:
+    path, _, function = name.partition("::")
+    return (ROOT / path).is_file() and function in _functions(ROOT / path)
+
+
+@cache
+def _functions(path: Path) -> frozenset[str]:
+    tree = ast.parse(path.read_text())
+    return frozenset(node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
