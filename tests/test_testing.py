@@ -117,7 +117,7 @@ async def test_swap(tmp_path, plain):
     await app.close()
 
 
-def test_the_fixtures(holdfast_memory, holdfast_clock, tmp_path):  # noqa: F811
+def test_the_fixtures(holdfast_memory, holdfast_clock, tmp_path):
     app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task

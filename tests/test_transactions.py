@@ -464,8 +464,9 @@ async def test_a_handlers_tx(path, memory, outcome, how):
         tx = await ctx.transaction()
         await follower.using(connection=tx, queue="later").enqueue(1)
         await app.enqueue([follower.using(queue="later").call(2)], connection=tx)
-        with pytest.raises(InvalidCall, match="connection=tx"):
-            await follower.enqueue(3)
+        if not memory:  # there it would wait for itself
+            with pytest.raises(InvalidCall, match="connection=tx"):
+                await follower.enqueue(3)
         if outcome == "raises":
             raise ValueError
 
@@ -474,8 +475,9 @@ async def test_a_handlers_tx(path, memory, outcome, how):
         tx = ctx.sync.transaction()
         follower.using(connection=tx, queue="later").sync.enqueue(1)
         app.sync.enqueue([follower.using(queue="later").call(2)], connection=tx.sync)
-        with pytest.raises(InvalidCall, match="connection=tx"):
-            follower.sync.enqueue(3)
+        if not memory:
+            with pytest.raises(InvalidCall, match="connection=tx"):
+                follower.sync.enqueue(3)
         if outcome == "raises":
             raise ValueError
 
