@@ -248,6 +248,14 @@ async def test_a_full_queue_does_not_hurt_the_others(app, store, task):
     assert await app.jobs.count(queue="default") == 10
 
 
+async def test_a_crowd_at_a_full_queue_costs_few_calls(app, store, task):
+    await app.queues.configure("small", max_depth=3)
+    small = task.using(queue="small")
+    answers = await asyncio.gather(*(small.enqueue(n) for n in range(200)), return_exceptions=True)
+    assert sum(isinstance(answer, QueueFull) for answer in answers) == 197
+    assert len(store.batches) < 10
+
+
 async def test_a_caller_who_gives_up_is_left_out(app, store, task):
     store.gate = asyncio.Event()
     first, second, third = (asyncio.create_task(task.enqueue(n)) for n in range(3))

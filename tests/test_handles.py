@@ -21,6 +21,7 @@ from holdfast import (
     Retention,
     Skip,
     State,
+    StoreError,
     Unique,
 )
 from holdfast.lifecycle import Cancelled
@@ -146,7 +147,28 @@ async def test_a_store_that_fails_is_told_to_who_waits(app, task):
     waiting = asyncio.create_task(job.result())
     await asyncio.sleep(0.02)
     storage.get = broken
-    with pytest.raises(OSError, match="cut"):
+    with pytest.raises(StoreError, match="cut"):
+        await waiting
+
+
+async def test_a_store_that_comes_back_is_waited_for(app, task):
+    job = await task.enqueue()
+    storage = await app._storage()
+    get, cuts = storage.get, 0
+
+    async def cut_twice(ids):
+        nonlocal cuts
+        cuts += 1
+        if cuts < 3:
+            raise ConnectionResetError("cut")
+        return await get(ids)
+
+    storage.get = cut_twice
+    waiting = asyncio.create_task(job.result(timeout=10))
+    while cuts < 2:
+        await asyncio.sleep(0.01)
+    await job.cancel()
+    with pytest.raises(JobCancelled):
         await waiting
 
 

@@ -65,28 +65,49 @@ class Gatherer:
             self._waiting = []
 
     async def _settle(self, batch: Sequence[Waiting]) -> None:
-        if not batch:
+        """Store a gathered batch; if it fails, find out whose fault it was."""
+        if len(batch) < 2:
+            for each in batch:
+                await self._settle_one(each)
             return
         try:
             placed = await stored(self._storage, [each.job for each in batch])
         except Full as full:
-            await self._settle_apart(batch, [each for each in batch if each.job.queue == full.queue], full)
-        except Exception as error:
-            await self._settle_apart(batch, batch, error)
+            await self._settle_full([each for each in batch if each.job.queue == full.queue])
+            await self._settle([each for each in batch if each.job.queue != full.queue])
+        except Exception:
+            for each in batch:
+                await self._settle_one(each)
         else:
             for each, place in zip(batch, placed, strict=True):
                 if not each.placed.done():
                     each.placed.set_result(place)
 
-    async def _settle_apart(self, batch: Sequence[Waiting], suspects: Sequence[Waiting], error: Exception) -> None:
-        if len(batch) == 1 or not suspects:
-            for each in batch:
-                if not each.placed.done():
-                    each.placed.set_exception(error)
-            return
-        for each in suspects:
-            await self._settle([each])
-        await self._settle([each for each in batch if each not in suspects])
+    async def _settle_full(self, batch: Sequence[Waiting]) -> None:
+        """Jobs of a queue without room for all: one by one until it is full, then at once for all that it would hold to
+        the same. Jobs of a lower priority might be dropped, those with a key might be duplicates: they are asked."""
+        full: Full | None = None
+        floor = 0
+        for each in batch:
+            if full is not None and each.job.priority >= floor and each.job.unique_key is None:
+                _fail(each, Full(full.queue, full.max_depth, waits=full.waits))
+            elif isinstance(error := await self._settle_one(each), Full):
+                full, floor = error, each.job.priority
+
+    async def _settle_one(self, each: Waiting) -> Exception | None:
+        try:
+            (placed,) = await stored(self._storage, [each.job])
+        except Exception as error:
+            _fail(each, error)
+            return error
+        if not each.placed.done():
+            each.placed.set_result(placed)
+        return None
+
+
+def _fail(each: Waiting, error: Exception) -> None:
+    if not each.placed.done():
+        each.placed.set_exception(error)
 
 
 async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:

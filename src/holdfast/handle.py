@@ -115,7 +115,8 @@ class JobHandle(Generic[R_co]):
         if self.dropped:
             raise self._gone()
         loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + micros_of(timeout, "timeout") / SECOND
+        seconds = 0.0 if timeout is None else micros_of(timeout, "timeout") / SECOND
+        deadline = None if timeout is None else loop.time() + seconds
         state: State | None = None
         async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
             while True:
@@ -124,7 +125,7 @@ class JobHandle(Generic[R_co]):
                         record = await anext(changes)
                 except TimeoutError:
                     told = f"is {state} after" if state else "was not seen within"
-                    raise ResultTimeout(f"job {self._id} {told} {timeout} s; it goes on by itself") from None
+                    raise ResultTimeout(f"job {self._id} {told} {seconds:g} s; it goes on by itself") from None
                 if record is None or (record.hidden and record.state not in _READABLE_HIDDEN):
                     raise self._gone()
                 state = record.state

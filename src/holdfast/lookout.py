@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import suppress
 
+from .errors import HoldfastError, StoreError
 from .job import Record
 from .storage.contract import Storage
 
@@ -110,9 +111,12 @@ class Lookout:
             part = watches[start : start + chunk]
             try:
                 records = await self._storage.get([watch.id for watch in part])
+            except ConnectionError:
+                _look_later(part)  # a store that comes back is waited for, as long as the caller does
+                continue
             except Exception as error:
                 for watch in part:
-                    watch.fail(error)
+                    watch.fail(_as_ours(error, self._storage))
                 continue
             now = asyncio.get_running_loop().time()
             for watch, record in zip(part, records, strict=True):
@@ -128,3 +132,17 @@ class Lookout:
     def _changed(self) -> None:
         self._all = True
         self._stir.set()
+
+
+def _look_later(watches: Sequence[Watch]) -> None:
+    now = asyncio.get_running_loop().time()
+    for watch in watches:
+        watch.due = now + LONGEST_PAUSE
+
+
+def _as_ours(error: Exception, storage: Storage) -> HoldfastError:
+    if isinstance(error, HoldfastError):
+        return error
+    told = StoreError(f"the {storage.name} store cannot be read: {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
