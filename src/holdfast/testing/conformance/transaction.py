@@ -51,7 +51,7 @@ async def case_committed_together(store: Storage, clock: Hand) -> None:
 
 async def case_nothing_is_seen_before(store: Storage, clock: Hand) -> None:
     record, new = await running(store), job()
-    tx = await begin(store)
+    tx = await begin(store, longest=SECOND)
     await tx.enqueue([new])
     same(await store.get([new.id]), [None], "a job enqueued inside is not on record before the commit")
     untouched(record, await seen(store, record.id), "an open transaction")
