@@ -14,12 +14,13 @@ from holdfast.errors import StoreError
 
 class Intercepted:
     """A store whose exchanges can be broken: `after(answer)` may raise once the real store has done its work, and
-    `before(changes)` in its place."""
+    `before(changes)` and `noting(started)` in its place."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
         self.before: Callable[[Any], None] = lambda changes: None
         self.after: Callable[[Any], None] = lambda answer: None
+        self.noting: Callable[[Any], None] = lambda started: None
         self.asked_what_is_held = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -27,6 +28,7 @@ class Intercepted:
 
     async def exchange(self, changes: Any, claim: Any = None, started: Any = ()) -> Any:
         self.before(changes)
+        self.noting(started)
         answer = await self._inner.exchange(changes, claim, started)
         self.after(answer)
         return answer
@@ -180,3 +182,30 @@ async def test_one_bad_end_fails_its_own_job_only(app, monkeypatch):
         seen = await handles[3].refresh()
     assert states == [State.DEAD if number == 3 else State.SUCCEEDED for number in range(8)]
     assert seen.errors[-1].kind == "OverflowError"
+
+
+async def test_a_start_whose_note_was_lost_is_noted_again(app, monkeypatch):
+    go = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        await go.wait()
+
+    async with app:
+        job = await work.enqueue()
+        store = await _intercepted(app, monkeypatch)
+        broken = []
+
+        def breaks_once(started: Any) -> None:
+            if started and not broken:
+                broken.append(started)
+                raise StoreError("the connection broke before the start was noted")
+
+        store.noting = breaks_once
+        async with app.worker(poll=0.05):
+            async with asyncio.timeout(10):
+                while (await job.refresh()).started_at is None:
+                    await asyncio.sleep(0.02)
+            go.set()
+            await job.result(timeout=20)
+    assert broken

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..clock import boottime
 from ..errors import StoreError
 from ..ids import new_stamp
-from ..job import Hold, Record, Routing
+from ..job import Record, Routing
 from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
@@ -149,10 +149,11 @@ class Pump:
     async def _exchange(self) -> None:
         batch = self._take()
         claim = self._claim()
+        started = self._started()
         asked_at, began = boottime(), monotonic()
         self._in_flight += 1
         try:
-            answer = await self._store.exchange([change for _, change in batch], claim, self._started())
+            answer = await self._store.exchange([change for _, change in batch], claim, _notes(started))
         except asyncio.CancelledError:
             self._take_back(batch, claim)
             raise
@@ -167,6 +168,8 @@ class Pump:
             self._in_flight -= 1
         self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
         self._reached()
+        for attempt in started:
+            attempt.started_noted = True
         self._settle(batch, answer.verdicts)
         if claim is not None:
             self._received(claim, answer, asked_at)
@@ -222,11 +225,10 @@ class Pump:
             log.change_not_stored(attempt.record, error)  # the lease will end, and the reaper takes over
         self._held.drop(attempt)
 
-    def _started(self) -> list[Started]:
-        noted = self._held.long_started(NOTED_AFTER) if self.slots.running else []
-        for attempt in noted:
-            attempt.started_noted = True
-        return [Started(_hold(attempt), attempt.started_at or 0) for attempt in noted if not attempt.said_change]
+    def _started(self) -> list[Attempt]:
+        """Whose start is to be noted."""
+        running = self._held.long_started(NOTED_AFTER) if self.slots.running else []
+        return [attempt for attempt in running if not attempt.said_change]
 
     # -- claims --------------------------------------------------------------------------------------
     def _ahead(self) -> int:
@@ -284,5 +286,5 @@ class Pump:
         self._adopt(records, asked_at, alone=claim.wants[0].alone)
 
 
-def _hold(attempt: Attempt) -> Hold:
-    return attempt.record.hold
+def _notes(started: Sequence[Attempt]) -> list[Started]:
+    return [Started(attempt.record.hold, attempt.started_at or 0) for attempt in started]
