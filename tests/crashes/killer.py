@@ -100,7 +100,7 @@ def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, with
     """Kill until `kills` are reached or all work is done."""
     deadline = time.monotonic() + within
     while fleet.kills < kills and unfinished(scene) and time.monotonic() < deadline:
-        begun = len(scene.events("began"))
+        begun = scene.count("began")
         enough = begun + chance.randint(0, 10)
         moment = time.monotonic() + chance.uniform(0.02, 0.5)
         until(partial(_reached, scene, enough, moment))
@@ -108,4 +108,4 @@ def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, with
 
 
 def _reached(scene: Scene, enough: int, moment: float) -> bool:
-    return time.monotonic() > moment or len(scene.events("began")) > enough
+    return time.monotonic() > moment or scene.count("began") > enough

@@ -6,6 +6,7 @@ import json
 import os
 import sqlite3
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,24 @@ class Scene:
         self.url = f"{scheme}:///{self.path}"
         self.history = str(folder / "history.jsonl")
         self.record = Recorder(self.history)
+        self._counted = 0
+        self._counts: Counter[str] = Counter()
 
     def output(self, name: str) -> Path:
         return self.folder / f"{name}.out"
 
-    def events(self, kind: str | None = None) -> list[dict[str, Any]]:
-        return [event for event in read_events(self.history) if kind in (None, event["event"])]
+    def count(self, kind: str) -> int:
+        """How many events of a kind there are so far; reads only what is new."""
+        with open(self.history, "rb") as file:
+            file.seek(self._counted)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._counted += len(new)
+        self._counts.update(json.loads(line)["event"] for line in new.splitlines())
+        return self._counts[kind]
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in read_events(self.history) if event["event"] == kind]
 
     def rows(self, table: str = "holdfast_jobs") -> list[dict[str, Any]]:
         """A table's rows, read when nobody writes any more."""
@@ -85,7 +98,7 @@ class Scene:
 
     def told(self, *, drained: bool = True) -> History:
         moves = sorted(self.rows("moves"), key=lambda move: move["number"])
-        return History(self.events(), self.rows(), self.rows("effects"), moves, drained)
+        return History(read_events(self.history), self.rows(), self.rows("effects"), moves, drained)
 
     def judge(self, *, drained: bool = True) -> History:
         """Hold what happened against every promise."""

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parametrize("scheme", ["sqlite"])  # the blame is the s
 
 
 def _begun(scene: Scene, count: int) -> None:
-    until(lambda: len(scene.events("began")) >= count)
+    until(lambda: scene.count("began") >= count)
 
 
 def _put(nursery: Nursery, scene: Scene, *call, **options) -> None:

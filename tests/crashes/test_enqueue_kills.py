@@ -15,7 +15,7 @@ def test_every_acknowledged_job_survives(nursery: Nursery, scene: Scene, chance,
     kills = int(os.environ.get("HOLDFAST_KILLS") or kills) if kills > 6 else kills
     nursery.start("prepare", scene.output("prepare"), url=scene.url, history=scene.history).finish()
     for number in range(kills):
-        before = len(scene.events("acknowledged"))
+        before = scene.count("acknowledged")
         enough = before + chance.randint(1, 60)
         children = [
             nursery.start(
@@ -24,7 +24,7 @@ def test_every_acknowledged_job_survives(nursery: Nursery, scene: Scene, chance,
             )
             for twin in range(2)
         ]  # fmt: skip
-        until(lambda enough=enough: len(scene.events("acknowledged")) >= enough)
+        until(lambda enough=enough: scene.count("acknowledged") >= enough)
         for child in children:
             child.kill()
             assert child.code == KILLED, child.said()
