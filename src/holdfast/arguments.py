@@ -31,6 +31,7 @@ class Arguments:
         self._required = frozenset(
             each.name for each in parameters if each.kind in (*_POSITIONAL, *_BY_KEYWORD) and each.default is NOT_GIVEN
         )
+        self._in_order = len(self._names) == len(parameters)
         self._star = _named(parameters, inspect.Parameter.VAR_POSITIONAL)
         self._stars = _named(parameters, inspect.Parameter.VAR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
@@ -83,9 +84,11 @@ class Arguments:
     # -- payload to arguments ------------------------------------------------------------------------
     def read(self, task: str, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a stored call, for `handler(*args, **kwargs)`."""
+        values = msgspec.structs.astuple(self._checked(task, payload))
+        if self._in_order and not any(value is _ABSENT for value in values):
+            return list(values), {}
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        values = msgspec.structs.astuple(self._checked(task, payload))
         for parameter, value in zip(self._handler.parameters, values, strict=True):
             match parameter.kind:
                 case inspect.Parameter.VAR_POSITIONAL:

@@ -114,14 +114,14 @@ class Transaction:
 class Context:
     """One attempt of one job, as its handler sees it."""
 
-    __slots__ = ("_job", "_loop", "_record", "_speaker", "_transaction", "app", "lost", "worker")
+    __slots__ = ("_job", "_loop", "_lost", "_record", "_speaker", "_transaction", "app", "worker")
 
     def __init__(
         self, app: Holdfast, record: Record, worker: str, speaker: Speaker, loop: asyncio.AbstractEventLoop | None
     ) -> None:
         self.app = app
         self.worker = worker
-        self.lost = Lost()
+        self._lost: Lost | None = None
         self._record = record
         self._speaker = speaker
         self._loop = loop
@@ -147,6 +147,14 @@ class Context:
         from ._sync import SyncContext
 
         return SyncContext(self)
+
+    @property
+    def lost(self) -> Lost:
+        """Whether, and why, this handler should stop."""
+        if self._lost is None:
+            with _waiters_lock:  # the worker and the handler may ask at the same time, from two threads
+                self._lost = self._lost or Lost()
+        return self._lost
 
     @property
     def job(self) -> Job:

@@ -9,7 +9,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from ..clock import MicrosReader, boottime
+from ..clock import MicrosReader
 from ..context import Context
 from ..errors import HoldLost, InvalidCall
 from ..job import Fault, Loss, Record
@@ -52,10 +52,6 @@ class Attempt:
         lease = self.record.lease / 1_000_000
         self.trusted_until = asked_at + lease * (1 - MARGIN)
         self.renew_at = asked_at + lease / 3
-
-    @property
-    def trusted(self) -> bool:
-        return boottime() < self.trusted_until
 
     def lose(self, reason: Loss) -> bool:
         """Tell the handler to stop, once. False when it was told before."""

@@ -5,35 +5,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ..clock import boottime
 from .attempt import Attempt
+from .held import Held
 
 AGAIN = 1.0  # a coroutine that swallowed its cancellation is told again this often
 
 
 class Deadlines:
-    """Calls `overdue(attempt)` when an attempt has run for its timeout."""
+    """Calls `overdue(attempt)` when an attempt has run for its timeout, and every second from then on."""
 
-    def __init__(self, overdue: Callable[[Attempt], None]) -> None:
+    def __init__(self, held: Held, overdue: Callable[[Attempt], None]) -> None:
+        self._held = held
         self._overdue = overdue
         self._loop = asyncio.get_running_loop()
-        self._until: dict[Attempt, float] = {}
         self._next = float("inf")
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt) -> None:
-        """The attempt begins now. May be called from any thread."""
-        timeout = attempt.record.timeout
-        if timeout is not None:
-            deadline = self._loop.time() + timeout / 1_000_000
-            self._until[attempt] = deadline
-            if deadline < self._next:
-                self._loop.call_soon_threadsafe(self._set, deadline)
-
-    def forget(self, attempt: Attempt) -> None:
-        self._until.pop(attempt, None)
+        """The attempt has just begun. May be called from any thread."""
+        deadline = deadline_of(attempt)
+        if deadline < self._next:
+            self._loop.call_soon_threadsafe(self._set, deadline)
 
     def close(self) -> None:
-        self._until.clear()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -43,13 +38,23 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
         self._next = deadline
-        self._timer = self._loop.call_at(deadline, self._fire)
+        self._timer = self._loop.call_later(max(0.0, deadline - boottime()), self._fire)
 
     def _fire(self) -> None:
-        now = self._loop.time()
+        now = boottime()
         self._timer, self._next = None, float("inf")
-        for attempt in [attempt for attempt, deadline in list(self._until.items()) if deadline <= now]:
-            self._until[attempt] = now + AGAIN
-            self._overdue(attempt)
-        if self._until:
-            self._set(min(list(self._until.values())))
+        for attempt in self._held.where(_at_work):
+            deadline = deadline_of(attempt)
+            if deadline <= now:
+                self._overdue(attempt)
+                deadline = now + AGAIN
+            self._set(deadline)
+
+
+def deadline_of(attempt: Attempt) -> float:
+    timeout = attempt.record.timeout
+    return float("inf") if timeout is None else attempt.started_boot + timeout / 1_000_000
+
+
+def _at_work(attempt: Attempt) -> bool:
+    return attempt.started_at is not None and not attempt.ended

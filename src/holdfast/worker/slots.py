@@ -51,7 +51,7 @@ class Slots:
         self._on_threads = 0  # handed to threads and not over
         self._closing = asyncio.Event()
         self._settling: set[asyncio.Task[None]] = set()
-        self._deadlines = Deadlines(self._overdue)
+        self._deadlines = Deadlines(held, self._overdue)
         self._threads = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -167,13 +167,12 @@ class Slots:
         finally:
             attempt.slot = None
             self._on_loop -= 1
-        await self._absorb_cancellation(attempt, task)
+        if attempt.lost is not None or task.cancelling():
+            await self._absorb_cancellation(task)
         self._over(attempt, value, error)
 
-    async def _absorb_cancellation(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+    async def _absorb_cancellation(self, task: asyncio.Task[None]) -> None:
         """A cancellation that reached the slot after its job was over must not hit the next job."""
-        if attempt.lost is None and not task.cancelling():
-            return
         try:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -207,7 +206,8 @@ class Slots:
         """Not after its hold is gone, nor past the time for which we may trust the lease."""
         if attempt.ended or attempt.lost is not None:
             return False
-        if attempt.trusted:
+        attempt.started_boot = boottime()
+        if attempt.started_boot < attempt.trusted_until:
             return True
         attempt.lost = Loss.ERROR
         attempt.ended = True
@@ -215,7 +215,6 @@ class Slots:
         return False
 
     def _begin(self, attempt: Attempt) -> Context:
-        attempt.started_boot = boottime()
         attempt.started_at = self._now()
         context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         attempt.context = context
@@ -229,7 +228,6 @@ class Slots:
         attempt.ended = True
         if boottime() - attempt.started_boot > LONG:
             self.recently_long.append(attempt.record)
-        self._deadlines.forget(attempt)
         if attempt.context is not None and attempt.context._transaction is not None:
             task = self._loop.create_task(self._settle(attempt, value, error))
             self._settling.add(task)
@@ -269,9 +267,6 @@ class Slots:
         if attempt.slot is not None:
             if not attempt.lose(Loss.TIMEOUT):
                 attempt.slot.cancel()  # it swallowed the first cancellation
-            return
-        if attempt.ended:
-            self._deadlines.forget(attempt)
             return
         if attempt.lose(Loss.TIMEOUT):
             attempt.given_up = True
