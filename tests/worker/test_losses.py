@@ -12,7 +12,7 @@ from holdfast.clock import SECOND
 from holdfast.ids import new_id
 from holdfast.job import NewJob, Record
 from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from holdfast.storage.contract import Claim, Started, Want
+from holdfast.storage.contract import Claim, Started, Want, WorkerRow
 from holdfast.storage.memory import MemoryStorage
 from holdfast.testing import ManualClock
 from holdfast.testing.flaky import FlakyStorage
@@ -95,6 +95,19 @@ async def test_a_stray_of_a_worker_that_lives_comes_back_though_the_others_are_r
     assert await reap(store, 60 * SECOND, 100) == 1
     (seen,) = await store.get([stray.id])
     assert (seen.state, seen.losses) == (State.READY, 0)
+
+
+async def test_a_worker_started_again_under_its_name_does_not_shield_what_killed_it():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    (poison,) = await claimed(store, "w", 1, begun=1)
+    clock.advance(5)
+    await store.beat(WorkerRow("w", await store.now(), 0, 0, "{}"))
+    (healthy,) = await claimed(store, "w", 1, begun=1, stamp=8)
+    clock.advance(56)
+    assert await reap(store, 60 * SECOND, 100) == 1
+    seen = await store.get([poison.id, healthy.id])
+    assert [(job.state, job.losses) for job in seen] == [(State.READY, 1), (State.RUNNING, 0)]
 
 
 async def test_three_charged_losses_are_poison():

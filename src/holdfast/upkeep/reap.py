@@ -14,10 +14,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
+from ..clock import SECOND
 from ..job import FINAL, Fault, Record, State
 from ..lifecycle import Change, LeaseEnded, decide
 from ..observe import log
 from ..storage.contract import Filter, Storage
+
+LIFE = 86_400 * SECOND  # how long ago a worker may have been seen last
 
 
 async def reap(store: Storage, contact: int, limit: int) -> int:
@@ -37,7 +40,8 @@ async def reap(store: Storage, contact: int, limit: int) -> int:
 
 
 def changes_of(records: Sequence[Record], now: int, still_held: Mapping[str, int] | None = None) -> Iterable[Change]:
-    """What follows for each lapsed job, worker by worker. `still_held`: jobs of a worker whose lease is not over."""
+    """What follows for each lapsed job, worker by worker. `still_held`: how many more a worker held when it was lost, or
+    holds because it lives."""
     by_worker: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_worker[record.leased_by or ""].append(record)
@@ -59,18 +63,40 @@ def _waited(group: Sequence[Record], now: int) -> bool:
 
 async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, int]:
     """How many jobs the workers of these hold besides."""
-    workers = {record.leased_by for record in lapsed if record.state not in FINAL}
+    lost_at: dict[str, int] = {}
+    for record in lapsed:
+        if record.state not in FINAL:
+            worker = record.leased_by or ""
+            lost_at[worker] = max(lost_at.get(worker, 0), _last_sign(record))
     known = {record.id for record in lapsed}
+    running = await _running(store) if lost_at else []
+    others = [record for record in running if record.leased_by in lost_at and record.id not in known]
+    if not others:
+        return {}
+    # a worker with a name of its own that was started again holds its new jobs under the old name
+    lives = {row.id: row.started_at for row in await store.workers(LIFE)}
     held: defaultdict[str, int] = defaultdict(int)
-    cursor: str | None = None
-    while workers:
-        running, cursor = await store.find(Filter(states=(State.RUNNING,)), store.chunk, cursor)
-        for record in running:
-            if record.leased_by in workers and record.id not in known:
-                held[record.leased_by or ""] += 1
-        if cursor is None:
-            break
+    for record in others:
+        worker = record.leased_by or ""
+        began = lives.get(worker, 0)
+        if not lost_at[worker] < began <= _last_sign(record):
+            held[worker] += 1
     return held
+
+
+async def _running(store: Storage) -> list[Record]:
+    records: list[Record] = []
+    cursor: str | None = None
+    while True:
+        page, cursor = await store.find(Filter(states=(State.RUNNING,)), store.chunk, cursor)
+        records += page
+        if cursor is None:
+            return records
+
+
+def _last_sign(record: Record) -> int:
+    """When its worker last claimed or renewed it."""
+    return (record.leased_until or 0) - record.lease
 
 
 def _fault(record: Record, now: int) -> Fault:
