@@ -382,6 +382,7 @@ class Twin:
     async def renew(self, chosen, started):
         holds = [self._view(place).hold for place in chosen if self.views]
         notes = [Started(self._view(place).hold, 11 + place) for place in started if self.views]
+        await self._both(lambda store: store.check(holds))
         await self._both(lambda store: store.renew(holds, notes))
 
     async def note(self, chosen, lines):

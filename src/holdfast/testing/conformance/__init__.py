@@ -50,6 +50,7 @@ VERBS = (
     "refusals",
     "outside",
     "renew",
+    "check",
     "note",
     "promote",
     "lapsed",
