@@ -1,27 +1,38 @@
 """The stores under test: a function for each that gives a fresh, open store and its clock."""
 
 from importlib.util import find_spec
+from itertools import count
 
+from holdfast.storage.sqlite.place import Place
+from holdfast.storage.sqlite.store import SqliteStorage
 from holdfast.storage.urls import opener
 from holdfast.testing import ManualClock
+
+_numbers = count()
 
 
 def _maker(url):
     async def make(directory):
         clock = ManualClock()
-        open_one = opener(url.format(directory=directory), clock=clock, durability="relaxed")
-        store = open_one()
-        store.opener = open_one  # a database in memory lives as long as its opener
+        store = opener(url.format(directory=directory), clock=clock, durability="relaxed")()
         await store.open()
         return store, clock
 
     return make
 
 
+async def _in_memory(directory):
+    """A database of its own that ends when it is closed; behind a URL it would live as long as its app."""
+    clock = ManualClock()
+    store = SqliteStorage(Place(None), clock=clock, demand="relaxed", key=f":memory:conformance {next(_numbers)}")
+    await store.open()
+    return store, clock
+
+
 STORES = {
     "memory": _maker("memory://"),
     "sqlite": _maker("sqlite:///{directory}/jobs.db"),
-    "sqlite-in-memory": _maker("sqlite:///:memory:"),
+    "sqlite-in-memory": _in_memory,
 }
 if find_spec("apsw") is not None:
     STORES["sqlite+apsw"] = _maker("sqlite+apsw:///{directory}/jobs.db")
