@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import Backoff, Holdfast, InvalidCall, Retention, StoreError, Unique
 
-URLS = ["memory://", "sqlite:///{folder}/jobs.db", "sqlite+apsw:///{folder}/apsw.db"]
+URLS = ["memory://", "sqlite:///:memory:", "sqlite:///{folder}/jobs.db", "sqlite+apsw:///{folder}/apsw.db"]
 
 
 @pytest.fixture(params=URLS, ids=["memory", "sqlite", "apsw"])

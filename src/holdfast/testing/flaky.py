@@ -12,7 +12,23 @@ from typing import Any
 from ..errors import StoreError
 from ..storage.contract import Storage
 
-FLAKY_VERBS = frozenset("enqueue exchange renew check holding note promote lapsed expired prune get find beat".split())
+FLAKY_VERBS = frozenset(
+    (
+        "enqueue",
+        "exchange",
+        "renew",
+        "check",
+        "holding",
+        "note",
+        "promote",
+        "lapsed",
+        "expired",
+        "prune",
+        "get",
+        "find",
+        "beat",
+    )
+)
 
 
 class FlakyStorage:

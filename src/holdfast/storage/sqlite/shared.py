@@ -17,7 +17,9 @@ from .journal import Journal, Keeper
 from .place import Place
 from .signals import Signals
 
-_lock = threading.Lock()
+# re-entrant: a finalizer may give back a database while the collector runs inside `take`
+_lock = threading.RLock()
+_held_for_fork = False
 _open: dict[str, Shared] = {}
 _inherited: list[Any] = []  # of a parent: never closed, never collected
 
@@ -75,21 +77,25 @@ def key_of(path: str) -> str:
 
 
 def _before_fork() -> None:
-    _lock.acquire(timeout=STILL_WITHIN)
-    for shared in _open.values():
+    global _held_for_fork
+    _held_for_fork = _lock.acquire(timeout=STILL_WITHIN)
+    for shared in list(_open.values()):
         shared.database.hold_still()
 
 
 def _after_fork_in_parent() -> None:
-    for shared in _open.values():
+    global _held_for_fork
+    for shared in list(_open.values()):
         shared.database.go_on()
-    if _lock.locked():
+    if _held_for_fork:
+        _held_for_fork = False
         _lock.release()
 
 
 def _after_fork() -> None:
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _held_for_fork
+    _lock = threading.RLock()
+    _held_for_fork = False
     for shared in _open.values():
         shared.signals.abandon()
         shared.database.abandon()
