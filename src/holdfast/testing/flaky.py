@@ -1,11 +1,13 @@
 """A store that fails now and then, around a real one: to see that nothing above it loses a job.
 
-Every n-th call raises StoreError, in turn *before* the real store was asked and *after* it did its work, which for a
-caller looks the same: the connection broke, and the outcome is unknown.
+One call in n raises StoreError, *before* the real store was asked or *after* it did its work, which for a caller looks
+the same: the connection broke, and the outcome is unknown. Which calls fail is drawn from a seed: a strict every n-th
+could fall in step with its callers and fail the same verb for ever.
 """
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -32,17 +34,17 @@ FLAKY_VERBS = frozenset(
 
 
 class FlakyStorage:
-    """Wraps a store; every `every`-th call of a verb fails.
+    """Wraps a store; about one call of a verb in `every` fails.
 
     >>> from holdfast.storage.memory import MemoryStorage
     >>> FlakyStorage(MemoryStorage(), every=3).name
     'memory'
     """
 
-    def __init__(self, inner: Storage, *, every: int) -> None:
+    def __init__(self, inner: Storage, *, every: int, seed: int = 0) -> None:
         self._inner = inner
         self._every = every
-        self._calls = 0
+        self._chance = random.Random(seed)
         self.failures = 0
 
     def __getattr__(self, name: str) -> Any:
@@ -57,11 +59,10 @@ class FlakyStorage:
 
     def _flaky(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
-            self._calls += 1
-            if self._calls % self._every:
+            if self._chance.randrange(self._every):
                 return await real(*args, **kwargs)
             self.failures += 1
-            if self.failures % 2:
+            if self._chance.random() < 0.5:
                 raise StoreError(f"{name}: the connection broke (before it was sent)")
             await real(*args, **kwargs)
             raise StoreError(f"{name}: the connection broke (after it was done)")
