@@ -41,7 +41,6 @@ async def test_nothing_but_insert_and_plain_select(app, tmp_path):
     assert done.keys() <= ALLOWED, done
 
 
-@pytest.mark.xfail(reason="nothing reads the settings of the caller's session yet", raises=AssertionError)
 async def test_a_callers_session_that_does_not_sync_is_warned_of_once(app, tmp_path, caplog):
     @app.task
     async def work() -> None: ...

@@ -97,6 +97,13 @@ def clock_jumped(seconds: float) -> None:
     logger.warning("the store's clock moved by %+.1f s against this machine's; reaping waits", seconds)
 
 
+def caller_does_not_sync() -> None:
+    logger.warning(
+        "a connection given as connection= has PRAGMA synchronous below FULL: jobs that it commits may be lost when the "
+        "power fails; run PRAGMA synchronous=FULL on it if they must not be"
+    )
+
+
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
 

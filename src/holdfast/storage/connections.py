@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidCall, QueueFull, StoreError
+from ..observe import log
 from .contract import Full, Insertion, Placed, Storage
 from .lines import Line, reach_of
 
@@ -26,7 +27,10 @@ if TYPE_CHECKING:
     from ..job import NewJob
     from ..places import Place, Places
 
-_WHICH_FILE = "select file from pragma_database_list where name = 'main'"
+_WHICH_FILE = "select file, (select synchronous from pragma_synchronous) from pragma_database_list where name = 'main'"
+_SYNCED = 2  # PRAGMA synchronous=FULL
+_WARNED_AT_MOST = 1000
+_warned: set[int] = set()  # connections whose sessions do not sync, by identity
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
 _COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
 
@@ -93,6 +97,18 @@ def _check(line: Line, places: Places) -> None:
             f"connection= leads to {theirs}, the app's store is {places.file or places.url}; "
             "jobs join a transaction only in their own database"
         )
+    if rows[0][1] < _SYNCED:
+        _warn_once(line)
+
+
+def _warn_once(line: Line) -> None:
+    """A job is as durable as the session that commits it."""
+    connection = id(line.driver())
+    if connection not in _warned:
+        if len(_warned) >= _WARNED_AT_MOST:
+            _warned.clear()
+        _warned.add(connection)
+        log.caller_does_not_sync()
 
 
 def _same_file(one: str, other: Path) -> bool:
