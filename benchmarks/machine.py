@@ -7,12 +7,20 @@ from pathlib import Path
 
 
 def machine_lines() -> list[str]:
-    load = f"{os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "unknown"
     return [
-        f"{os.cpu_count()} cores ({platform.machine()}), {platform.system()}, load {load} at the start",
+        f"{cores()} cores ({platform.machine()}), {platform.system()}, load {load():.1f} at the start",
         f"Python {platform.python_version()} ({platform.python_implementation()})",
         f"temporary files on {file_system(Path(tempfile.gettempdir()))}",
     ]
+
+
+def load() -> float:
+    """Processes that want a core, over the last minute; 0 where nobody counts them."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+
+
+def cores() -> int:
+    return os.cpu_count() or 1
 
 
 def file_system(path: Path) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from .contender import BULK, Contender
+from .machine import cores
 from .results import FIGURES, Figure, Results, Spread
 from .suite import Suite
 from .tables import table, text_table
@@ -44,6 +45,10 @@ def _introduction(suite: Suite, results: Results) -> str:
         "Absolute figures belong to this machine: compare the ratios.",
         *suite.remarks,
     ]
+    if disturbed := results.disturbances(cores()):
+        lines.insert(
+            0, f"**This run was disturbed:** {'; '.join(disturbed)}. Its figures, ratios and goals are a hint at best."
+        )
     if results.missing:
         lines.append(f"Not in this run: {', '.join(results.missing)}.")
     return "\n\n".join(lines)

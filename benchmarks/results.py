@@ -30,6 +30,9 @@ FIGURES = (
 )
 
 
+STEADY = 2
+
+
 @dataclass(frozen=True)
 class Spread:
     median: float
@@ -51,6 +54,7 @@ class Results:
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     raw: dict[str, list[float]] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)
 
     def add(self, contender: str, figures: dict[str, float]) -> None:
         for figure, value in figures.items():
@@ -74,6 +78,16 @@ class Results:
         if not ours or not theirs:
             return None
         return ours / theirs if figure.better == "high" else theirs / ours
+
+    def disturbances(self, cores: int) -> list[str]:
+        """Why figures of this run should not be trusted; judged by what no contender has a part in."""
+        found = []
+        if self.loads and max(self.loads) > 1.5 * cores:
+            found.append(f"the load reached {max(self.loads):.1f} on {cores} cores")
+        uneven = [label for label, values in self.raw.items() if max(values) > STEADY * min(values)]
+        if uneven:
+            found.append(f"{len(uneven)} of {len(self.raw)} raw limits differ by more than {STEADY} × between rounds")
+        return found
 
     def as_dict(self) -> dict[str, Any]:
         content = asdict(self)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from .contender import Contender
-from .machine import machine_lines
+from .machine import load, machine_lines
 from .measures import MEASURES, Plan, measures_for
 from .results import Results
 from .spawn import Failed, Spawner, fresh_place
@@ -15,12 +15,14 @@ def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[s
     results = _open_results(suite, plan, contenders)
     spawner = Spawner(suite)
     for number in range(plan.rounds):
-        tell(f"round {number + 1} of {plan.rounds}")
+        results.loads.append(load())
+        tell(f"round {number + 1} of {plan.rounds}, load {results.loads[-1]:.1f}")
         _raw_limits(suite, spawner, plan, results, tell)
         order = _rotated(contenders, number)
         for name in MEASURES:
             for contender in order:
                 _one(spawner, contender, name, plan, results, tell)
+    results.loads.append(load())
     return results
 
 

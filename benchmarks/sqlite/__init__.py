@@ -32,9 +32,9 @@ SUITE = Suite(
     goals=goals,
     machine=_machine,
     remarks=(
-        "Holdfast claims up to 500 jobs at a time and stores their completions together with the next claim; "
-        "lease 60 s, renewed. A worker that is killed runs again what was claimed and not yet stored, "
-        "at most that many jobs.",
+        "Holdfast claims up to 500 jobs at a time, holds up to 1,000 that have not begun beside those in its 50 slots, and "
+        "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
+        "A worker that is killed leaves what it held and what was not yet stored to run again.",
         "Queues that can only poll do so every millisecond, which is the least latency they can have; "
         "the idle worker's share of a core is measured with the same setting.",
         "litequeue and persist-queue have no worker: a plain loop of take, call, mark done stands for it. litequeue "

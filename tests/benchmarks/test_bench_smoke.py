@@ -104,6 +104,13 @@ def test_a_ratio_above_one_always_means_better():
     assert results.advantage(figures["memory"], "a", "b") is None
 
 
+def test_a_disturbed_run_says_so_by_what_no_contender_has_a_part_in():
+    quiet = Results("sqlite", loads=[0.5, 2.0], raw={"a": [100.0, 150.0]})
+    assert quiet.disturbances(cores=2) == []
+    assert "load reached 6.4" in Results("sqlite", loads=[3.0, 6.4]).disturbances(cores=2)[0]
+    assert "1 of 2 raw limits" in Results("sqlite", raw={"a": [5.0, 60.0], "b": [9.0, 9.0]}).disturbances(cores=2)[0]
+
+
 def test_tables_are_markdown_with_figures_on_the_right():
     assert table(["", "n"], [["a", "10"]]) == "|   |  n |\n|---|---:|\n| a | 10 |"
 
