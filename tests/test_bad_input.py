@@ -11,7 +11,7 @@ from holdfast import Backoff, Holdfast, InvalidCall, Retention, StoreError, Uniq
 URLS = ["memory://", "sqlite:///:memory:", "sqlite:///{folder}/jobs.db", "sqlite+apsw:///{folder}/apsw.db"]
 
 
-@pytest.fixture(params=URLS, ids=["memory", "sqlite", "apsw"])
+@pytest.fixture(params=URLS, ids=["memory", "sqlite-in-memory", "sqlite", "apsw"])
 def app(request, tmp_path):
     if "apsw" in request.param:
         pytest.importorskip("apsw")

@@ -124,7 +124,7 @@ class Page(Generic[T]):
     cursor: str | None
 
 
-class Fault(msgspec.Struct, frozen=True, array_like=True):
+class Fault(msgspec.Struct, gc=False, frozen=True, array_like=True):
     """An `AttemptError` as it is stored: a short JSON array."""
 
     attempt: int
@@ -136,7 +136,7 @@ class Fault(msgspec.Struct, frozen=True, array_like=True):
     traceback: str | None = None
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Hold(msgspec.Struct, gc=False, frozen=True):
     """What a claimer may speak for: this attempt of this job, marked by the claim's random stamp."""
 
     id: str
@@ -144,7 +144,7 @@ class Hold(msgspec.Struct, frozen=True):
     stamp: int
 
 
-class NewJob(msgspec.Struct, frozen=True, kw_only=True):
+class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     """A job that is to be put on record. Durations are microseconds from the moment it is stored."""
 
     id: str
@@ -177,7 +177,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     min_version: int = ROW_VERSION
 
 
-class Record(msgspec.Struct, kw_only=True):
+class Record(msgspec.Struct, gc=False, kw_only=True):
     """A job as it stands in a store. Nobody but the memory store changes one in place."""
 
     id: str

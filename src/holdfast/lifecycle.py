@@ -48,14 +48,14 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 
 
 # ---- what can be said ------------------------------------------------------------------------------
-class Succeeded(msgspec.Struct, frozen=True):
+class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned; `result` is JSON text."""
 
     result: str | None = None
     started_at: int | None = None
 
 
-class Failed(msgspec.Struct, frozen=True):
+class Failed(msgspec.Struct, frozen=True, gc=False):
     """The attempt failed. `retryable` is the task's own judgement (retry_on); delay or at override its backoff."""
 
     fault: Fault
@@ -65,7 +65,7 @@ class Failed(msgspec.Struct, frozen=True):
     started_at: int | None = None
 
 
-class Snoozed(msgspec.Struct, frozen=True):
+class Snoozed(msgspec.Struct, frozen=True, gc=False):
     """The handler wants to come back later, free of charge."""
 
     delay: int | None = None
@@ -74,7 +74,7 @@ class Snoozed(msgspec.Struct, frozen=True):
     started_at: int | None = None
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class Skipped(msgspec.Struct, frozen=True, gc=False):
     """There was nothing to do."""
 
     reason: str | None = None
@@ -82,7 +82,7 @@ class Skipped(msgspec.Struct, frozen=True):
     started_at: int | None = None
 
 
-class Died(msgspec.Struct, frozen=True):
+class Died(msgspec.Struct, frozen=True, gc=False):
     """The handler says that no further attempt can help."""
 
     reason: str
@@ -90,17 +90,17 @@ class Died(msgspec.Struct, frozen=True):
     started_at: int | None = None
 
 
-class HandedBack(msgspec.Struct, frozen=True):
+class HandedBack(msgspec.Struct, frozen=True, gc=False):
     """The holder gives the job back untouched or unfinished, free of charge: prefetched, or at shutdown."""
 
     reason: str | None = None
 
 
-class Stopped(msgspec.Struct, frozen=True):
+class Stopped(msgspec.Struct, frozen=True, gc=False):
     """The holder's code has stopped after its job was ended from outside: slot and key are free now."""
 
 
-class LeaseEnded(msgspec.Struct, frozen=True):
+class LeaseEnded(msgspec.Struct, frozen=True, gc=False):
     """Upkeep found the lease lapsed. `charged`: this job alone ran when its worker was lost.
     `suspect`: it was one of several."""
 
@@ -109,23 +109,23 @@ class LeaseEnded(msgspec.Struct, frozen=True):
     suspect: bool = False
 
 
-class Expired(msgspec.Struct, frozen=True):
+class Expired(msgspec.Struct, frozen=True, gc=False):
     """The job was not started within its `expires`."""
 
 
-class Cancelled(msgspec.Struct, frozen=True):
+class Cancelled(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
-class Retried(msgspec.Struct, frozen=True):
+class Retried(msgspec.Struct, frozen=True, gc=False):
     """A dead letter gets a fresh budget."""
 
 
-class HurriedUp(msgspec.Struct, frozen=True):
+class HurriedUp(msgspec.Struct, frozen=True, gc=False):
     """A scheduled job is to run now."""
 
 
-class Deleted(msgspec.Struct, frozen=True):
+class Deleted(msgspec.Struct, frozen=True, gc=False):
     """The job is to vanish."""
 
 
@@ -147,7 +147,7 @@ Said = (
 
 
 # ---- what follows ----------------------------------------------------------------------------------
-class HoldGuard(msgspec.Struct, frozen=True):
+class HoldGuard(msgspec.Struct, frozen=True, gc=False):
     """The row is running under this very hold. With `ended`, the row has been ended from outside and still
     carries this hold."""
 
@@ -156,7 +156,7 @@ class HoldGuard(msgspec.Struct, frozen=True):
     ended: bool = False
 
 
-class VersionGuard(msgspec.Struct, frozen=True):
+class VersionGuard(msgspec.Struct, frozen=True, gc=False):
     """The row has not moved since it was read. With `lapsed`, its lease is over by the store's clock too."""
 
     version: int
@@ -174,7 +174,7 @@ class KeyMove(StrEnum):
     TAKE = "take"
 
 
-class Change(msgspec.Struct, frozen=True):
+class Change(msgspec.Struct, frozen=True, gc=False):
     """A decided move. A store writes these values when the guard holds, raises the version by one, and
 
     - leaves the row as it is, but for its hold and key, which are given up, when `state` is None;

@@ -34,7 +34,7 @@ LOG_LINES = 100
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------
-class Placed(msgspec.Struct, frozen=True):
+class Placed(msgspec.Struct, frozen=True, gc=False):
     """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
 
     id: str
@@ -52,7 +52,7 @@ class Full(Exception):
         self.waits = waits
 
 
-class Insertion(msgspec.Struct, frozen=True):
+class Insertion(msgspec.Struct, frozen=True, gc=False):
     """An enqueue as data, for a connection that the caller owns: only INSERT and plain SELECT.
 
     Run `inserts` in order, then `readback`, whose rows are (position in the list, id that stands for it).
@@ -65,7 +65,7 @@ class Insertion(msgspec.Struct, frozen=True):
 
 
 # ---- claim and apply -------------------------------------------------------------------------------
-class Want(msgspec.Struct, frozen=True):
+class Want(msgspec.Struct, frozen=True, gc=False):
     """What a claimer would take: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
 
     `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out.
@@ -78,7 +78,7 @@ class Want(msgspec.Struct, frozen=True):
     alone: bool = False
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(msgspec.Struct, frozen=True, gc=False):
     """Who claims, under which fresh stamp, and what it wants, in order of preference."""
 
     worker: str
@@ -86,7 +86,7 @@ class Claim(msgspec.Struct, frozen=True):
     wants: tuple[Want, ...]
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(msgspec.Struct, frozen=True, gc=False):
     """A handler began. Noted with the next exchange, so that a reaper knows which jobs ran when a worker died."""
 
     hold: Hold
@@ -112,7 +112,7 @@ LOSS_OF = {
 }
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(msgspec.Struct, frozen=True, gc=False):
     """Accepted, accepted before (a repeated word), or refused."""
 
     refusal: Refusal | None = None
@@ -128,7 +128,7 @@ REPEATED = Verdict(repeated=True)
 REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
 
 
-class Exchanged(msgspec.Struct, frozen=True):
+class Exchanged(msgspec.Struct, frozen=True, gc=False):
     """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is), None if there
     is none. `suspects`: there are still suspects that one of the wants would get with `alone`. Both are told only with a
     claim."""
@@ -139,7 +139,7 @@ class Exchanged(msgspec.Struct, frozen=True):
     suspects: bool = False
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(msgspec.Struct, frozen=True, gc=False):
     """What a handler says on its way: progress (JSON text) and log lines. Fenced by the hold."""
 
     hold: Hold
@@ -148,7 +148,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 # ---- reading ---------------------------------------------------------------------------------------
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
+class Filter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
     case, in the payload, key, reason or errors. since ≤ created_at < before. A job without chain_id has its own id's."""
 
@@ -165,7 +165,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     before: int | None = None
 
 
-class QueueSettings(msgspec.Struct, frozen=True):
+class QueueSettings(msgspec.Struct, frozen=True, gc=False):
     """What is configured for a queue; all of it durable."""
 
     name: str
@@ -177,7 +177,7 @@ class QueueSettings(msgspec.Struct, frozen=True):
     weights: str | None = None  # JSON object
 
 
-class QueueRow(msgspec.Struct, frozen=True):
+class QueueRow(msgspec.Struct, frozen=True, gc=False):
     """A queue as it stands. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
     oldest ready job has been due."""
 
@@ -186,7 +186,7 @@ class QueueRow(msgspec.Struct, frozen=True):
     oldest: int | None
 
 
-class WorkerRow(msgspec.Struct, frozen=True):
+class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     """A worker's sign of life. `about` is JSON: host, pid, queues, tasks, version."""
 
     id: str
@@ -196,7 +196,7 @@ class WorkerRow(msgspec.Struct, frozen=True):
     about: str
 
 
-class Durability(msgspec.Struct, frozen=True):
+class Durability(msgspec.Struct, frozen=True, gc=False):
     """How safe an acknowledged job is: A survives power loss and failover, B power loss, C may lose up to two
     seconds, D keeps nothing on disk. `remedy` says what would mend it."""
 

@@ -123,6 +123,7 @@ class Pump:
                 await self._recover_claim()
             elif self._has_reason():
                 await self._exchange()
+                await asyncio.sleep(0)
             else:
                 await self._sleep()
 
