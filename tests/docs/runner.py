@@ -179,7 +179,10 @@ class Page:
 
     def _ours(self, name: str) -> bool:
         module = sys.modules[name]
-        places = [getattr(module, "__file__", None) or "", *getattr(module, "__path__", ())]  # a folder may be a package
+        places = [
+            getattr(module, "__file__", None) or "",
+            *getattr(module, "__path__", ()),
+        ]  # a folder may be a package
         return any(place.startswith(str(self._folder)) for place in places)
 
 

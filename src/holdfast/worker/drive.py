@@ -12,26 +12,27 @@ from typing import Any
 
 
 class Driven:
-    """An awaitable that runs `coroutine` in `variables`."""
+    """An awaitable that runs `coroutine` in `variables` to its end. It was begun already and waits for something."""
 
-    __slots__ = ("_coroutine", "_variables")
+    __slots__ = ("_coroutine", "_variables", "_waits_for")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any], variables: Variables) -> None:
+    def __init__(self, coroutine: Coroutine[Any, Any, Any], variables: Variables, waits_for: Any) -> None:
         self._coroutine = coroutine
         self._variables = variables
+        self._waits_for = waits_for
 
     def __await__(self) -> Generator[Any, Any, Any]:
         run = self._variables.run
-        step: Any = self._coroutine.send
-        value: Any = None
+        waits_for = self._waits_for
+        step: Any
         while True:
-            try:
-                waits_for = run(step, value)
-            except StopIteration as end:
-                return end.value
             try:
                 value = yield waits_for
                 step = self._coroutine.send
             except BaseException as error:
                 value = error
                 step = self._coroutine.throw
+            try:
+                waits_for = run(step, value)
+            except StopIteration as end:
+                return end.value

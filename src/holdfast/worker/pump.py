@@ -123,7 +123,7 @@ class Pump:
                 await self._recover_claim()
             elif self._has_reason():
                 await self._exchange()
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # handlers first: beside a busy loop the store's thread only waits for the GIL
             else:
                 await self._sleep()
 

@@ -159,7 +159,12 @@ class Slots:
                 coroutine = variables.run(definition.handler, context, *arguments, **options)
             else:
                 coroutine = variables.run(definition.handler, *arguments, **options)
-            value = await Driven(coroutine, variables)
+            try:
+                waits_for = variables.run(coroutine.send, None)
+            except StopIteration as end:  # it never waited
+                value = end.value
+            else:
+                value = await Driven(coroutine, variables, waits_for)
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as raised:
