@@ -214,6 +214,7 @@ def put(url: str, history: str, calls: list[list[Any]], lease: float = LEASE) ->
 
 def work(url: str, history: str, name: str, concurrency: int = 4) -> None:
     """A worker, until somebody ends it."""
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))  # told to stop before it listens: nothing is under way yet
     program = Program(url, history)
 
     async def main() -> None:

@@ -26,7 +26,7 @@ def storage(path: Path | None, scheme: str, **options: Any) -> SqliteStorage:
 def keep(key: str, scheme: str) -> Callable[[], object]:
     """Keep a database in memory while no loop uses it; gives what lets it go."""
     kept = shared.take(key, Place(None), _driver_of(scheme), "auto")
-    return lambda: shared.give_back(kept)
+    return lambda: shared.leave(kept)
 
 
 def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from typing import Any
 
 from holdfast.errors import StoreError
@@ -17,8 +18,8 @@ from .journal import Journal, Keeper
 from .place import Place
 from .signals import Signals
 
-# re-entrant: a finalizer may give back a database while the collector runs inside `take`
 _lock = threading.RLock()
+_leaving: deque[Shared] = deque()  # given back by finalizers, which run in any thread at any moment and must not wait
 _held_for_fork = False
 _open: dict[str, Shared] = {}
 _inherited: list[Any] = []  # of a parent: never closed, never collected
@@ -57,7 +58,14 @@ def take(key: str, place: Place, name: DriverName, journal: Journal) -> Shared:
                 "break SQLite's locks: use the same URL scheme everywhere"
             )
         shared.users += 1
-        return shared
+    _see_off()
+    return shared
+
+
+def leave(shared: Shared) -> None:
+    """Give back, for a finalizer: at once if nobody is at it, else whoever is sees to it."""
+    _leaving.append(shared)
+    _see_off()
 
 
 def give_back(shared: Shared) -> bool:
@@ -70,6 +78,16 @@ def give_back(shared: Shared) -> bool:
             del _open[shared.key]
     shared.database.stop()
     return True
+
+
+def _see_off() -> None:
+    while _leaving and _lock.acquire(blocking=False):
+        try:
+            give_back(_leaving.popleft())
+        except IndexError:  # another thread was faster
+            return
+        finally:
+            _lock.release()
 
 
 def key_of(path: str) -> str:
