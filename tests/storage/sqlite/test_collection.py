@@ -5,11 +5,20 @@ from __future__ import annotations
 import gc
 import threading
 
+import pytest
+
 from holdfast.storage.sqlite import shared
 from holdfast.storage.urls import opener
 
 
-async def test_a_collection_inside_opening_does_not_wait_for_itself(monkeypatch):
+def collected_in_a_thread() -> None:
+    collector = threading.Thread(target=gc.collect)
+    collector.start()
+    collector.join()
+
+
+@pytest.mark.parametrize("collect", [gc.collect, collected_in_a_thread])
+async def test_a_collection_inside_opening_waits_for_nobody(monkeypatch, collect):
     first = opener("sqlite:///:memory:")
     store = first()
     await store.open()
@@ -19,33 +28,10 @@ async def test_a_collection_inside_opening_does_not_wait_for_itself(monkeypatch)
     begin = shared.Shared.__init__
 
     def begin_and_collect(self, *args):
-        gc.collect()
+        collect()
         begin(self, *args)
 
     monkeypatch.setattr(shared.Shared, "__init__", begin_and_collect)
-    del first, store, cycle
-    second = opener("sqlite:///:memory:")()
-    await second.open()
-    assert await second.queues() == []
-    await second.close()
-
-
-async def test_a_collection_in_a_thread_that_an_opening_waits_for(monkeypatch):
-    first = opener("sqlite:///:memory:")
-    store = first()
-    await store.open()
-    await store.close()
-    cycle = [first]
-    cycle.append(cycle)
-    begin = shared.Shared.__init__
-
-    def begin_and_wait_for_a_collection(self, *args):
-        collector = threading.Thread(target=gc.collect)
-        collector.start()
-        collector.join()
-        begin(self, *args)
-
-    monkeypatch.setattr(shared.Shared, "__init__", begin_and_wait_for_a_collection)
     gc.disable()
     try:
         del first, store, cycle
@@ -53,5 +39,6 @@ async def test_a_collection_in_a_thread_that_an_opening_waits_for(monkeypatch):
     finally:
         gc.enable()
     await second.open()
+    assert await second.queues() == []
     assert not shared._leaving
     await second.close()

@@ -17,7 +17,6 @@ from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import (
     ACCEPTED,
     REFUSED,
-    REPEATED,
     Claim,
     Full,
     Placed,
@@ -27,6 +26,7 @@ from holdfast.storage.contract import (
     Verdict,
     Want,
 )
+from holdfast.storage.guards import judged, standing
 
 from .lanes import Lanes
 
@@ -103,19 +103,10 @@ class Rows:
     def judge(self, change: Change, now: int) -> Verdict:
         """Whether the change would take hold. Writes nothing."""
         record = self.by_id.get(change.id)
-        if record is None:
-            return REFUSED[Refusal.NOT_FOUND]
-        guard = change.guard
-        if isinstance(guard, HoldGuard):
-            if _holds(record, guard):
-                return ACCEPTED
-            return REPEATED if record.settled == guard.stamp else _lost(record)
-        lapsed = record.leased_until is not None and record.leased_until <= now
-        if record.version != guard.version or (guard.lapsed and not lapsed):
-            return REFUSED[Refusal.STALE]
-        if change.key is KeyMove.TAKE and not self._can_take_key(record):
+        verdict = judged(record, change, now)
+        if verdict is ACCEPTED and record is not None and change.key is KeyMove.TAKE and not self._can_take_key(record):
             return REFUSED[Refusal.KEY_TAKEN]
-        return ACCEPTED
+        return verdict
 
     def write(self, change: Change, now: int) -> None:
         """Write a change that was judged to take hold."""
@@ -168,9 +159,8 @@ class Rows:
     def standing(self, hold: Hold) -> Record | Verdict:
         """The row that runs under this hold, or why there is none."""
         record = self.by_id.get(hold.id)
-        if record is None:
-            return REFUSED[Refusal.NOT_FOUND]
-        return record if _holds(record, HoldGuard(hold.attempt, hold.stamp)) else _lost(record)
+        verdict = standing(record, hold)
+        return record if record is not None and verdict is ACCEPTED else verdict
 
     def note_started(self, started: Iterable[Started]) -> None:
         for note in started:
@@ -344,19 +334,6 @@ def _key_name(job: NewJob) -> KeyName | None:
     if job.unique_key is None or job.unique_scope is None:
         return None
     return job.unique_scope in ("any", "window"), job.unique_key
-
-
-def _holds(record: Record, guard: HoldGuard) -> bool:
-    state_fits = record.state in FINAL if guard.ended else record.state is State.RUNNING
-    return state_fits and record.attempt == guard.attempt and record.stamp == guard.stamp
-
-
-def _lost(record: Record) -> Verdict:
-    if record.hidden:
-        return REFUSED[Refusal.NOT_FOUND]
-    if record.state is State.CANCELLED:
-        return REFUSED[Refusal.CANCELLED]
-    return REFUSED[Refusal.COMPLETED if record.state in FINAL else Refusal.TAKEN]
 
 
 def _expired(record: Record, now: int) -> bool:

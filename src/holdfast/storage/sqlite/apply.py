@@ -18,12 +18,12 @@ from holdfast.storage.contract import (
     ACCEPTED,
     LOG_LINES,
     REFUSED,
-    REPEATED,
     Note,
     Refusal,
     Started,
     Verdict,
 )
+from holdfast.storage.guards import judged, standing
 
 from .database import DoCarefully, Work
 from .driver import Connection
@@ -130,19 +130,10 @@ class _Judgement:
         return verdicts
 
     def _judged(self, row: Seen | None, change: Change) -> Verdict:
-        if row is None:
-            return REFUSED[Refusal.NOT_FOUND]
-        guard = change.guard
-        if isinstance(guard, HoldGuard):
-            if _holds(row, guard.attempt, guard.stamp, ended=guard.ended):
-                return ACCEPTED
-            return REPEATED if row.settled == guard.stamp else _lost(row)
-        lapsed = row.leased_until is not None and row.leased_until <= self._now
-        if row.version != guard.version or (guard.lapsed and not lapsed):
-            return REFUSED[Refusal.STALE]
-        if change.key is KeyMove.TAKE and not self._can_take_key(row):
+        verdict = judged(row, change, self._now)
+        if verdict is ACCEPTED and row is not None and change.key is KeyMove.TAKE and not self._can_take_key(row):
             return REFUSED[Refusal.KEY_TAKEN]
-        return ACCEPTED
+        return verdict
 
     def _can_take_key(self, row: Seen) -> bool:
         if row.unique_key is None:
@@ -239,12 +230,12 @@ def renew(work: Work, holds: Sequence[Hold], now: int) -> list[Verdict]:
 
 def check(connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
     seen = look(connection, [hold.id for hold in holds])
-    return [_standing(seen.get(hold.id), hold) for hold in holds]
+    return [standing(seen.get(hold.id), hold) for hold in holds]
 
 
 def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
     seen = look(work.connection, [note.hold.id for note in notes])
-    verdicts = [_standing(seen.get(note.hold.id), note.hold) for note in notes]
+    verdicts = [standing(seen.get(note.hold.id), note.hold) for note in notes]
     taken = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict.accepted]
     # the last word of each job, because an UPDATE takes any one of several
     progress = {note.hold.id: note.progress for note in taken if note.progress is not None}
@@ -255,22 +246,3 @@ def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
     for id in {id for id, _ in lines}:
         work.connection.change(_sql["cut_log"], (id, LOG_LINES))
     return verdicts
-
-
-def _standing(row: Seen | None, hold: Hold) -> Verdict:
-    if row is None:
-        return REFUSED[Refusal.NOT_FOUND]
-    return ACCEPTED if _holds(row, hold.attempt, hold.stamp) else _lost(row)
-
-
-def _holds(row: Seen, attempt: int, stamp: int, *, ended: bool = False) -> bool:
-    state_fits = row.state in FINAL if ended else row.state is State.RUNNING
-    return state_fits and row.attempt == attempt and row.stamp == stamp
-
-
-def _lost(row: Seen) -> Verdict:
-    if row.hidden:
-        return REFUSED[Refusal.NOT_FOUND]
-    if row.state is State.CANCELLED:
-        return REFUSED[Refusal.CANCELLED]
-    return REFUSED[Refusal.COMPLETED if row.state in FINAL else Refusal.TAKEN]
