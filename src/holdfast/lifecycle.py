@@ -182,7 +182,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     - sets run_at (and rank) to `at`, or to now + `delay`; leaves both as they are when neither is given; a job whose
       time has come by then is ready, not scheduled;
     - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
-    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled;
+    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled
+      (not when `state` is None: that was no word about the job);
     - frees, takes or leaves the unique key; a key that cannot be taken refuses this change alone.
     """
 

@@ -38,6 +38,17 @@ def test_it_runs_jobs_and_stops_cleanly(shop):
     assert shop.json("workers") == {"workers": []}
 
 
+def test_told_to_stop_while_it_starts_it_stops_cleanly(shop):
+    begun = shop.folder / "begun"
+    slow = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(30)\n"
+    (shop.folder / "shop.py").write_text(slow + shop.source)
+    with running(shop, "shop:app") as process:
+        wait_for(begun.exists)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+
+
 def test_a_stop_waits_for_what_runs(shop):
     shop.fill()
     path = shop.folder / "slow"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
+import sys
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -51,6 +53,8 @@ def command(target: str, log_level: str, **options: Any) -> None:
       holdfast worker shop.app:app --concurrency 10 --queues mail,reports
       holdfast worker shop.app:app --tasks embed --routing-key vector --log-level warning
     """
+    # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _log_to_stderr(log_level)
     app = load_app(target)
     tasks = _imported_tasks(app, target)

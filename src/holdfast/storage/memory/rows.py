@@ -113,7 +113,7 @@ class Rows:
         record = self.by_id[change.id]
         self._lift(record)
         record.version += 1
-        if isinstance(change.guard, HoldGuard):
+        if isinstance(change.guard, HoldGuard) and change.state is not None:
             record.settled = change.guard.stamp
         if change.state is None or not change.keeps_hold:
             record.stamp = record.leased_by = record.leased_until = None

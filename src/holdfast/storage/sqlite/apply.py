@@ -33,7 +33,7 @@ from .rows import COLUMNS, Many, json_text
 _sql = load("apply", record=", ".join(COLUMNS))
 _SUCCEED = Many(_sql["succeed"], 7)
 _MOVE = Many(_sql["move"], 20, (100, 10, 1))
-_LET_GO = Many(_sql["let_go"], 2, (100, 10, 1))
+_LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
 _STARTED = Many(_sql["started"], 4)
 _RENEW = Many(_sql["renew"], 3)
 _PROGRESS = Many(_sql["progress"], 2, (100, 10, 1))
@@ -143,12 +143,12 @@ class _Judgement:
         return not owners or owners[0][0] == row.id
 
     def _write(self, row: Seen, change: Change) -> None:
-        guard = change.guard
-        settled = guard.stamp if isinstance(guard, HoldGuard) else row.settled
         if change.state is None:
-            self._let_go.append((row.id, settled))
+            self._let_go.append((row.id,))
             self._work.changed = True
             return
+        guard = change.guard
+        settled = guard.stamp if isinstance(guard, HoldGuard) else row.settled
         state, run_at, rank = _place(row, change, change.state, self._now)
         self._moved.append(
             (

@@ -18,7 +18,6 @@ from .tools import (
     ids,
     job,
     refused,
-    repeated,
     running,
     same,
     say,
@@ -62,9 +61,12 @@ async def case_stopped_gives_up_the_hold(store: Storage, clock: Hand) -> None:
     clock.advance(1)
     accepted(await say(store, record, Stopped()), "the holder's Stopped")
     after = await seen(store, record.id)
-    wanted = {"stamp": None, "leased_by": None, "leased_until": None, "settled": record.stamp}
+    wanted = {"stamp": None, "leased_by": None, "leased_until": None}
     changed(cancelled, after, "Stopped", version=cancelled.version + 1, **wanted)
-    repeated(await say(store, record, Stopped()), "Stopped, said again")
+    refused(await say(store, record, Stopped()), Refusal.CANCELLED, "Stopped, said again")
+    refused(
+        await say(store, record, Succeeded()), Refusal.CANCELLED, "a success that was never accepted, after Stopped"
+    )
     same(await store.lapsed(9, LONG_ENOUGH), [], "nothing is left to reap")
 
 

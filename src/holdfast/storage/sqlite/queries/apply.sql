@@ -33,9 +33,9 @@ FROM given WHERE holdfast_jobs.id = given.id;
 
 -- name: let_go
 -- Give up the hold and the key of an ended job; the rest stays.
-WITH given (id, settled) AS (VALUES {values})
+WITH given (id) AS (VALUES {values})
 UPDATE holdfast_jobs SET
-    version = version + 1, settled = given.settled, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+    version = version + 1, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM given WHERE holdfast_jobs.id = given.id;
 
 -- name: key_owner
