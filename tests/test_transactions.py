@@ -31,10 +31,25 @@ def task(app):
     return task
 
 
+_opened: list[sqlite3.Connection] = []
+
+
+def connect(*args, **options) -> sqlite3.Connection:
+    _opened.append(sqlite3.connect(*args, **options))
+    return _opened[-1]
+
+
+@pytest.fixture(autouse=True)
+def _closed():
+    yield
+    while _opened:
+        _opened.pop().close()
+
+
 async def ready(app):
     """The tables are there, and the store is open in this loop."""
     await app.jobs.count()
-    connection = sqlite3.connect(app._places.file, timeout=0.1)
+    connection = connect(app._places.file, timeout=0.1)
     connection.execute("create table if not exists mine (a)")
     connection.commit()
     return connection
@@ -83,7 +98,7 @@ async def test_lists_in_a_transaction(app, task):
     assert await app.jobs.count() == 0
     connection.commit()
     assert await app.jobs.count() == 700
-    other = sqlite3.connect(app._places.file)
+    other = connect(app._places.file)
     with pytest.raises(InvalidCall, match="different connections"):
         await app.enqueue([task.using(connection=connection).call(), task.using(connection=other).call()])
     with pytest.raises(InvalidCall, match="some do not"):
@@ -112,7 +127,7 @@ async def test_unique_keys_in_a_transaction(app, task, scope):
 
 async def test_autocommit_is_refused(app, task):
     await ready(app)
-    connection = sqlite3.connect(app._places.file, isolation_level=None)
+    connection = connect(app._places.file, isolation_level=None)
     joined = task.using(connection=connection)
     with pytest.raises(InvalidCall, match="BEGIN IMMEDIATE"):
         await joined.enqueue()
@@ -126,7 +141,7 @@ async def test_autocommit_is_refused(app, task):
 async def test_another_database_is_refused(app, task, tmp_path):
     await ready(app)
     for name in (tmp_path / "other.db", ":memory:"):
-        connection = sqlite3.connect(name)
+        connection = connect(name)
         with pytest.raises(StoreError, match="only in their own database"):
             await task.using(connection=connection).enqueue()
         connection.close()
@@ -139,7 +154,7 @@ async def test_a_store_in_memory_cannot_be_joined(url, path):
     @app.task
     async def task(): ...
 
-    connection = sqlite3.connect(path)
+    connection = connect(path)
     with pytest.raises(StoreError):
         await task.using(connection=connection).enqueue()
     connection.close()
@@ -148,7 +163,7 @@ async def test_a_store_in_memory_cannot_be_joined(url, path):
 
 @pytest.mark.parametrize("locked", [False, True])
 async def test_nothing_is_migrated_in_a_callers_transaction(app, task, path, locked):
-    connection = sqlite3.connect(path)
+    connection = connect(path)
     connection.execute("create table mine (a)")
     connection.execute("insert into mine values (1)")
     if not locked:
@@ -163,7 +178,7 @@ async def test_nothing_is_migrated_in_a_callers_transaction(app, task, path, loc
 
 async def test_busy_tells_to_begin_immediate(app, task):
     connection = await ready(app)
-    other = sqlite3.connect(app._places.file, timeout=0)
+    other = connect(app._places.file, timeout=0)
     other.execute("begin")
     other.execute("select * from mine").fetchall()
     connection.execute("begin immediate")
@@ -196,11 +211,12 @@ async def test_a_connection_of_another_thread_is_told(app, task):
     connection = await asyncio.to_thread(sqlite3.connect, app._places.file)
     with pytest.raises(InvalidCall, match="enqueue where the connection lives"):
         await task.using(connection=connection).enqueue()
+    await asyncio.to_thread(connection.close)  # the loop's one helper thread, which made it
 
 
 def test_the_blocking_form_uses_the_connection_in_the_callers_thread(app, task):
     assert app.jobs.sync.count() == 0
-    connection = sqlite3.connect(app._places.file)
+    connection = connect(app._places.file)
     job = task.using(connection=connection).sync.enqueue(1)
     assert app.sync.enqueue([task.call(2)], connection=connection)
     assert app.jobs.sync.count() == 0
@@ -263,7 +279,7 @@ async def test_two_sqlite_libraries_are_not_mixed(path, app, task):
     async def apart(): ...
 
     await other.jobs.count()
-    stdlib = sqlite3.connect(":memory:")
+    stdlib = connect(":memory:")
     with pytest.raises(InvalidCall, match="two SQLite libraries"):
         await apart.using(connection=stdlib).enqueue()
     stdlib.close()
