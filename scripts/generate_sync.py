@@ -32,10 +32,11 @@ from .sync import iterate, run, run_on
 
 if TYPE_CHECKING:
     from .app import Holdfast
+    from .clock import Duration
     from .context import Context, Transaction
     from .doors import DeadLetters, JobRef, Jobs, QueueInfo, Queues, WorkerInfo, Workers
     from .filters import JobFilter
-    from .handle import Duration, JobHandle
+    from .handle import JobHandle
     from .job import Job, JobId, Page
     from .task import Call, Task
 

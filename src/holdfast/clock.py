@@ -14,6 +14,8 @@ from typing import Protocol
 
 from .errors import InvalidCall
 
+Duration = float | timedelta  # at the door: seconds, or a timedelta
+
 SECOND = 1_000_000
 LONGEST = 100 * 365 * 86_400 * SECOND  # a century: longer is a mistake of units
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

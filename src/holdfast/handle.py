@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
-from .clock import SECOND, micros_of
+from .clock import SECOND, Duration, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
 from .job import FINAL, Job, JobId, Record, State, faults_of, job_of
 from .lifecycle import Cancelled
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from .task import Definition
 
 R_co = TypeVar("R_co", covariant=True)
-Duration = float | timedelta
 
 _READABLE_HIDDEN = (State.SUCCEEDED, State.SKIPPED)  # deleted on success; the others were deleted by somebody's word
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
 from . import codec
-from .clock import SECOND, instant_of, micros_of
+from .clock import SECOND, Duration, instant_of, micros_of
 from .errors import InvalidCall
 from .ids import new_id
 from .job import JobId, NewJob
@@ -26,7 +26,6 @@ from .settings import KEY_BYTES, META_BYTES, TAGS
 if TYPE_CHECKING:
     from .handle import JobHandle
 
-Duration = float | timedelta
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
 SEPARATOR = "\x1f"  # never in a task's or tenant's name
 

@@ -5,13 +5,11 @@ An `Outcome` is a BaseException, so that a handler's own `except Exception` lets
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import overload
 
-from .clock import instant_of, micros_of
+from .clock import Duration, instant_of, micros_of
 from .errors import InvalidCall
-
-Duration = float | timedelta
 
 
 class Outcome(BaseException):

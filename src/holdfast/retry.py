@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from datetime import timedelta
 from functools import lru_cache
 from math import isfinite
 from typing import Any, Literal, final
 
 import msgspec
 
-from .clock import SECOND, micros_of
+from .clock import SECOND, Duration, micros_of
 from .errors import InvalidCall
 
 HIDDEN_FOR = 600 * SECOND  # a job deleted on success stays, hidden, so that repeated words find it
-
-Duration = float | timedelta
 
 
 @final

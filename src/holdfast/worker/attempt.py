@@ -53,6 +53,11 @@ class Attempt:
         self.trusted_until = asked_at + lease * (1 - MARGIN)
         self.renew_at = asked_at + lease / 3
 
+    @property
+    def at_work(self) -> bool:
+        """Its handler has begun and is not over."""
+        return self.started_at is not None and not self.ended
+
     def lose(self, reason: Loss) -> bool:
         """Tell the handler to stop, once. False when it was told before."""
         if self.lost is not None or self.ended:

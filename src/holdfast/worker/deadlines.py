@@ -43,7 +43,7 @@ class Deadlines:
     def _fire(self) -> None:
         now = boottime()
         self._timer, self._next = None, float("inf")
-        for attempt in self._held.where(_at_work):
+        for attempt in self._held.at_work():
             deadline = deadline_of(attempt)
             if deadline <= now:
                 self._overdue(attempt)
@@ -54,7 +54,3 @@ class Deadlines:
 def deadline_of(attempt: Attempt) -> float:
     timeout = attempt.record.timeout
     return float("inf") if timeout is None else attempt.started_boot + timeout / 1_000_000
-
-
-def _at_work(attempt: Attempt) -> bool:
-    return attempt.started_at is not None and not attempt.ended

@@ -42,6 +42,9 @@ class Held:
         shortest = min((attempt.record.lease for attempt in self._attempts.values()), default=None)
         return None if shortest is None else shortest / 1_000_000
 
+    def at_work(self) -> list[Attempt]:
+        return [attempt for attempt in self._attempts.values() if attempt.at_work]
+
     def where(self, wanted: Callable[[Attempt], bool]) -> list[Attempt]:
         return [attempt for attempt in self._attempts.values() if wanted(attempt)]
 

@@ -53,7 +53,8 @@ class Keeper:
         if now < self._ask_at:
             return
         self._ask_at = now + ASKED_EVERY
-        running = self._held.where(lambda attempt: _long_at_work(attempt, now))
+        begun_before = now - ASKED_EVERY / 2
+        running = [each for each in self._held.at_work() if each.lost is None and each.started_boot < begun_before]
         for start in range(0, len(running), self._store.chunk):
             attempts = running[start : start + self._store.chunk]
             verdicts = await self._store.check([attempt.record.hold for attempt in attempts])
@@ -97,8 +98,3 @@ class Keeper:
             suspects = [*self._recently_long, *running[:5]]
             log.loop_blocked(late, [f"{record.task} {record.id}" for record in suspects])
         self._recently_long.clear()
-
-
-def _long_at_work(attempt: Attempt, now: float) -> bool:
-    begun = attempt.started_at is not None and now - attempt.started_boot > ASKED_EVERY / 2
-    return begun and not attempt.ended and attempt.lost is None

@@ -9,11 +9,10 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
-from ..clock import SECOND, micros_of, reader
+from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
@@ -21,7 +20,6 @@ from ..observe import log
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
-from .attempt import Attempt
 from .held import Held
 from .keeper import Keeper
 from .pump import Pump
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 BEAT = 10.0
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
-
-Duration = float | timedelta
 
 
 class WorkerSpec(TypedDict, total=False):
@@ -226,10 +222,10 @@ class _Running:
         self._pump.claiming = False
         self._pump.hand_back_waiting()
         await self._until(lambda: not self._slots.busy, grace, hurry)
-        for attempt in self._held.where(_at_work):
+        for attempt in self._held.at_work():
             self._held.lose(attempt, Loss.SHUTDOWN)
         await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
-        for attempt in self._held.where(_at_work):
+        for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
         await self._until(lambda: self._pump.settled, FLUSH, None)
         for service in self._services:
@@ -265,10 +261,6 @@ class _Running:
 
 
 def _nothing() -> None: ...
-
-
-def _at_work(attempt: Attempt) -> bool:
-    return attempt.started_at is not None and not attempt.ended
 
 
 def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
