@@ -3,6 +3,8 @@ import inspect
 
 import pytest
 
+pytest_plugins = ["tests.real_servers"]
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:

@@ -8,6 +8,8 @@ from holdfast.storage.sqlite.store import SqliteStorage
 from holdfast.storage.urls import opener
 from holdfast.testing import ManualClock
 
+from ..real_servers import kinds_with_a_store, server
+
 _numbers = count()
 
 
@@ -29,6 +31,13 @@ async def _in_memory(directory):
     return store, clock
 
 
+def _on_a_server(kind):
+    async def make(directory):
+        return await _maker(server(kind).fresh())(directory)
+
+    return make
+
+
 STORES = {
     "memory": _maker("memory://"),
     "sqlite": _maker("sqlite:///{directory}/jobs.db"),
@@ -36,3 +45,4 @@ STORES = {
 }
 if find_spec("apsw") is not None:
     STORES["sqlite+apsw"] = _maker("sqlite+apsw:///{directory}/jobs.db")
+STORES |= {kind: _on_a_server(kind) for kind in kinds_with_a_store()}

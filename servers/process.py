@@ -1,0 +1,162 @@
+"""A server process in a temporary folder on a free port of the loopback interface: started, watched, killed, stopped.
+
+A `Program` says what is peculiar to a kind of server: which command, how to make its data, when it answers. A `Process` is
+one that runs. It lives in a folder of its own and ends with its last user; see keeper.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
+
+START, STOP = 60.0, 30.0
+PORTS = 5
+
+
+class NotAvailable(Exception):
+    """There is no such server here; the text says why."""
+
+
+class NotAnswering(Exception):
+    """The server was started and does not answer; the text holds the end of its log."""
+
+
+class Program(Protocol):
+    """A kind of server. `stop` is the signal that ends it in an orderly way."""
+
+    stop: signal.Signals
+
+    def prepare(self, folder: Path) -> None:
+        """Make its data, if it needs that before the first start."""
+
+    def command(self, folder: Path, port: int, settings: Mapping[str, str]) -> list[str]: ...
+
+    def answers(self, port: int) -> bool:
+        """Whether it is ready for work, now; called until it is."""
+
+
+class Process:
+    """A server that runs, or may run again: folder, port and the pipe that keeps it alive."""
+
+    def __init__(self, program: Program, folder: Path, port: int = 0, pid: int = 0) -> None:
+        self._program = program
+        self._users = os.open(folder / "users", os.O_RDWR)
+        self.folder = folder
+        self.port = port
+        self.pid = pid
+
+    def run(self, port: int, settings: Mapping[str, str]) -> None:
+        """Start it (again) and wait until it answers."""
+        for name in ("pid", "ended"):
+            (self.folder / name).unlink(missing_ok=True)
+        self.port = port
+        os.write(self._users, json.dumps(self._program.command(self.folder, port, settings)).encode() + b"\n")
+        deadline = time.monotonic() + START
+        while not self._ready():
+            if self._ended() or time.monotonic() > deadline:
+                raise NotAnswering(f"no answer on port {port}:\n{self.log()[-2000:]}")
+            time.sleep(0.01)
+        self.pid = int((self.folder / "pid").read_text())
+
+    def log(self) -> str:
+        file = self.folder / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def halt(self) -> None:
+        """End it in an orderly way; it may run again."""
+        if not self._ended():
+            os.kill(self.pid, self._program.stop)
+        self._wait_for(self._ended, "it did not end when asked to")
+
+    def kill(self) -> None:
+        """End it and all its children without a word, as a crash of the machine's operating system would."""
+        if self._ended():
+            return
+        os.kill(self.pid, signal.SIGSTOP)  # no child is born while they are counted
+        for pid in (*_children(self.pid), self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._wait_for(self._ended, "it outlived a kill")
+
+    def close(self, *, wait: bool = True) -> None:
+        """One user less. The last one ends it and removes its folder."""
+        if self._users < 0:
+            return
+        os.close(self._users)
+        self._users = -1
+        if wait:
+            self._wait_for(lambda: not self.folder.exists(), "its folder is still there")
+
+    def _ready(self) -> bool:
+        return (self.folder / "pid").exists() and not self._ended() and self._program.answers(self.port)
+
+    def _ended(self) -> bool:
+        return (self.folder / "ended").exists()
+
+    def _wait_for(self, done: Callable[[], bool], complaint: str) -> None:
+        deadline = time.monotonic() + STOP
+        while not done():
+            if time.monotonic() > deadline:
+                raise NotAnswering(f"server in {self.folder}: {complaint}")
+            time.sleep(0.005)
+
+
+def launch(program: Program, settings: Mapping[str, str], folder: Path, lock: Path | None = None) -> Process:
+    """A new server with data of its own. Another program may take the free port first: then it is tried with the next."""
+    process = _kept(program, folder, lock or folder / "lock")
+    try:
+        program.prepare(folder)
+        for remaining in reversed(range(PORTS)):
+            try:
+                process.run(_free_port(), settings)
+            except NotAnswering:
+                if not remaining or "in use" not in process.log():
+                    raise
+            else:
+                break
+    except BaseException:
+        process.close(wait=lock is None)  # under a lock, its keeper waits for us
+        raise
+    return process
+
+
+def joined(program: Program, folder: Path) -> Process:
+    """A server that another process of the run has started; the caller holds the lock."""
+    state = json.loads((folder / "state").read_text())
+    return Process(program, folder, state["port"], state["pid"])
+
+
+def announce(process: Process) -> None:
+    """Let others join."""
+    (process.folder / "state").write_text(json.dumps({"port": process.port, "pid": process.pid}))
+
+
+def _kept(program: Program, folder: Path, lock: Path) -> Process:
+    os.mkfifo(folder / "users")
+    process = Process(program, folder)
+    keeper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))]
+    order = [*keeper, str(folder), str(lock), str(int(program.stop))]
+    with (folder / "log").open("ab") as log:
+        subprocess.run(order, check=True, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+    return process
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    pairs = (line.split() for line in listed.splitlines())
+    return [int(child) for child, parent in pairs if int(parent) == pid]
