@@ -8,14 +8,12 @@ import pytest
 
 from holdfast import Backoff, Holdfast, InvalidCall, Retention, StoreError, Unique
 
-URLS = ["memory://", "sqlite:///:memory:", "sqlite:///{folder}/jobs.db", "sqlite+apsw:///{folder}/apsw.db"]
+from . import addresses
 
 
-@pytest.fixture(params=URLS, ids=["memory", "sqlite-in-memory", "sqlite", "apsw"])
+@pytest.fixture(params=addresses.NAMES)
 def app(request, tmp_path):
-    if "apsw" in request.param:
-        pytest.importorskip("apsw")
-    app = Holdfast(request.param.format(folder=tmp_path))
+    app = Holdfast(addresses.address(request.param, tmp_path))
 
     @app.task
     async def task(number: int, extra: object = None) -> int: ...

@@ -1,4 +1,4 @@
-"""Workers under test run on memory and on SQLite: the same cases, the same outcome."""
+"""Workers under test run on every kind of store: the same cases, the same outcome."""
 
 from __future__ import annotations
 
@@ -6,8 +6,14 @@ import pytest
 
 from holdfast import Holdfast
 
+from ..addresses import ON_SERVERS, address
 
-@pytest.fixture(params=["memory", "sqlite"])
-def app(request, tmp_path):
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}"
-    return Holdfast(url)
+
+@pytest.fixture(params=["memory", "sqlite", *ON_SERVERS])
+def store(request):
+    return request.param
+
+
+@pytest.fixture
+def app(store, tmp_path):
+    return Holdfast(address(store, tmp_path))

@@ -9,6 +9,7 @@ import pytest
 from holdfast import Backoff, Context, HoldLost, InvalidCall, JobDead, State
 
 SOON = Backoff.fixed(0.01)
+WITH_SQL = pytest.mark.parametrize("store", ["memory", "sqlite"])  # in the words of SQLite
 
 
 async def test_progress_and_log_are_seen_while_it_runs(app):
@@ -82,6 +83,7 @@ async def test_words_of_a_lost_hold_are_refused(app):
         assert (await job.refresh()).progress is None
 
 
+@WITH_SQL
 async def test_a_transaction_commits_with_the_completion(app):
     @app.task
     async def charge(ctx: Context, amount: int) -> str:
@@ -108,6 +110,7 @@ async def test_a_transaction_commits_with_the_completion(app):
             await asyncio.sleep(0.01)
 
 
+@WITH_SQL
 async def test_an_error_undoes_the_transaction_and_the_jobs_in_it(app):
     @app.task(max_attempts=2, backoff=SOON)
     async def broken(ctx: Context) -> None:
@@ -132,6 +135,7 @@ async def test_an_error_undoes_the_transaction_and_the_jobs_in_it(app):
         assert await app.jobs.count(task="child") == 0
 
 
+@WITH_SQL
 async def test_a_cancelled_jobs_transaction_is_refused(app):
     tries = []
 
