@@ -13,12 +13,11 @@ from copy import copy
 from heapq import heappop, heappush
 
 from holdfast.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
-from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import (
     ACCEPTED,
     REFUSED,
     Claim,
-    Full,
     Placed,
     QueueSettings,
     Refusal,
@@ -27,10 +26,10 @@ from holdfast.storage.contract import (
     Want,
 )
 from holdfast.storage.guards import judged, standing
+from holdfast.storage.rules import KeyName, is_expired, key_ends, key_name, plan, record_of, write_change, write_claim
 
 from .lanes import Lanes
 
-KeyName = tuple[bool, str]  # kept apart from the rows (scopes any and window)?, unique_key
 Owner = tuple[str, int | None]  # job, until when
 Group = tuple[str, bool]  # task, dead?
 
@@ -56,44 +55,15 @@ class Rows:
     # ---- enqueue -----------------------------------------------------------------------------------
     def plan(self, jobs: Sequence[NewJob], now: int) -> tuple[list[Placed], list[NewJob]]:
         """What would become of these jobs, and those of them that would be stored. Writes nothing."""
-        fresh: dict[str, NewJob] = {}
-        keys: dict[KeyName, str] = {}
-        depth: Counter[str] = Counter()
-        answers = []
-        for job in jobs:
-            name = _key_name(job)
-            owner = None if name is None else keys.get(name) or self._owner(name, now)
-            if job.id in self.by_id or job.id in fresh:
-                answers.append(Placed(job.id))
-            elif owner is not None:
-                answers.append(Placed(owner, duplicate=owner != job.id))
-            elif self._dropped(job, depth[job.queue]):
-                answers.append(Placed(job.id, dropped=True))
-            else:
-                answers.append(Placed(job.id))
-                fresh[job.id] = job
-                depth[job.queue] += 1
-                if name is not None:
-                    keys[name] = job.id
-        return answers, list(fresh.values())
+        return plan(jobs, self.by_id, lambda name: self._owner(name, now), self.settings.get, lambda q: self.depth[q])
 
     def add(self, job: NewJob, now: int) -> None:
-        record = _record_of(job, now)
-        name = _key_name(job)
+        record = record_of(job, now)
+        name = key_name(job)
         if name is not None:
-            until = now + (job.unique_window or 0) if job.unique_scope == "window" else None
-            self._keys[name] = (job.id, until)
-            record.holds_key = not name[0]
+            self._keys[name] = (job.id, key_ends(job, now))
         self.by_id[job.id] = record
         self._set_back(record)
-
-    def _dropped(self, job: NewJob, added: int) -> bool:
-        settings = self.settings.get(job.queue)
-        if settings is None or settings.max_depth is None or self.depth[job.queue] + added < settings.max_depth:
-            return False
-        if settings.on_full == "drop" and (settings.drop_below is None or job.priority < settings.drop_below):
-            return True
-        raise Full(job.queue, settings.max_depth, waits=settings.on_full != "reject")
 
     def _owner(self, name: KeyName, now: int) -> str | None:
         id, until = self._keys.get(name, (None, None))
@@ -112,37 +82,13 @@ class Rows:
         """Write a change that was judged to take hold."""
         record = self.by_id[change.id]
         self._lift(record)
-        record.version += 1
-        if isinstance(change.guard, HoldGuard) and change.state is not None:
-            record.settled = change.guard.stamp
-        if change.state is None or not change.keeps_hold:
-            record.stamp = record.leased_by = record.leased_until = None
         if change.state is None or change.key is KeyMove.FREE:
             self._free_key(record)
         elif change.key is KeyMove.TAKE and record.unique_key is not None:
-            record.holds_key = True
             self._keys[False, record.unique_key] = (record.id, None)
-        if change.state is not None:
-            self._write_values(record, change, change.state, now)
+        write_change(record, change, now)
         self._set_back(record)
         self.changed |= record.state in FINAL
-
-    def _write_values(self, record: Record, change: Change, state: State, now: int) -> None:
-        if change.at is not None or change.delay is not None:
-            record.run_at = record.rank = now + (change.delay or 0) if change.at is None else change.at
-        if state is State.SCHEDULED and record.run_at <= now:
-            state = State.READY
-        if state not in FINAL:
-            record.finished_at = None
-        elif record.state not in FINAL:
-            record.finished_at = now
-        record.state = state
-        record.failures, record.losses, record.suspect = change.failures, change.losses, change.suspect
-        record.result, record.reason = change.result, change.reason
-        record.errors = record.errors if change.errors is None else change.errors
-        record.started_at = record.started_at if change.started_at is None else change.started_at
-        record.prune_at = None if change.keep is None else now + change.keep
-        record.keep_last, record.hidden = change.keep_last, change.hidden
 
     def _can_take_key(self, record: Record) -> bool:
         if record.unique_key is None:
@@ -176,13 +122,9 @@ class Rows:
         claimed = [self.by_id[id] for want in claim.wants for id in self._take(want, now, want.limit, want.alone)]
         for record in claimed:
             self._lift(record)
-            record.state = State.RUNNING
-            record.attempt += 1
-            record.version += 1
-            record.stamp, record.leased_by, record.leased_until = claim.stamp, claim.worker, now + record.lease
-            record.started_at = None
             if record.unique_scope == "waiting":
                 self._free_key(record)
+            write_claim(record, claim, now)
             self._set_back(record)
         return [copy(record) for record in claimed]
 
@@ -197,7 +139,7 @@ class Rows:
         paused = {name for name, settings in self.settings.items() if settings.paused}
         return self._lanes.take(
             lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone),
-            lambda id: not _expired(self.by_id[id], now),
+            lambda id: not is_expired(self.by_id[id], now),
             limit,
         )
 
@@ -223,7 +165,7 @@ class Rows:
         return None
 
     def expired(self, now: int) -> list[Record]:
-        found = [record for id in self._expiring if _expired(record := self.by_id[id], now)]
+        found = [record for id in self._expiring if is_expired(record := self.by_id[id], now)]
         return sorted(found, key=lambda record: (record.expires_at or 0, record.id))
 
     def prune(self, limit: int, now: int) -> int:
@@ -288,56 +230,6 @@ class Rows:
             self._ended[_group(record)].add(record.id)
             if record.keep_last is not None:
                 self._counted.add(_group(record))
-
-
-def _record_of(job: NewJob, now: int) -> Record:
-    run_at = now + job.delay if job.at is None else job.at
-    state = State.BLOCKED if job.waits > 0 else State.SCHEDULED if run_at > now else State.READY
-    return Record(
-        id=job.id,
-        task=job.task,
-        queue=job.queue,
-        state=state,
-        priority=job.priority,
-        rank=run_at,
-        payload=job.payload,
-        version=1,
-        attempt=0,
-        failures=0,
-        losses=0,
-        max_attempts=job.max_attempts,
-        timeout=job.timeout,
-        lease=job.lease,
-        backoff=job.backoff,
-        retention=job.retention,
-        dead_retention=job.dead_retention,
-        created_at=now,
-        run_at=run_at,
-        expires_at=None if job.expires is None else now + job.expires,
-        key=job.key,
-        tenant=job.tenant,
-        routing_key=job.routing_key,
-        tags=job.tags,
-        meta=job.meta,
-        unique_key=job.unique_key,
-        unique_scope=job.unique_scope,
-        chain_id=job.chain_id,
-        after=job.after,
-        run_when=job.run_when,
-        waits=job.waits,
-        limits=job.limits,
-        min_version=job.min_version,
-    )
-
-
-def _key_name(job: NewJob) -> KeyName | None:
-    if job.unique_key is None or job.unique_scope is None:
-        return None
-    return job.unique_scope in ("any", "window"), job.unique_key
-
-
-def _expired(record: Record, now: int) -> bool:
-    return record.expires_at is not None and record.expires_at <= now and record.started_at is None
 
 
 def _group(record: Record) -> Group:

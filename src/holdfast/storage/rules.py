@@ -1,0 +1,161 @@
+"""What becomes of a job's record: one rule for every store that looks at records in Python.
+
+Nothing here reads or writes a store. `plan` says which new jobs would be stored, `record_of` how they stand then, `claimed`
+and `changed` what a claim and an accepted change make of a record.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Sequence
+
+from ..job import FINAL, NewJob, Record, State
+from ..lifecycle import Change, HoldGuard, KeyMove
+from .contract import Claim, Full, Placed, QueueSettings
+
+KeyName = tuple[bool, str]  # kept apart from the rows (scopes any and window)?, unique_key
+
+
+# ---- enqueue ---------------------------------------------------------------------------------------
+def plan(
+    jobs: Sequence[NewJob],
+    known: Container[str],
+    owner: Callable[[KeyName], str | None],
+    settings: Callable[[str], QueueSettings | None],
+    depth: Callable[[str], int],
+) -> tuple[list[Placed], list[NewJob]]:
+    """What would become of these jobs, and those of them that would be stored, given the ids on record, the owners of keys,
+    and the settings and depths of queues. `Full` when one finds no room."""
+    fresh: dict[str, NewJob] = {}
+    keys: dict[KeyName, str] = {}
+    added: Counter[str] = Counter()
+    answers = []
+    for job in jobs:
+        name = key_name(job)
+        taken_by = None if name is None else keys.get(name) or owner(name)
+        if job.id in known or job.id in fresh:
+            answers.append(Placed(job.id))
+        elif taken_by is not None:
+            answers.append(Placed(taken_by, duplicate=taken_by != job.id))
+        elif _dropped(job, settings(job.queue), lambda queue: depth(queue) + added[queue]):
+            answers.append(Placed(job.id, dropped=True))
+        else:
+            answers.append(Placed(job.id))
+            fresh[job.id] = job
+            added[job.queue] += 1
+            if name is not None:
+                keys[name] = job.id
+    return answers, list(fresh.values())
+
+
+def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
+    if settings is None or settings.max_depth is None or depth(job.queue) < settings.max_depth:
+        return False
+    if settings.on_full == "drop" and (settings.drop_below is None or job.priority < settings.drop_below):
+        return True
+    raise Full(job.queue, settings.max_depth, waits=settings.on_full != "reject")
+
+
+def key_name(job: NewJob) -> KeyName | None:
+    """The key that a new job asks for."""
+    if job.unique_key is None or job.unique_scope is None:
+        return None
+    return job.unique_scope in ("any", "window"), job.unique_key
+
+
+def key_ends(job: NewJob, now: int) -> int | None:
+    """Until when a key that is kept apart belongs to its job; None: for ever."""
+    return now + (job.unique_window or 0) if job.unique_scope == "window" else None
+
+
+def record_of(job: NewJob, now: int) -> Record:
+    """The record of a job that is stored now."""
+    run_at = now + job.delay if job.at is None else job.at
+    state = State.BLOCKED if job.waits > 0 else State.SCHEDULED if run_at > now else State.READY
+    name = key_name(job)
+    return Record(
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        state=state,
+        priority=job.priority,
+        rank=run_at,
+        payload=job.payload,
+        version=1,
+        attempt=0,
+        failures=0,
+        losses=0,
+        max_attempts=job.max_attempts,
+        timeout=job.timeout,
+        lease=job.lease,
+        backoff=job.backoff,
+        retention=job.retention,
+        dead_retention=job.dead_retention,
+        created_at=now,
+        run_at=run_at,
+        expires_at=None if job.expires is None else now + job.expires,
+        key=job.key,
+        tenant=job.tenant,
+        routing_key=job.routing_key,
+        tags=job.tags,
+        meta=job.meta,
+        unique_key=job.unique_key,
+        unique_scope=job.unique_scope,
+        holds_key=name is not None and not name[0],
+        chain_id=job.chain_id,
+        after=job.after,
+        run_when=job.run_when,
+        waits=job.waits,
+        limits=job.limits,
+        min_version=job.min_version,
+    )
+
+
+# ---- claim and apply -------------------------------------------------------------------------------
+def is_expired(record: Record, now: int) -> bool:
+    """Whether it was not started in time."""
+    return record.expires_at is not None and record.expires_at <= now and record.started_at is None
+
+
+def write_claim(record: Record, claim: Claim, now: int) -> None:
+    """Let the record run under the claim's stamp."""
+    record.state = State.RUNNING
+    record.attempt += 1
+    record.version += 1
+    record.stamp, record.leased_by, record.leased_until = claim.stamp, claim.worker, now + record.lease
+    record.started_at = None
+    if record.unique_scope == "waiting":
+        record.holds_key = False
+
+
+def write_change(record: Record, change: Change, now: int) -> None:
+    """Write a change whose guard holds; `Change` says what that means."""
+    record.version += 1
+    if isinstance(change.guard, HoldGuard) and change.state is not None:
+        record.settled = change.guard.stamp
+    if change.state is None or not change.keeps_hold:
+        record.stamp = record.leased_by = record.leased_until = None
+    if change.state is None or change.key is KeyMove.FREE:
+        record.holds_key = False
+    elif change.key is KeyMove.TAKE:
+        record.holds_key = record.unique_key is not None
+    if change.state is not None:
+        _write_values(record, change, change.state, now)
+
+
+def _write_values(record: Record, change: Change, state: State, now: int) -> None:
+    if change.at is not None or change.delay is not None:
+        record.run_at = record.rank = now + (change.delay or 0) if change.at is None else change.at
+    if state is State.SCHEDULED and record.run_at <= now:
+        state = State.READY
+    if state not in FINAL:
+        record.finished_at = None
+    elif record.state not in FINAL:
+        record.finished_at = now
+    record.state = state
+    record.failures, record.losses, record.suspect = change.failures, change.losses, change.suspect
+    record.result, record.reason = change.result, change.reason
+    record.errors = record.errors if change.errors is None else change.errors
+    record.started_at = record.started_at if change.started_at is None else change.started_at
+    record.prune_at = None if change.keep is None else now + change.keep
+    record.keep_last, record.hidden = change.keep_last, change.hidden
