@@ -6,19 +6,17 @@ is one transaction, and what it hands out are copies. The rules are in `rows`; t
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from string import ascii_lowercase, ascii_uppercase
 from typing import Any
 
 import msgspec
 
 from holdfast.clock import Clock, reader
-from holdfast.errors import InvalidCall, StoreError
-from holdfast.job import ANY, Hold, NewJob, Record, State
+from holdfast.errors import StoreError
+from holdfast.job import Hold, NewJob, Record, State
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import (
     ACCEPTED,
@@ -41,6 +39,7 @@ from holdfast.storage.contract import (
     WorkerRow,
     one_change_each,
 )
+from holdfast.storage.filtering import cursor_of, fits, parse_cursor
 
 from .rows import Rows
 from .signals import Listener
@@ -166,18 +165,18 @@ class MemoryStorage(Storage):
             return [None if record is None else copy(record) for record in found]
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        after = None if cursor is None else _parse_cursor(cursor)
+        after = parse_cursor(cursor)
         with self._work() as (rows, _):
-            fitting = [row for row in rows.by_id.values() if _fits(row, filter)]
+            fitting = [row for row in rows.by_id.values() if fits(row, filter)]
             fitting = [row for row in fitting if after is None or (row.created_at, row.id) < after]
             fitting.sort(key=lambda row: (row.created_at, row.id), reverse=True)
             page = _copies(fitting[:limit])
         more = len(fitting) > limit
-        return page, json.dumps([page[-1].created_at, page[-1].id]) if more and page else None
+        return page, cursor_of(page[-1]) if more and page else None
 
     async def count(self, filter: Filter) -> int:
         with self._work() as (rows, _):
-            return sum(_fits(row, filter) for row in rows.by_id.values())
+            return sum(fits(row, filter) for row in rows.by_id.values())
 
     async def log(self, id: str) -> list[str]:
         with self._work():
@@ -300,43 +299,6 @@ def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow
     waiting = [now - row.run_at for row in ready if row.queue == name]
     oldest = max(0, *waiting) if waiting else None
     return QueueRow(rows.settings.get(name) or QueueSettings(name), rows.depth[name], oldest)
-
-
-def _fits(record: Record, filter: Filter) -> bool:
-    return (
-        not record.hidden
-        and (filter.states is None or record.state in filter.states)
-        and (filter.task is None or record.task == filter.task)
-        and (filter.queue is None or record.queue == filter.queue)
-        and (filter.tenant is None or _belongs(record.tenant, filter.tenant))
-        and (filter.key is None or record.key == filter.key)
-        and (filter.tag is None or filter.tag in json.loads(record.tags or "[]"))
-        and (filter.routing is ANY or record.routing_key == filter.routing)
-        and (filter.chain_id is None or (record.chain_id or record.id) == filter.chain_id)
-        and (filter.since is None or record.created_at >= filter.since)
-        and (filter.before is None or record.created_at < filter.before)
-        and (filter.text is None or _mentions(record, filter.text))
-    )
-
-
-def _belongs(tenant: str | None, wanted: str) -> bool:
-    return tenant is not None and (tenant == wanted or tenant.startswith(f"{wanted}/"))
-
-
-_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
-
-
-def _mentions(record: Record, text: str) -> bool:
-    searched = text.translate(_LOWER)
-    places = (record.payload, record.key, record.reason, record.errors)
-    return any(searched in place.translate(_LOWER) for place in places if place is not None)
-
-
-def _parse_cursor(cursor: str) -> tuple[int, str]:
-    try:
-        return msgspec.json.decode(cursor, type=tuple[int, str])
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
 
 
 def _copies(records: Iterable[Record]) -> list[Record]:

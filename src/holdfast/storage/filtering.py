@@ -1,0 +1,56 @@
+"""Which records fit a filter, and cursors: one rule for every store that looks at records in Python."""
+
+from __future__ import annotations
+
+import json
+from string import ascii_lowercase, ascii_uppercase
+
+import msgspec
+
+from ..errors import InvalidCall
+from ..job import ANY, Record
+from .contract import Filter
+
+Position = tuple[int, str]  # created_at and id of a job
+
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
+
+
+def fits(record: Record, filter: Filter) -> bool:
+    return (
+        not record.hidden
+        and (filter.states is None or record.state in filter.states)
+        and (filter.task is None or record.task == filter.task)
+        and (filter.queue is None or record.queue == filter.queue)
+        and (filter.tenant is None or _belongs(record.tenant, filter.tenant))
+        and (filter.key is None or record.key == filter.key)
+        and (filter.tag is None or filter.tag in json.loads(record.tags or "[]"))
+        and (filter.routing is ANY or record.routing_key == filter.routing)
+        and (filter.chain_id is None or (record.chain_id or record.id) == filter.chain_id)
+        and (filter.since is None or record.created_at >= filter.since)
+        and (filter.before is None or record.created_at < filter.before)
+        and (filter.text is None or _mentions(record, filter.text))
+    )
+
+
+def parse_cursor(cursor: str | None) -> Position | None:
+    """Where the last page ended; InvalidCall for a text that is no cursor."""
+    try:
+        return None if cursor is None else msgspec.json.decode(cursor, type=tuple[int, str])
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
+
+
+def cursor_of(record: Record) -> str:
+    """The cursor of a page that ends with this record."""
+    return json.dumps([record.created_at, record.id])
+
+
+def _belongs(tenant: str | None, wanted: str) -> bool:
+    return tenant is not None and (tenant == wanted or tenant.startswith(f"{wanted}/"))
+
+
+def _mentions(record: Record, text: str) -> bool:
+    searched = text.translate(_LOWER)
+    places = (record.payload, record.key, record.reason, record.errors)
+    return any(searched in place.translate(_LOWER) for place in places if place is not None)
