@@ -1,4 +1,8 @@
-"""Addresses of stores: `memory://`, `sqlite:///jobs.db`, `sqlite:////var/lib/jobs.db`, `sqlite+apsw:///jobs.db`.
+"""Addresses of stores: `memory://`, `sqlite:///jobs.db`, `sqlite:////var/lib/jobs.db`, `sqlite+apsw:///jobs.db`,
+`postgresql://user@host/database?schema=holdfast`.
+
+A store on a server is a package with two modules: `address`, whose `address_of(url)` checks the URL without its driver, and
+`door`, which has `storage(address, clock=, demand=, migrate=)` and `open_ledger(address)`.
 
 No driver is imported before a store is made. A message never repeats what may hold a password.
 """
@@ -10,8 +14,10 @@ import uuid
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from holdfast.clock import Clock
@@ -24,10 +30,12 @@ if TYPE_CHECKING:
 Demand = Literal["full", "normal", "relaxed"]
 Opener = Callable[[], Storage]
 
-SCHEMES = ("memory", "sqlite", "sqlite+apsw")
+SERVERS = {  # scheme: package, which is also the name of its extra
+    "postgresql": "postgres",
+    "postgres": "postgres",
+}
+SCHEMES = ("memory", "sqlite", "sqlite+apsw", *SERVERS)
 LATER = {
-    "postgresql": "PostgreSQL",
-    "postgres": "PostgreSQL",
     "redis": "Redis",
     "rediss": "Redis",
     "valkey": "Valkey",
@@ -43,13 +51,17 @@ OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A checked address. `path` is the file of a SQLite store, None for one in memory."""
+    """A checked address. `path` is the file of a SQLite store, None for one in memory; `server` the address of a store on a
+    server, as its package understands it."""
 
     scheme: str
     path: Path | None = None
     options: Mapping[str, str] = field(default_factory=dict)
+    server: Any = None
 
     def __str__(self) -> str:
+        if self.server is not None:
+            return str(self.server)
         if self.scheme == "memory":
             return "memory://"
         return f"{self.scheme}:///{':memory:' if self.path is None else self.path}"
@@ -69,6 +81,8 @@ def parse(url: str) -> StoreUrl:
         near = difflib.get_close_matches(scheme, [*SCHEMES, *LATER], 1)
         hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
         raise StoreError(f"unknown store {scheme!r}: {hint}")
+    if scheme in SERVERS:
+        return StoreUrl(scheme, server=_module(scheme, "address").address_of(url.strip()))
     return _memory(url) if scheme == "memory" else _sqlite(scheme, url.strip())
 
 
@@ -79,17 +93,37 @@ def opener(url: str, *, clock: Clock | None = None, durability: Demand = "normal
         raise StoreError(f'durability must be "full", "normal" or "relaxed", not {durability!r}')
     if address.scheme == "memory":
         return _memory_opener(clock)
+    if address.server is not None:
+        door = _door(address.scheme)
+        return partial(door.storage, address.server, clock=clock, demand=durability, migrate=migrate)
     return _SqliteOpener(address, clock, durability, migrate)
 
 
 def ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]]:
     """Where a store notes its migrations, those there are, and what closes it: for `holdfast migrate`."""
     address = parse(url)
+    if address.server is not None:
+        opened: tuple[Ledger, list[Migration], Callable[[], None]] = _door(address.scheme).open_ledger(address.server)
+        return opened
     if address.path is None:
         raise StoreError(f"{address} keeps nothing: there is nothing to migrate")
     from holdfast.storage.sqlite.door import open_ledger
 
     return open_ledger(address.path, address.scheme, address.options.get("journal", "auto"))
+
+
+def _door(scheme: str) -> Any:
+    try:
+        return _module(scheme, "door")
+    except ImportError as missing:
+        extra = SERVERS[scheme]
+        raise StoreError(
+            f"{scheme}:// needs a library that is not installed ({missing.name}): pip install 'holdfast[{extra}]'"
+        ) from None
+
+
+def _module(scheme: str, name: str) -> Any:
+    return import_module(f"holdfast.storage.{SERVERS[scheme]}.{name}")
 
 
 def _memory_opener(clock: Clock | None) -> Opener:

@@ -1,0 +1,288 @@
+"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+
+Plain successes are one guarded statement. For every other change the job's moving rows are locked, in the order of their
+ids, and read; the change is judged and the row after it worked out in Python, and the moving row is replaced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.job import FINAL, Hold, Record, State
+from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
+from holdfast.storage.guards import judged, standing
+from holdfast.storage.rules import write_change
+
+from .queries import load
+from .rows import JOINT, array, joined, json_text, marked, numbers, numbers_or_none, records_of
+from .server import Connection, Statement, together
+
+WAITING = tuple(
+    """
+    rank run_at expires_at started_at settled urgency min_version version attempt failures losses waits id parked suspect
+    key_waits state queue task route held_key reason progress
+    """.split()  # noqa: SIM905
+)
+OUTCOMES = tuple(
+    """
+    created_at finished_at prune_at keep_last run_at rank started_at settled version attempt failures losses waits id
+    hidden suspect task state result held_key reason progress
+    """.split()  # noqa: SIM905
+)
+TABLES = ("waiting", "holds", "outcomes")  # the order in which they are locked
+
+
+@dataclass(slots=True)
+class Effects:
+    """Whom a transaction concerns, once it is committed."""
+
+    ready: set[str] = field(default_factory=set)  # queues in which jobs became ready
+    changed: bool = False  # a job ended or told progress
+
+
+class Apply:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        results = "string_to_array(%(results)s::text, chr(30), chr(31))"
+        self._sql = load("apply", schema, results=results)
+        self._lock = {table: load("apply", schema, table=table)["lock"] for table in TABLES}
+        self._leave = {table: load("apply", schema, table=table)["leave"] for table in TABLES}
+        self._wait = load("apply", schema, columns=", ".join(WAITING))["wait"]
+        self._end = load("apply", schema, columns=", ".join(OUTCOMES))["end"]
+
+    # -- plain successes -----------------------------------------------------------------------------
+    def succeed(self, changes: Sequence[Change], now: int | None) -> Statement:
+        """The statement for plain successes; it gives the ids of those that took hold."""
+        changes = sorted(changes, key=_id)
+        guards: list[Any] = [change.guard for change in changes]
+        keeps = [change.keep for change in changes]
+        same = all(keep == keeps[0] for keep in keeps)
+        failures = [change.failures or None for change in changes]
+        return self._sql["succeed"], {
+            "ids": array(change.id for change in changes),
+            "attempts": numbers([guard.attempt for guard in guards]),
+            "stamps": numbers([guard.stamp for guard in guards]),
+            "failures": numbers_or_none(failures),
+            "results": joined([change.result for change in changes]),
+            "keep": keeps[0] if same else None,
+            "keeps": None if same else numbers(keeps),
+            "begans": numbers_or_none([change.started_at for change in changes]),
+            "now": now,
+        }
+
+    # -- everything else -----------------------------------------------------------------------------
+    async def apply(
+        self, connection: Connection, changes: Sequence[Change], effects: Effects, now: int | None
+    ) -> list[Verdict]:
+        """Apply changes, as if in list order, inside a transaction."""
+        rows, at = await self._locked(connection, [change.id for change in changes], now)
+        work = _Moves(at)
+        verdicts = []
+        for change in changes:
+            verdict = judged(rows.get(change.id), change, at)
+            if verdict is ACCEPTED:
+                verdict = await self._accept(connection, work, rows[change.id], change)
+            verdicts.append(verdict)
+        if work.any:
+            await together(connection, self._writes(work))
+        effects.ready |= work.ready
+        effects.changed |= work.changed
+        return verdicts
+
+    async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
+        if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:
+            # what was freed before it in the list is free
+            if work.freed:
+                await connection.execute(*self._freed(work))
+                work.freed.clear()
+            values = {"key": marked(before.unique_key), "id": before.id}
+            if (await connection.execute(self._sql["take_key"], values)).rowcount != 1:
+                return REFUSED[Refusal.KEY_TAKEN]
+        after = copy(before)
+        write_change(after, change, work.now)
+        work.move(before, after, change)
+        return ACCEPTED
+
+    async def _locked(
+        self, connection: Connection, ids: Sequence[str], now: int | None
+    ) -> tuple[dict[str, Record], int]:
+        """The jobs as they stand, their moving rows locked. One that moved meanwhile is tried again."""
+        array_of = array(sorted(ids))
+        locked: dict[str, set[str]] = {table: set() for table in TABLES}
+        while True:
+            statements: list[Statement] = [(self._lock[table], {"ids": array_of}) for table in TABLES]
+            *locks, look = await together(connection, [*statements, (self._sql["look"], {"ids": array_of, "now": now})])
+            for table, cursor in zip(TABLES, locks, strict=True):
+                locked[table] |= {id for (id,) in await cursor.fetchall()}
+            found = await look.fetchall()
+            records = {record.id: record for record in records_of([row[:-1] for row in found])}
+            if all(id in locked[_table_of(record)] for id, record in records.items()):
+                at = found[0][-1] if found else 0
+                return records, at
+
+    def _writes(self, work: _Moves) -> list[Statement]:
+        statements: list[Statement] = [
+            (self._leave[table], {"ids": array(sorted(ids))}) for table, ids in work.left.items() if ids
+        ]
+        if work.waiting:
+            statements.append((self._wait, {"rows": json_text(work.waiting)}))
+        if work.outcomes:
+            statements.append((self._end, {"rows": json_text(work.outcomes)}))
+        if work.ended_holds:
+            statements.append((self._sql["end_held"], {"ids": array(sorted(work.ended_holds))}))
+        if work.errors:
+            ids, errors = zip(*sorted(work.errors.items()), strict=True)
+            statements.append((self._sql["errors"], {"ids": array(ids), "errors": list(errors)}))
+        if work.freed:
+            statements.append(self._freed(work))
+        return statements
+
+    def _freed(self, work: _Moves) -> Statement:
+        keys, ids = zip(*sorted(work.freed.items()), strict=True)
+        return self._sql["free_keys"], {"keys": [marked(key) for key in keys], "ids": array(ids)}
+
+    # -- holds ---------------------------------------------------------------------------------------
+    def started(self, started: Sequence[Started]) -> Statement:
+        started = sorted(started, key=lambda note: note.hold.id)
+        ats = numbers([note.at for note in started])
+        return self._sql["started"], {**_holds([note.hold for note in started]), "ats": ats}
+
+    async def renew(
+        self, connection: Connection, holds: Sequence[Hold], started: Sequence[Started], now: int | None
+    ) -> list[Verdict]:
+        statements = [self.started(started)] if started else []
+        statements.append((self._sql["renew"], {**_holds(sorted(holds, key=_id)), "now": now}))
+        cursor = (await together(connection, statements))[-1]
+        return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
+
+    async def check(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
+        cursor = await connection.execute(self._sql["standing"], _holds(holds))
+        return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
+
+    async def note(
+        self, connection: Connection, notes: Sequence[Note], effects: Effects, now: int | None
+    ) -> list[Verdict]:
+        """Write progress and log lines, inside a transaction."""
+        await connection.execute(self._lock["holds"], {"ids": array(sorted({note.hold.id for note in notes}))})
+        holds = [note.hold for note in notes]
+        verdicts = await self.check(connection, holds)
+        heard = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict is ACCEPTED]
+        progress = {note.hold.id: note.progress for note in heard if note.progress is not None}
+        lines = [(note.hold.id, marked(line)) for note in heard for line in note.lines]
+        if progress:
+            texts = {"ids": array(progress), "texts": list(progress.values())}
+            await connection.execute(self._sql["progress"], texts)
+            effects.changed = True
+        if lines:
+            given = {"ids": array(id for id, _ in lines), "lines": [line for _, line in lines]}
+            await connection.execute(self._sql["log"], given)
+            jobs = array(sorted({id for id, _ in lines}))
+            await connection.execute(self._sql["cut_log"], {"ids": jobs, "lines": LOG_LINES})
+        return verdicts
+
+    async def holding(self, connection: Connection, worker: str, stamp: int) -> list[Record]:
+        cursor = await connection.execute(self._sql["holding"], {"worker": worker, "stamp": stamp})
+        return records_of(await cursor.fetchall())
+
+    async def _verdicts(self, connection: Connection, holds: Sequence[Hold], standing_ids: set[str]) -> list[Verdict]:
+        """What became of each hold; those that did not come back are looked at."""
+        twice = len({hold.id for hold in holds}) < len(holds)
+        doubtful = [hold for hold in holds if twice or hold.id not in standing_ids]
+        rows = await self.look(connection, [hold.id for hold in doubtful]) if doubtful else {}
+        seen = {hold: standing(rows.get(hold.id), hold) for hold in doubtful}
+        return [seen.get(hold, ACCEPTED) for hold in holds]
+
+    async def look(self, connection: Connection, ids: Iterable[str]) -> dict[str, Record]:
+        cursor = await connection.execute(self._sql["look"], {"ids": array(ids), "now": None})
+        return {record.id: record for record in records_of([row[:-1] for row in await cursor.fetchall()])}
+
+
+class _Moves:
+    """The moving rows that changes leave and enter, gathered for a few statements."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.left: dict[str, set[str]] = {table: set() for table in TABLES}
+        self.waiting: list[dict[str, Any]] = []
+        self.outcomes: list[dict[str, Any]] = []
+        self.ended_holds: set[str] = set()
+        self.errors: dict[str, str] = {}
+        self.freed: dict[str, str] = {}  # key, job
+        self.ready: set[str] = set()
+        self.changed = False
+        self.any = False
+
+    def move(self, before: Record, after: Record, change: Change) -> None:
+        self.any = True
+        self.left["waiting" if before.state not in FINAL and before.stamp is None else _table_of(before)].add(before.id)
+        if before.stamp is not None and after.stamp is None:
+            self.left["holds"].add(before.id)
+        elif before.stamp is not None:
+            self.left["holds"].discard(before.id)
+            self.ended_holds.add(before.id)
+        if after.state in FINAL:
+            self.outcomes.append(_outcome_row(after))
+            self.changed = True
+        else:
+            self.waiting.append(_waiting_row(after))
+            if after.state is State.READY:
+                self.ready.add(after.queue)
+        if change.errors is not None:
+            self.errors[after.id] = change.errors
+        if before.holds_key and not after.holds_key and before.unique_key is not None:
+            self.freed[before.unique_key] = before.id
+
+
+def _table_of(record: Record) -> str:
+    """The table of the row that says where a job stands."""
+    if record.state in FINAL:
+        return "outcomes"
+    return "holds" if record.state is State.RUNNING else "waiting"
+
+
+def _waiting_row(record: Record) -> dict[str, Any]:
+    row = _row(record, WAITING)
+    row["urgency"] = -1 - record.priority
+    row["route"] = "" if record.routing_key is None else f"={record.routing_key}"
+    row["key_waits"] = record.unique_scope == "waiting"
+    return row
+
+
+def _outcome_row(record: Record) -> dict[str, Any]:
+    return _row(record, OUTCOMES)
+
+
+def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
+    row = {name: getattr(record, name, None) for name in columns}
+    row["held_key"] = marked(record.unique_key) if record.holds_key else None
+    row["reason"] = marked(record.reason)
+    return row
+
+
+def is_plain_success(change: Change) -> bool:
+    return (
+        change.state is State.SUCCEEDED
+        and change.key is KeyMove.FREE
+        and type(change.guard) is HoldGuard
+        and change.keep_last is change.at is change.delay is None
+        and change.reason is change.errors is None
+        and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
+        and (change.result is None or JOINT not in change.result)
+    )
+
+
+def _holds(holds: Sequence[Hold]) -> dict[str, Any]:
+    return {
+        "ids": array(hold.id for hold in holds),
+        "attempts": numbers([hold.attempt for hold in holds]),
+        "stamps": numbers([hold.stamp for hold in holds]),
+    }
+
+
+def _id(one: Change | Hold) -> str:
+    return one.id

@@ -1,0 +1,158 @@
+"""Claiming: the best jobs over all wanted lanes, merged by their heads.
+
+A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in the order of a claim.
+
+**The mark.** A claimed job's index entry stays until vacuum takes it, and while any session holds an old snapshot vacuum may
+not: a claim that began at the head of its lane would wade through every job claimed before. So a worker that claims full
+batches remembers how far it came in each lane and goes on from there. What comes to lie before the mark (a late commit, a
+promoted, retried or more urgent job) is found by the next claim from the start: whenever a claim comes back short, and at
+least every second (or every 20 times what such a claim took, should that be longer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from holdfast.job import ANY, Record
+from holdfast.storage.contract import Claim, Want
+
+from .queries import load
+from .rows import records_of
+from .server import Connection, Cursor, Statement, together
+
+MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
+START_EVERY = 1.0
+START_SHARE = 20  # a claim from the start may take one part in so many of the time
+
+Lane = tuple[str, str, str]  # queue, task, route
+Mark = tuple[int, int, str]  # urgency, rank, id of the last job claimed there
+
+
+class Outlook(NamedTuple):
+    """What a claim tells beside its jobs."""
+
+    next_due: int | None
+    suspects: bool
+
+
+class Marks:
+    """How far one worker came, want by want."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Want, dict[Lane, Mark]] = {}
+        self._from_start: dict[Want, float] = {}
+
+    def of(self, want: Want, now: float) -> Mapping[Lane, Mark] | None:
+        """The lanes to go on in, None to begin at the start."""
+        if want.limit < MARKED_FROM or now >= self._from_start.get(_kind(want), 0.0):
+            return None
+        return self._lanes.get(_kind(want))
+
+    def note(self, want: Want, claimed: Sequence[Record], began: float, *, from_start: bool) -> None:
+        kind = _kind(want)
+        if len(claimed) < want.limit or want.limit < MARKED_FROM:
+            self._lanes.pop(kind, None)
+            return
+        if from_start:
+            now = monotonic()
+            self._from_start[kind] = now + max(START_EVERY, START_SHARE * (now - began))
+            self._lanes[kind] = {}
+        lanes = self._lanes.setdefault(kind, {})
+        for record in claimed:
+            lanes[record.queue, record.task, _route(record.routing_key)] = (
+                -1 - record.priority,
+                record.rank,
+                record.id,
+            )
+
+
+class Claims:
+    """The statements of one schema, and the marks of whoever claims through this store."""
+
+    def __init__(self, schema: str) -> None:
+        self._sql = load("claim", schema)
+        self._take = {
+            (lanes, picked): load("claim", schema, lanes=self._sql[lanes], picked=self._sql[picked])["take"]
+            for lanes in ("all_lanes", "marked_lanes")
+            for picked in ("locked", "merged")
+        }
+        self._marks = Marks()
+
+    def promote(self, limit: int, now: int | None) -> Statement:
+        return self._sql["promote"], {"limit": limit, "now": now}
+
+    async def claim(
+        self, connection: Connection, before: Sequence[Statement], claim: Claim, chunk: int, now: int | None
+    ) -> tuple[list[Cursor], list[Record], Outlook, set[str]]:
+        """Run what comes before, promote what is due, take what is wanted and look out, in one round trip. Gives the
+        cursors of what came before, the jobs, the outlook, and the queues of promoted jobs."""
+        wants = [want for want in claim.wants if want.limit > 0]
+        began = monotonic()
+        marks = [self._marks.of(want, began) for want in wants]
+        takes = [self._taking(claim, want, mark, now) for want, mark in zip(wants, marks, strict=True)]
+        outlooks = [(self._sql["outlook"], {**_wanted(want), "now": now}) for want in claim.wants]
+        cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *outlooks])
+        earlier, promoted = cursors[: len(before)], cursors[len(before)]
+        claimed: list[Record] = []
+        for want, mark, cursor in zip(wants, marks, cursors[len(before) + 1 :], strict=False):
+            found = records_of(await cursor.fetchall())
+            if len(found) < want.limit and mark is None and not want.alone:
+                found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
+            self._marks.note(want, found, began, from_start=mark is None)
+            claimed += found
+        outlook = await _outlook(cursors[len(cursors) - len(outlooks) :])
+        return earlier, claimed, outlook, {queue for (queue,) in await promoted.fetchall()}
+
+    async def _passed_over(
+        self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
+    ) -> list[Record]:
+        """Jobs behind those that another claimer had locked when the lanes were merged."""
+        values = {**_wanted(want), **_claimer(claim, limit), "now": now}
+        cursor = await connection.execute(self._take["all_lanes", "locked"], values)
+        return records_of(await cursor.fetchall())
+
+    def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
+        values: dict[str, Any] = {**_wanted(want), **_claimer(claim, want.limit), "now": now}
+        if want.alone:
+            return self._sql["take_suspects"], values
+        if not marks:
+            return self._take["all_lanes", "merged"], values
+        queues, tasks, routes = zip(*marks, strict=True)
+        urgencies, ranks, ids = zip(*marks.values(), strict=True)
+        values |= {"lane_queues": list(queues), "lane_tasks": list(tasks), "lane_routes": list(routes)}
+        values |= {"urgencies": list(urgencies), "ranks": list(ranks), "ids": list(ids)}
+        return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
+
+
+async def _outlook(cursors: Sequence[Cursor]) -> Outlook:
+    next_due: int | None = None
+    suspects = False
+    for cursor in cursors:
+        row = await cursor.fetchone()
+        assert row is not None
+        next_due = None if row[0] is None else max(0, int(row[0]))
+        suspects = suspects or row[1]
+    return Outlook(next_due, suspects)
+
+
+def _wanted(want: Want) -> dict[str, Any]:
+    return {
+        "queues": None if want.queues is None else list(want.queues),
+        "tasks": None if want.tasks is None else list(want.tasks),
+        "route": None if want.routing is ANY else _route(want.routing),
+    }
+
+
+def _claimer(claim: Claim, limit: int) -> dict[str, Any]:
+    return {"stamp": claim.stamp, "worker": claim.worker, "limit": limit}
+
+
+def _kind(want: Want) -> Want:
+    """What is wanted, however many of it."""
+    return Want(0, want.queues, want.tasks, want.routing, want.alone)
+
+
+def _route(routing_key: str | None) -> str:
+    return "" if routing_key is None else f"={routing_key}"

@@ -1,0 +1,151 @@
+"""Putting jobs on record.
+
+Plain jobs of one shape are one statement. Jobs with a key, or for a bounded queue, are planned first: what stands in their
+way is read, then their keys are taken in order. Should another session have taken one of those keys meanwhile, everything
+is undone and planned again; it sees the other's job then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.job import ROW_VERSION, NewJob
+from holdfast.storage.contract import Placed, QueueSettings
+from holdfast.storage.rules import KeyName, key_name, plan
+
+from .insertion import USUAL, full_text, unusual
+from .queries import load
+from .rows import JOINT, array, marked, numbers_or_none
+from .server import Connection, Statement, together
+
+SHAPES = 20  # so many different ones in a call are stored one statement each
+
+
+class _Outrun(Exception):
+    """Another session took a key while we were about to."""
+
+
+class Enqueue:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self._sql = load("enqueue", schema)
+        self._full = load("insertion", schema, parameter="%(jobs)s")["insert"]
+
+    async def put(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
+        """Put jobs on record in a transaction of their own."""
+        if not any(job.unique_key is not None for job in jobs) and not await self._bounds(connection):
+            await together(connection, self._inserts(jobs, now))
+            return [Placed(job.id) for job in jobs]
+        return await self.put_planned(connection, jobs, now)
+
+    async def put_planned(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
+        """Put jobs on record after a look at what stands in their way; in a transaction that is open already, beside its
+        other work."""
+        while True:
+            try:
+                async with connection.transaction():
+                    return await self._planned(connection, jobs, now)
+            except _Outrun:
+                continue
+
+    async def _planned(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
+        bounds = await self._locked_bounds(connection, jobs)
+        known, owners, depths = await self._look(connection, jobs, bounds, now)
+        placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__)
+        if fresh:
+            await self._take_keys(connection, fresh, now)
+            await together(connection, self._inserts(fresh, now))
+        return placed
+
+    async def _bounds(self, connection: Connection) -> bool:
+        return bool(await (await connection.execute(self._sql["bounded"])).fetchall())
+
+    async def _locked_bounds(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, QueueSettings]:
+        queues = sorted({job.queue for job in jobs})
+        rows = await (await connection.execute(self._sql["lock_bounded"], {"queues": queues})).fetchall()
+        return {row[0]: QueueSettings(row[0], False, *row[1:]) for row in rows}
+
+    async def _look(
+        self, connection: Connection, jobs: Sequence[NewJob], bounds: Mapping[str, QueueSettings], now: int | None
+    ) -> tuple[set[str], dict[KeyName, str], dict[str, int]]:
+        """What stands in the way of these jobs: known ids, owners of keys, depths of bounded queues."""
+        names = {(name[0], marked(name[1])): name for job in jobs if (name := key_name(job)) is not None}
+        statements: list[Statement] = [
+            (self._sql["known"], {"ids": array(job.id for job in jobs)}),
+            (self._sql["held_keys"], {"keys": [key for apart, key in names if not apart]}),
+            (self._sql["kept_keys"], {"keys": [key for apart, key in names if apart], "now": now}),
+        ]
+        statements += [
+            (self._sql["depth"], {"queue": name, "enough": bound.max_depth}) for name, bound in bounds.items()
+        ]
+        known, held, kept, *depths = [await cursor.fetchall() for cursor in await together(connection, statements)]
+        owners = {names[False, key]: owner for key, owner in held}
+        owners |= {names[True, key]: owner for key, owner in kept}
+        return {id for (id,) in known}, owners, {name: rows[0][0] for name, rows in zip(bounds, depths, strict=True)}
+
+    async def _take_keys(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> None:
+        for apart, statement in ((False, "take_held"), (True, "take_kept")):
+            takers = [job for job in jobs if (name := key_name(job)) is not None and name[0] is apart]
+            if not takers:
+                continue
+            parameters = {
+                "keys": [marked(job.unique_key) for job in takers],
+                "ids": array(job.id for job in takers),
+                "lives": [job.unique_window or 0 if job.unique_scope == "window" else None for job in takers],
+                "now": now,
+            }
+            if (await connection.execute(self._sql[statement], parameters)).rowcount != len(takers):
+                raise _Outrun
+
+    # -- statements ----------------------------------------------------------------------------------
+    def _inserts(self, jobs: Sequence[NewJob], now: int | None) -> list[Statement]:
+        shapes: dict[tuple[Any, ...], list[NewJob]] = {}
+        others: list[NewJob] = []
+        for job in jobs:
+            if is_plain(job):
+                shapes.setdefault(_shape(job), []).append(job)
+            else:
+                others.append(job)
+        if len(shapes) > SHAPES:
+            shapes, others = {}, list(jobs)
+        statements = [(self._sql["insert_plain"], _plain(same, now)) for same in shapes.values()]
+        if others:
+            statements.append((self._full, {"jobs": full_text(others, now)}))
+        return statements
+
+
+def is_plain(job: NewJob) -> bool:
+    return (
+        job.key is job.tenant is job.routing_key is job.tags is job.meta is job.unique_key is job.chain_id is None
+        and job.after is job.limits is job.unique_scope is None
+        and job.expires is None
+        and job.waits == 0
+        and job.run_when == "succeeded"
+        and job.min_version == ROW_VERSION
+        and JOINT not in job.payload
+    )
+
+
+def _shape(job: NewJob) -> tuple[Any, ...]:
+    policies = (job.backoff, job.retention, job.dead_retention)
+    return (job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, *policies)
+
+
+def _plain(jobs: Sequence[NewJob], now: int | None) -> Mapping[str, Any]:
+    one = jobs[0]
+    return {
+        "ids": array(job.id for job in jobs),
+        "payloads": JOINT.join(job.payload for job in jobs),
+        "delays": numbers_or_none([job.delay or None for job in jobs]),
+        "ats": numbers_or_none([job.at for job in jobs]),
+        "lease": one.lease,
+        "timeout": one.timeout,
+        "max_attempts": one.max_attempts,
+        "priority": one.priority,
+        "task": one.task,
+        "queue": one.queue,
+        "now": now,
+        **{name: unusual(one, name) for name in USUAL},
+    }

@@ -1,0 +1,79 @@
+"""Jobs as one JSON text, for statements that any connection can run: only INSERT and plain SELECT."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.job import NewJob
+from holdfast.storage.contract import Insertion
+
+from .queries import load
+from .rows import json_text, marked
+
+
+def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion:
+    """The statements that put the jobs on record in a transaction that the caller owns."""
+    sql = load("insertion", schema, parameter="?")
+    text = full_text(jobs, now)
+    scopes = {job.unique_scope for job in jobs if job.unique_key is not None}
+    inserts = [(sql["insert"], text)]
+    if scopes & {"waiting", "active"}:
+        inserts.insert(0, (sql["take_held"], text))
+    if scopes & {"any", "window"}:
+        inserts.insert(0, (sql["take_kept"], text))
+    return Insertion(tuple(inserts), (sql["readback"], text))
+
+
+def full_text(jobs: Sequence[NewJob], now: int | None) -> str:
+    """Jobs with everything that a job may have."""
+    return json_text([_fields(number, job, now) for number, job in enumerate(jobs)])
+
+
+def _fields(number: int, job: NewJob, now: int | None) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "number": number,
+        "id": job.id,
+        "task": job.task,
+        "queue": job.queue,
+        "priority": job.priority,
+        "delay": job.delay,
+        "at": job.at,
+        "now": now,
+        "payload": job.payload,
+        "max_attempts": job.max_attempts,
+        "timeout": job.timeout,
+        "lease": job.lease,
+        "backoff": unusual(job, "backoff"),
+        "retention": unusual(job, "retention"),
+        "dead_retention": unusual(job, "dead_retention"),
+        "expires": job.expires,
+        "key": marked(job.key),
+        "tenant": job.tenant,
+        "routing_key": job.routing_key,
+        "tags": job.tags,
+        "meta": job.meta,
+        "unique_key": marked(job.unique_key),
+        "unique_scope": job.unique_scope,
+        "unique_window": job.unique_window,
+        "chain_id": job.chain_id,
+        "after": job.after,
+        "run_when": unusual(job, "run_when"),
+        "waits": job.waits,
+        "limits": job.limits,
+        "min_version": job.min_version,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+USUAL = {  # what NULL stands for in a job's row; queries/record.sql says the same
+    "backoff": '["exponential",1000000,2.0,3600000000,0]',
+    "retention": '{"age":604800000000}',
+    "dead_retention": "{}",
+    "run_when": "succeeded",
+}
+
+
+def unusual(job: NewJob, name: str) -> str | None:
+    """A policy, None if it is the usual one."""
+    text: str = getattr(job, name)
+    return None if text == USUAL[name] else text

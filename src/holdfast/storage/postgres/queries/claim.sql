@@ -1,0 +1,118 @@
+-- name: promote
+-- Scheduled jobs whose time has come become ready, the earliest first.
+UPDATE {schema}.waiting SET state = 'ready', version = version + 1
+WHERE id = ANY(ARRAY(
+    SELECT id FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now}
+    ORDER BY run_at, id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED))
+RETURNING queue;
+
+-- name: outlook
+-- When the next job is due, and whether there are suspects that this want would get.
+SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now}, EXISTS (
+    SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run});
+
+-- name: wanted
+-- Whether a job is wanted.
+(%(queues)s::text[] IS NULL OR w.queue = ANY(%(queues)s::text[]))
+AND (%(tasks)s::text[] IS NULL OR w.task = ANY(%(tasks)s::text[]))
+AND (%(route)s::text IS NULL OR w.route = %(route)s::text)
+AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
+
+-- name: can_run
+-- Whether a ready job may be claimed by this version, now.
+w.min_version <= {row_version} AND (w.expires_at IS NULL OR w.expires_at > {now} OR w.started_at IS NOT NULL)
+
+-- name: all_lanes
+-- The lanes that hold wanted jobs: a loose scan of the claim index, one seek per lane, however many jobs it holds.
+SELECT w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS rank,
+    '00000000-0000-0000-0000-000000000000'::uuid AS id
+FROM (
+    WITH RECURSIVE lane AS (
+        (SELECT queue, task, route FROM {schema}.waiting WHERE state = 'ready' AND NOT parked AND NOT suspect
+            ORDER BY queue, task, route LIMIT 1)
+        UNION ALL
+        SELECT next.queue, next.task, next.route
+        FROM lane CROSS JOIN LATERAL (
+            SELECT queue, task, route FROM {schema}.waiting
+            WHERE state = 'ready' AND NOT parked AND NOT suspect
+                AND (queue, task, route) > (lane.queue, lane.task, lane.route)
+            ORDER BY queue, task, route LIMIT 1) AS next
+    )
+    SELECT * FROM lane
+) AS w WHERE {wanted}
+
+-- name: marked_lanes
+-- The lanes of the last claim, each with the mark behind which its jobs lie. A paused queue has none.
+SELECT given.* FROM unnest(
+        %(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[],
+        %(ranks)s::bigint[], %(ids)s::uuid[]) AS given (queue, task, route, urgency, rank, id)
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = given.queue AND queues.paused)
+
+-- name: best
+-- The best jobs of one lane behind its mark.
+SELECT w.ctid AS place, w.urgency, w.rank, w.id FROM {schema}.waiting AS w
+WHERE w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+    AND (w.urgency, w.rank, w.id) > (lane.urgency, lane.rank, lane.id)
+    AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect AND {can_run}
+ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer
+
+-- name: locked
+-- The best of each lane, passing over those that another claimer has locked. Of several lanes more are locked than taken.
+SELECT best.place FROM lane CROSS JOIN LATERAL ({best} FOR UPDATE SKIP LOCKED) AS best
+ORDER BY best.urgency, best.rank, best.id LIMIT %(limit)s::integer
+
+-- name: merged
+-- The best of all lanes, merged by their heads; those of them that another claimer has locked are missing.
+SELECT w.ctid AS place FROM {schema}.waiting AS w
+WHERE w.ctid = ANY(ARRAY(
+        SELECT best.place FROM lane CROSS JOIN LATERAL ({best}) AS best
+        ORDER BY best.urgency, best.rank, best.id LIMIT %(limit)s::integer))
+    AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect
+FOR UPDATE SKIP LOCKED
+
+-- name: take
+-- Claim the picked jobs of the lanes.
+WITH lane AS MATERIALIZED ({lanes}), picked AS MATERIALIZED ({picked}), {claimed};
+
+-- name: take_suspects
+-- Claim suspects, which run alone.
+WITH picked AS MATERIALIZED (
+    SELECT w.ctid AS place FROM {schema}.waiting AS w
+    WHERE w.state = 'ready' AND w.suspect AND NOT w.parked AND {wanted} AND {can_run}
+    ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED
+),
+{claimed};
+
+-- name: claimed
+-- The picked jobs leave the waiting ones and are held; gives their records.
+gone AS (
+    DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked)) RETURNING *
+),
+taken AS MATERIALIZED (
+    SELECT gone.*, {now} AS now, j.created_at, j.lease, j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id,
+        j.payload, j.backoff, j.retention, j.dead_retention, j.run_when, j.key, j.tenant, j.routing_key, j.tags, j.meta,
+        j.unique_key, j.unique_scope, j.after, j.limits, j.errors
+    FROM gone CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = gone.id OFFSET 0) AS j
+),
+held AS (
+    INSERT INTO {schema}.holds (
+        created_at, stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id,
+        suspect, task, leased_by, held_key, reason, progress)
+    SELECT created_at, %(stamp)s::bigint, now + lease, lease, nullif(run_at, first_run_at), nullif(rank, run_at),
+        settled, version + 1, attempt + 1, failures, losses, nullif(waits, 0), id, suspect, task, %(worker)s::text,
+        CASE WHEN NOT key_waits THEN held_key END, reason, progress
+    FROM taken
+),
+freed AS (
+    DELETE FROM {schema}.held_keys USING gone
+    WHERE gone.key_waits AND gone.held_key IS NOT NULL AND held_keys.key = gone.held_key
+)
+SELECT j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, j.version + 1, j.attempt + 1, j.failures,
+    j.losses, j.max_attempts, j.timeout, j.lease,
+    coalesce(j.backoff, '["exponential",1000000,2.0,3600000000,0]'), coalesce(j.retention, '{"age":604800000000}'),
+    coalesce(j.dead_retention, '{}'), j.created_at, j.run_at, NULL, NULL, j.expires_at, NULL, NULL, %(stamp)s::bigint,
+    j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress, j.errors, j.reason,
+    j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
+    j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, coalesce(j.run_when, 'succeeded'), j.waits,
+    j.limits, j.min_version
+FROM taken AS j ORDER BY j.urgency, j.rank, j.id

@@ -1,0 +1,66 @@
+-- name: insert_plain
+-- Jobs of one shape (task, queue, priority, budget, times, policies) that wait for nothing but a worker or a time.
+WITH stored AS (
+    INSERT INTO {schema}.jobs (
+        created_at, run_at, lease, timeout, max_attempts, priority, min_version, id, task, queue, payload, backoff,
+        retention, dead_retention)
+    SELECT clock.now, coalesce(given.at, clock.now + coalesce(given.delay, 0)), %(lease)s::bigint, %(timeout)s::bigint,
+        %(max_attempts)s::bigint, %(priority)s::integer, {row_version}, given.id, %(task)s::text, %(queue)s::text,
+        given.payload, %(backoff)s::text, %(retention)s::text, %(dead_retention)s::text
+    FROM unnest(
+            %(ids)s::uuid[], string_to_array(%(payloads)s::text, chr(30)), %(delays)s::bigint[], %(ats)s::bigint[]
+        ) AS given (id, payload, delay, at)
+        CROSS JOIN (SELECT {now} AS now) AS clock
+    ON CONFLICT (id) DO NOTHING
+    RETURNING id, created_at, run_at
+)
+INSERT INTO {schema}.waiting (rank, run_at, urgency, min_version, id, state, queue, task, route)
+SELECT run_at, run_at, -1 - %(priority)s::integer, {row_version}, id,
+    CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END, %(queue)s::text, %(task)s::text, ''
+FROM stored;
+
+-- name: bounded
+-- The queues that hold only so many jobs.
+SELECT name, max_depth, on_full, drop_below FROM {schema}.queues WHERE max_depth IS NOT NULL;
+
+-- name: lock_bounded
+-- Enqueues into a bounded queue take turns, so that the count stays true until they commit.
+SELECT name, max_depth, on_full, drop_below FROM {schema}.queues
+WHERE max_depth IS NOT NULL AND name = ANY(%(queues)s::text[]) ORDER BY name FOR UPDATE;
+
+-- name: depth
+-- Jobs of a queue that wait, counted no further than needed.
+SELECT count(*) FROM (
+    SELECT 1 FROM {schema}.waiting
+    WHERE queue = %(queue)s::text AND state = 'ready' AND NOT parked AND NOT suspect
+    UNION ALL
+    SELECT 1 FROM {schema}.waiting WHERE queue = %(queue)s::text AND (state <> 'ready' OR parked OR suspect)
+    LIMIT %(enough)s::bigint
+) AS part;
+
+-- name: known
+-- Which of these ids are on record.
+SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: held_keys
+-- Who occupies these keys of scope waiting or active.
+SELECT key, job::text FROM {schema}.held_keys WHERE key = ANY(%(keys)s::text[]);
+
+-- name: kept_keys
+-- Who took these keys of scope any or window, the latest last.
+SELECT key, job::text FROM {schema}.kept_keys
+WHERE key = ANY(%(keys)s::text[]) AND (ends IS NULL OR ends > {now}) ORDER BY starts;
+
+-- name: take_held
+-- Keys of scope waiting and active that nobody occupies, in the order of the keys.
+INSERT INTO {schema}.held_keys (key, job)
+SELECT key, job FROM unnest(%(keys)s::text[], %(ids)s::uuid[]) AS given (key, job) ORDER BY key
+ON CONFLICT (key) DO NOTHING;
+
+-- name: take_kept
+-- Keys of scope any and window that are free, in the order of the keys.
+INSERT INTO {schema}.kept_keys (key, starts, ends, job)
+SELECT given.key, coalesce((SELECT max(last.ends) FROM {schema}.kept_keys AS last WHERE last.key = given.key), 0),
+    given.life + {now}, given.job
+FROM unnest(%(keys)s::text[], %(ids)s::uuid[], %(lives)s::bigint[]) AS given (key, job, life) ORDER BY given.key
+ON CONFLICT (key, starts) DO NOTHING;

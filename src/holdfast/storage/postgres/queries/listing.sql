@@ -1,0 +1,76 @@
+-- name: get
+-- Jobs by id.
+SELECT {record} FROM {schema}.jobs j {moving} WHERE j.id = ANY(%(ids)s::uuid[]);
+
+-- name: find
+-- Visible jobs that fit, newest first.
+SELECT {record} FROM {schema}.jobs j {moving}
+WHERE NOT coalesce(o.hidden, false) AND {fitting}
+ORDER BY j.created_at DESC, j.id DESC LIMIT %(limit)s::integer;
+
+-- name: count
+-- How many visible jobs fit.
+SELECT count(*) FROM {schema}.jobs j {moving} WHERE NOT coalesce(o.hidden, false) AND {fitting};
+
+-- name: count_states
+-- How many visible jobs are in these states.
+SELECT (SELECT count(*) FROM {schema}.outcomes WHERE state = ANY(%(states)s::text[]) AND NOT hidden)
+    + (SELECT count(*) FROM {schema}.waiting WHERE state = ANY(%(states)s::text[]))
+    + (SELECT count(*) FROM {schema}.holds WHERE NOT ended AND 'running' = ANY(%(states)s::text[]));
+
+-- name: few_live
+-- Whether the jobs in these states that have not ended are few enough to be looked through.
+SELECT count(*) < %(few)s::integer FROM (
+    SELECT 1 FROM {schema}.waiting WHERE state = ANY(%(states)s::text[])
+    UNION ALL SELECT 1 FROM {schema}.holds WHERE 'running' = ANY(%(states)s::text[])
+    LIMIT %(few)s::integer) AS part;
+
+-- name: log
+-- A job's log, oldest line first.
+SELECT line FROM {schema}.log WHERE job = %(id)s::uuid ORDER BY number;
+
+-- name: queues
+-- The settings of queues, and what waits in each.
+SELECT coalesce(q.name, d.queue), coalesce(q.paused, false), q.max_depth, coalesce(q.on_full, 'reject'), q.drop_below,
+    coalesce(q.fair, false), q.weights, coalesce(d.depth, 0), greatest(0, {now} - d.oldest)
+FROM {schema}.queues AS q FULL JOIN (
+    SELECT queue, count(*) AS depth, min(run_at) FILTER (WHERE state = 'ready') AS oldest
+    FROM {schema}.waiting GROUP BY queue
+) AS d ON d.queue = q.name
+ORDER BY 1;
+
+-- name: configure
+-- Write a queue's settings; whether it is paused stays.
+INSERT INTO {schema}.queues (name, max_depth, on_full, drop_below, fair, weights)
+VALUES (%(name)s::text, %(max_depth)s::bigint, %(on_full)s::text, %(drop_below)s::bigint, %(fair)s::boolean,
+    %(weights)s::text)
+ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, on_full = excluded.on_full,
+    drop_below = excluded.drop_below, fair = excluded.fair, weights = excluded.weights;
+
+-- name: pause
+-- Pause or resume a queue.
+INSERT INTO {schema}.queues (name, paused) VALUES (%(name)s::text, %(paused)s::boolean)
+ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
+
+-- name: beat
+-- Note a worker's sign of life.
+INSERT INTO {schema}.workers (id, started_at, seen_at, running, about)
+VALUES (%(id)s::text, %(started_at)s::bigint, {now}, %(running)s::bigint, %(about)s::text)
+ON CONFLICT (id) DO UPDATE SET started_at = excluded.started_at, seen_at = excluded.seen_at,
+    running = excluded.running, about = excluded.about;
+
+-- name: leave
+-- A worker has stopped.
+DELETE FROM {schema}.workers WHERE id = %(id)s::text;
+
+-- name: forget_workers
+-- Workers that were not seen for long.
+DELETE FROM {schema}.workers WHERE seen_at < {now} - %(within)s::bigint;
+
+-- name: workers
+-- The workers, by id.
+SELECT id, started_at, seen_at, running, about FROM {schema}.workers ORDER BY id;
+
+-- name: now
+-- The server's clock.
+SELECT {now};

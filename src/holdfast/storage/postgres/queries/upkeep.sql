@@ -1,0 +1,87 @@
+-- name: cut_leases
+-- Leases that reach further than they can: the clock went back.
+UPDATE {schema}.holds SET leased_until = lease + {now}
+WHERE id = ANY(ARRAY(
+    SELECT id FROM {schema}.holds WHERE leased_until > lease + {now} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
+
+-- name: lapsed
+-- Jobs whose lease is over, the longest over first.
+SELECT {record}
+FROM (
+    SELECT * FROM {schema}.holds WHERE leased_until <= {now} AND lease <= %(longest)s::numeric
+    ORDER BY leased_until, id LIMIT %(limit)s::integer
+) AS h JOIN {schema}.jobs j ON j.id = h.id
+    LEFT JOIN {schema}.waiting w ON w.id = h.id LEFT JOIN {schema}.outcomes o ON o.id = h.id
+ORDER BY h.leased_until, h.id;
+
+-- name: expired
+-- Waiting jobs that were not started in time.
+SELECT {record}
+FROM (
+    SELECT * FROM {schema}.waiting WHERE expires_at <= {now} AND started_at IS NULL
+    ORDER BY expires_at, id LIMIT %(limit)s::integer
+) AS w JOIN {schema}.jobs j ON j.id = w.id
+    LEFT JOIN {schema}.holds h ON h.id = w.id LEFT JOIN {schema}.outcomes o ON o.id = w.id
+ORDER BY w.expires_at, w.id;
+
+-- name: brief
+-- Ended jobs that were to be kept for less than a day, and have been.
+SELECT o.id::text FROM {schema}.outcomes AS o
+WHERE o.prune_at <= {now} AND o.prune_at < o.finished_at + 86400000000
+    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+ORDER BY o.prune_at, o.id LIMIT %(limit)s::integer;
+
+-- name: long_kept
+-- Ended jobs that were to be kept for longer, and have been, and when the next of them will have been.
+SELECT o.id::text FROM {schema}.outcomes AS o
+WHERE o.prune_at <= {now} AND o.prune_at >= o.finished_at + 86400000000
+    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+LIMIT %(limit)s::integer;
+
+-- name: next_long_kept
+-- When the next of the long kept jobs is to be removed.
+SELECT min(prune_at), {now} FROM {schema}.outcomes WHERE prune_at >= finished_at + 86400000000;
+
+-- name: counted_tasks
+-- Tasks that keep only so many ended jobs.
+SELECT DISTINCT task FROM {schema}.outcomes WHERE keep_last IS NOT NULL;
+
+-- name: too_many
+-- Ended jobs of a task that have as many newer ones as are kept. A job that is kept for another reason takes a place too.
+SELECT id::text FROM (
+    SELECT id, keep_last, row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+    FROM {schema}.outcomes WHERE task = %(task)s::text AND NOT hidden {counted}
+) AS ended
+WHERE keep_last IS NOT NULL AND place > keep_last
+    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = ended.id)
+LIMIT %(limit)s::integer;
+
+-- name: is_small
+-- Whether the history of a task may be looked through.
+SELECT count(*) < %(small)s::integer FROM (SELECT 1 FROM {schema}.outcomes LIMIT %(small)s::integer) AS part;
+
+-- name: lock_ended
+-- Ended jobs that may be removed, locked; one that somebody is at is left for the next time.
+SELECT o.id::text FROM {schema}.outcomes AS o
+WHERE o.id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+ORDER BY o.id FOR UPDATE SKIP LOCKED;
+
+-- name: remove_outcomes
+-- Outcomes that are no longer kept.
+DELETE FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: remove_jobs
+-- Jobs that are no longer kept.
+DELETE FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: remove_logs
+-- The logs of jobs that are no longer kept.
+DELETE FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]);
+
+-- name: remove_keys
+-- Keys whose window has been over for a while. Not at once: who is about to take one again must meet it.
+DELETE FROM {schema}.kept_keys WHERE ends <= {now} - 60000000;
+
+-- name: now
+-- The store's clock.
+SELECT {now};

@@ -1,0 +1,78 @@
+"""The schema of a PostgreSQL store: its migrations, and where they are noted."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any, LiteralString, cast
+
+import psycopg
+
+from holdfast.errors import StoreError
+from holdfast.storage.migrate import Migration, migrations_in
+
+from .address import Address
+from .faults import explained
+from .queries import load
+
+TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "log", "queues", "workers")
+
+
+def migrations(schema: str) -> list[Migration]:
+    """The migrations, as SQL for this schema."""
+    quoted = f'"{schema}"'
+    found = migrations_in(files(__package__) / "migrations")
+    return [Migration(each.number, each.name, each.text.replace("{schema}", quoted)) for each in found]
+
+
+class PostgresLedger:
+    """The ledger in the table `meta` of the schema."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._sql = load("schema", address.schema)
+        try:
+            self._connection = psycopg.connect(address.dsn, autocommit=True, **cast(Any, address.defaults))
+        except psycopg.Error as error:
+            raise explained(error, str(address)) from error
+
+    def __str__(self) -> str:
+        return str(self._address)
+
+    def version(self) -> int:
+        try:
+            return self._version()
+        except psycopg.Error as error:
+            raise explained(error, str(self)) from error
+
+    def run(self, migration: Migration) -> bool:
+        try:
+            with self._connection.transaction():
+                self._rows("turn", key=self._address.schema)
+                if self._version() >= migration.number:
+                    return False
+                if migration.number == 1 and not self._rows("schema_exists", schema=self._address.schema):
+                    self._connection.execute(self._sql["create_schema"])
+                self._connection.execute(cast(LiteralString, migration.text))
+                self._connection.execute(self._sql["create_meta"])
+                self._rows("note_version", version=migration.number)
+                return True
+        except psycopg.Error as error:
+            raise explained(error, str(self)) from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _version(self) -> int:
+        ours = {name for (name,) in self._rows("our_tables", schema=self._address.schema, tables=[*TABLES, "meta"])}
+        if "meta" in ours and (rows := self._rows("version")):
+            return int(rows[0][0])
+        if ours:
+            raise StoreError(
+                f"{self} has tables that are named as Holdfast's but were not made by it ({', '.join(sorted(ours))}): "
+                "name another schema (?schema=…)"
+            )
+        return 0
+
+    def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        cursor = self._connection.execute(self._sql[name], values)
+        return cursor.fetchall() if cursor.description is not None else []

@@ -1,0 +1,340 @@
+"""The PostgreSQL store: the door. Each verb is one transaction on a connection of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from holdfast.clock import Clock, reader
+from holdfast.errors import StoreError
+from holdfast.ids import new_id
+from holdfast.job import Hold, NewJob, Record
+from holdfast.lifecycle import Change
+from holdfast.storage import migrate
+from holdfast.storage.contract import (
+    ACCEPTED,
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Insertion,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+
+from .address import Address
+from .apply import Apply, Effects, is_plain_success
+from .claim import Claims
+from .durability import read_durability
+from .enqueue import Enqueue
+from .insertion import insertion
+from .listing import Listing, parse_cursor
+from .schema import PostgresLedger, migrations
+from .server import Connection, Server, Statement, together
+from .signals import Signals
+from .transaction import PostgresTransaction
+from .upkeep import Upkeep
+
+Demand = Literal["full", "normal", "relaxed"]
+_log = logging.getLogger("holdfast")
+
+
+class PostgresStorage(Storage):
+    """One loop's door to a schema."""
+
+    name = "PostgreSQL"
+    in_flight = 2
+
+    def __init__(
+        self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
+    ) -> None:
+        self._address = address
+        self._clock = None if clock is None else reader(clock)
+        self._demand = demand
+        self._migrate = migrate
+        self._enqueue = Enqueue(address.schema)
+        self._apply = Apply(address.schema)
+        self._claims = Claims(address.schema)
+        self._upkeep = Upkeep(address.schema)
+        self._listing = Listing(address.schema)
+        self._opening = asyncio.Lock()
+        self._opened: tuple[Server, Signals, int] | None = None
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened is not None and self._opened[2] == os.getpid():
+                return
+            await asyncio.to_thread(self._check_schema)
+            server = Server(self._address)
+            await server.open()
+            self._opened = (server, Signals(server, new_id()), os.getpid())
+            try:
+                await self._check_durability()
+            except BaseException:
+                await self._close()
+                raise
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._opened is None:
+            return
+        (server, signals, process), self._opened = self._opened, None
+        if process != os.getpid():
+            return
+        await signals.close()
+        await server.close()
+
+    async def durability(self) -> Durability:
+        return await self._server().plainly(lambda connection: read_durability(connection, self._address.schema))
+
+    async def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        return await self._server().quickly(self._listing.now, repeat=True)
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        if not jobs:
+            return []
+        put = self._enqueue.put
+        placed = await self._server().quickly(lambda connection: put(connection, jobs, self._now()), repeat=True)
+        self._signals().tell({job.queue for job in jobs if not job.delay and not job.waits}, False)
+        return placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        return insertion(jobs, self._address.schema, self._now())
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        effects = Effects()
+        if all(is_plain_success(change) for change in changes):
+            work = self._exchange_plainly
+        else:
+            work = self._exchange_carefully
+        answer = await self._server().quickly(lambda connection: work(connection, changes, claim, started, effects))
+        self._tell(effects)
+        return answer
+
+    async def _exchange_plainly(
+        self,
+        connection: Connection,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        effects: Effects,
+    ) -> Exchanged:
+        """Successes, then the claim, in one round trip."""
+        before: list[Statement] = []
+        if changes:
+            before.append(self._apply.succeed(changes, self._now()))
+        if started:
+            before.append(self._apply.started(started))
+        if not before and claim is None:
+            return Exchanged([])
+        if claim is None:
+            cursors, exchanged = await together(connection, before), Exchanged([])
+        else:
+            cursors, exchanged = await self._claim(connection, before, claim, effects)
+        if not changes:
+            return exchanged
+        accepted = {id for (id,) in await cursors[0].fetchall()}
+        effects.changed |= bool(accepted)
+        verdicts = [ACCEPTED] * len(changes)
+        if len(accepted) < len(changes):
+            # refused or repeated: looked at as they stand
+            others = [change for change in changes if change.id not in accepted]
+            async with connection.transaction():
+                told = dict(
+                    zip(
+                        [change.id for change in others],
+                        await self._apply.apply(connection, others, effects, self._now()),
+                        strict=True,
+                    )
+                )
+            verdicts = [told.get(change.id, ACCEPTED) for change in changes]
+        return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
+
+    async def _exchange_carefully(
+        self,
+        connection: Connection,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        effects: Effects,
+    ) -> Exchanged:
+        async with connection.transaction():
+            verdicts = await self._apply.apply(connection, changes, effects, self._now())
+            before = [self._apply.started(started)] if started else []
+            if claim is None:
+                await together(connection, before) if before else None
+                return Exchanged(verdicts)
+            _, exchanged = await self._claim(connection, before, claim, effects)
+            return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
+
+    async def _claim(
+        self, connection: Connection, before: Sequence[Statement], claim: Claim, effects: Effects
+    ) -> tuple[list[object], Exchanged]:
+        cursors, claimed, outlook, promoted = await self._claims.claim(
+            connection, before, claim, self.chunk, self._now()
+        )
+        effects.ready |= promoted
+        return cursors, Exchanged((), claimed, outlook.next_due, outlook.suspects)
+
+    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+        renew = self._apply.renew
+        return await self._server().quickly(
+            lambda connection: renew(connection, holds, started, self._now()), repeat=True
+        )
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        return await self._server().quickly(lambda connection: self._apply.check(connection, holds), repeat=True)
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        return await self._server().plainly(lambda connection: self._apply.holding(connection, worker, stamp))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        effects = Effects()
+
+        async def write(connection: Connection) -> list[Verdict]:
+            async with connection.transaction():
+                return await self._apply.note(connection, notes, effects, self._now())
+
+        verdicts = await self._server().quickly(write)
+        self._tell(effects)
+        return verdicts
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        async def run(connection: Connection) -> list[str]:
+            (cursor,) = await together(connection, [self._claims.promote(limit, self._now())])
+            return [queue for (queue,) in await cursor.fetchall()]
+
+        queues = await self._server().quickly(run, repeat=True)
+        self._signals().tell(set(queues), False)
+        return len(queues)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        lapsed = self._upkeep.lapsed
+        return await self._server().plainly(lambda connection: lapsed(connection, limit, contact, self._now()))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return await self._server().plainly(lambda connection: self._upkeep.expired(connection, limit, self._now()))
+
+    async def prune(self, limit: int) -> int:
+        return await self._server().plainly(lambda connection: self._upkeep.prune(connection, limit, self._now()))
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._server().quickly(lambda connection: self._listing.get(connection, ids), repeat=True)
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = parse_cursor(cursor)
+        return await self._server().plainly(lambda connection: self._listing.find(connection, filter, limit, after))
+
+    async def count(self, filter: Filter) -> int:
+        return await self._server().plainly(lambda connection: self._listing.count(connection, filter))
+
+    async def log(self, id: str) -> list[str]:
+        return await self._server().plainly(lambda connection: self._listing.log(connection, id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._server().plainly(lambda connection: self._listing.queues(connection, self._now()))
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await self._server().plainly(lambda connection: self._listing.configure(connection, settings))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._server().plainly(lambda connection: self._listing.pause(connection, queue, paused))
+        if not paused:
+            self._signals().tell({queue}, False)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        await self._server().quickly(
+            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True
+        )
+
+    async def leave(self, worker: str) -> None:
+        await self._server().plainly(lambda connection: self._listing.leave(connection, worker))
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        workers = self._listing.workers
+        return await self._server().plainly(lambda connection: workers(connection, seen_within, self._now()))
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        if self._opened is not None:
+            signals = self._signals()
+            signals.tell(set(queues), False)
+            await signals.flush()
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        return self._signals().listen(topic, wake, queues)
+
+    def _tell(self, effects: Effects) -> None:
+        self._signals().tell(effects.ready, effects.changed)
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._tell, self._now, longest)
+        await transaction.begin()
+        return transaction
+
+    # -- below ---------------------------------------------------------------------------------------
+    def _now(self) -> int | None:
+        """The instant that a test's clock shows; None: the server's clock is read by the statement itself."""
+        return None if self._clock is None else self._clock()
+
+    def _server(self) -> Server:
+        return self._in_use()[0]
+
+    def _signals(self) -> Signals:
+        return self._in_use()[1]
+
+    def _in_use(self) -> tuple[Server, Signals, int]:
+        if self._opened is None:
+            raise StoreError(f"the store {self._address} is not open")
+        if self._opened[2] != os.getpid():
+            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        return self._opened
+
+    def _check_schema(self) -> None:
+        ledger = PostgresLedger(self._address)
+        try:
+            known = migrations(self._address.schema)
+            if self._migrate:
+                migrate.up(ledger, known)
+            else:
+                migrate.check(ledger, known)
+        finally:
+            ledger.close()
+
+    async def _check_durability(self) -> None:
+        """Refuse or warn when an acknowledged job would not be safe."""
+        found = await self.durability()
+        if found.grade in "AB" or self._demand == "relaxed":
+            return
+        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
+        if self._demand == "full" or found.grade == "D":
+            raise StoreError(f'durability="{self._demand}" refused: {told}')
+        _log.warning("%s", told)

@@ -1,0 +1,139 @@
+"""A handler's transaction: a connection of its own, READ COMMITTED, no lock when it begins.
+
+The guarded completion is its last statement, so that nothing waits for the job's row while the handler works. It is undone
+when it takes longer than it may: by a timer here, and by the server should this process be gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+
+from holdfast.clock import SECOND
+from holdfast.errors import StoreError
+from holdfast.job import NewJob
+from holdfast.lifecycle import Change
+from holdfast.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
+
+from .apply import Apply, Effects
+from .enqueue import Enqueue
+from .faults import explained
+from .server import Connection, Server
+
+T = TypeVar("T")
+Tell = Callable[[Effects], None]
+
+
+class PostgresTransaction(StoreTransaction):
+    """See the module. One statement at a time: the connection is not shared with anybody else."""
+
+    def __init__(
+        self, server: Server, enqueue: Enqueue, apply: Apply, tell: Tell, now: Callable[[], int | None], longest: int
+    ) -> None:
+        self._server = server
+        self._enqueue = enqueue
+        self._apply = apply
+        self._tell = tell
+        self._now = now
+        self._longest = longest / SECOND
+        self._effects = Effects()
+        self._why_over: str | None = None
+        self._turn = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._late: asyncio.Task[None] | None = None
+        self.connection: Any = None
+
+    async def begin(self) -> None:
+        connection = await self._server.lend()
+        try:
+            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            longest = f"{max(1000, round(2000 * self._longest))}ms"
+            await connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", (longest,))
+        except psycopg.Error as error:
+            await self._server.give_back(connection)
+            raise explained(error, str(self._server.address)) from error
+        self.connection = connection
+        self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        async def run(connection: Connection) -> list[tuple[Any, ...]]:
+            # without parameters a % means itself, as everywhere in psycopg
+            cursor = await connection.execute(statement.encode(), parameters or None)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self._inside(run)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        placed = await self._inside(lambda connection: self._enqueue.put_planned(connection, jobs, self._now()))
+        self._effects.ready |= {job.queue for job in jobs}
+        return placed
+
+    async def complete(self, change: Change) -> Verdict:
+        # who stops waiting for the answer must not leave the commit to chance
+        return await asyncio.shield(asyncio.ensure_future(self._complete(change)))
+
+    async def rollback(self) -> None:
+        if self._why_over is None:
+            async with self._turn:
+                await self._end("ROLLBACK", "it was rolled back")
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _complete(self, change: Change) -> Verdict:
+        async with self._turn:
+            self._check()
+            try:
+                verdict = (await self._apply.apply(self.connection, [change], self._effects, self._now()))[0]
+                if verdict is ACCEPTED:
+                    await self.connection.execute("COMMIT")
+            except BaseException as error:
+                await self._end("ROLLBACK", "it could not be committed")
+                if isinstance(error, psycopg.Error):
+                    raise explained(error, str(self._server.address)) from error
+                raise
+            if verdict is ACCEPTED:
+                await self._end(None, "it is committed")
+                self._tell(self._effects)
+            else:
+                await self._end("ROLLBACK", "its completion was refused")
+            return verdict
+
+    async def _inside(self, run: Callable[[Connection], Awaitable[T]]) -> T:
+        async with self._turn:
+            self._check()
+            try:
+                return await run(self.connection)
+            except psycopg.Error as error:
+                if self._why_over is not None:
+                    raise StoreError(f"this transaction is over: {self._why_over}") from error
+                raise explained(error, str(self._server.address)) from error
+
+    def _check(self) -> None:
+        if self._why_over is not None:
+            raise StoreError(f"this transaction is over: {self._why_over}")
+
+    def _undo_when_late(self) -> None:
+        self._late = asyncio.get_running_loop().create_task(self._undo_late(), name="holdfast late transaction")
+
+    async def _undo_late(self) -> None:
+        why = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
+        if self._turn.locked() and self._why_over is None:
+            await self.connection.cancel_safe(timeout=5.0)
+        async with self._turn:
+            await self._end("ROLLBACK", why)
+
+    async def _end(self, statement: str | None, why: str) -> None:
+        if self._why_over is not None:
+            return
+        self._why_over = why
+        if self._timer is not None:
+            self._timer.cancel()
+        connection: Connection = self.connection
+        try:
+            if statement is not None and not connection.closed:
+                await connection.rollback()
+        except psycopg.Error:
+            await connection.close()
+        await self._server.give_back(connection)

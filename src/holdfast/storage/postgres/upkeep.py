@@ -1,0 +1,82 @@
+"""The set-wise moves of upkeep: what has lapsed, expired, or been kept long enough."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+from holdfast.job import Record
+
+from .queries import load
+from .rows import array, records_of
+from .server import Connection, together
+
+SMALL = 20_000
+DAY = 86_400_000_000
+
+
+class Upkeep:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self._sql = load("upkeep", schema, counted="")
+        self._too_many_counted = load("upkeep", schema, counted="AND keep_last IS NOT NULL")["too_many"]
+        self._next_long_kept = 0
+
+    async def lapsed(self, connection: Connection, limit: int, contact: int, now: int | None) -> list[Record]:
+        """Jobs whose lease is over; leases that reach too far are cut first."""
+        values = {"now": now, "longest": 3 * contact, "limit": limit}
+        _, found = await together(connection, [(self._sql["cut_leases"], {"now": now}), (self._sql["lapsed"], values)])
+        return records_of(await found.fetchall())
+
+    async def expired(self, connection: Connection, limit: int, now: int | None) -> list[Record]:
+        cursor = await connection.execute(self._sql["expired"], {"now": now, "limit": limit})
+        return records_of(await cursor.fetchall())
+
+    async def prune(self, connection: Connection, limit: int, now: int | None) -> int:
+        """Remove what is no longer kept; gives the number of jobs."""
+        await connection.execute(self._sql["remove_keys"], {"now": now})
+        gone = await self._ids(connection, self._sql["brief"], limit, now)
+        gone += await self._long_kept(connection, limit - len(gone), now)
+        tasks = await (await connection.execute(self._sql["counted_tasks"])).fetchall()
+        for (task,) in sorted(tasks):
+            if len(gone) < limit:
+                gone += await self._too_many(connection, task, limit)
+        return await self._remove(connection, list(dict.fromkeys(gone))[:limit])
+
+    async def _long_kept(self, connection: Connection, limit: int, now: int | None) -> list[str]:
+        """Those that were kept for a day or more are looked for only when one can be due: nothing that ends from now on is
+        due within a day."""
+        cursor = await connection.execute(self._sql["now"], {"now": now})
+        at: int = (await cursor.fetchall())[0][0]
+        if at < self._next_long_kept or limit <= 0:
+            return []
+        found = await self._ids(connection, self._sql["long_kept"], limit, now)
+        if len(found) < limit:
+            cursor = await connection.execute(self._sql["next_long_kept"], {"now": now})
+            earliest, at = (await cursor.fetchall())[0]
+            self._next_long_kept = at + DAY if earliest is None else min(max(earliest, at), at + DAY)
+        return found
+
+    async def _too_many(self, connection: Connection, task: str, limit: int) -> list[str]:
+        """A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
+        cursor = await connection.execute(self._sql["is_small"], {"small": SMALL})
+        small = (await cursor.fetchall())[0][0]
+        statement = self._sql["too_many"] if small else self._too_many_counted
+        return [id for (id,) in await (await connection.execute(statement, {"task": task, "limit": limit})).fetchall()]
+
+    async def _remove(self, connection: Connection, ids: Sequence[str]) -> int:
+        if not ids:
+            return 0
+        async with connection.transaction():
+            cursor = await connection.execute(self._sql["lock_ended"], {"ids": array(sorted(ids))})
+            gone = {"ids": array(id for (id,) in await cursor.fetchall())}
+            outcomes, *_ = await together(
+                connection,
+                [(self._sql[f"remove_{what}"], gone) for what in ("outcomes", "jobs", "logs")],
+            )
+        return outcomes.rowcount
+
+    async def _ids(self, connection: Connection, statement: LiteralString, limit: int, now: int | None) -> list[str]:
+        cursor = await connection.execute(statement, {"now": now, "limit": limit})
+        return [id for (id,) in await cursor.fetchall()]
