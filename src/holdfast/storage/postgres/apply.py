@@ -148,9 +148,8 @@ class Apply:
 
     # -- holds ---------------------------------------------------------------------------------------
     def started(self, started: Sequence[Started]) -> Statement:
-        started = sorted(started, key=lambda note: note.hold.id)
-        ats = numbers([note.at for note in started])
-        return self._sql["started"], {**_holds([note.hold for note in started]), "ats": ats}
+        last = {note.hold: note.at for note in sorted(started, key=lambda note: note.hold.id)}
+        return self._sql["started"], {**_holds(list(last)), "ats": numbers(last.values())}
 
     async def renew(
         self, connection: Connection, holds: Sequence[Hold], started: Sequence[Started], now: int | None

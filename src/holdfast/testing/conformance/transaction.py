@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
+from functools import wraps
 
 from holdfast.clock import SECOND
 from holdfast.errors import StoreError
@@ -29,23 +31,56 @@ from .tools import (
     untouched,
 )
 
-CREATE = "create table conformance (n integer)"
-INSERT = "insert into conformance values (1)"
-SELECT = "select n from conformance"
+
+class Table:
+    """A table of one case, with a name of its own: the database may be shared."""
+
+    def __init__(self) -> None:
+        name = f"holdfast_conformance_{new_stamp():x}"
+        self.create = f"create table {name} (n integer)"
+        self.insert = f"insert into {name} values (1)"
+        self.select = f"select n from {name}"
+        self.drop = f"drop table {name}"
+
+    async def rows(self, store: Storage) -> list[tuple[int]]:
+        tx = await begin(store)
+        found = await tx.execute(self.select)
+        await tx.rollback()
+        return [tuple(row) for row in found]
+
+    async def run(self, store: Storage, statement: str) -> None:
+        """Run a statement as a handler does."""
+        record = await running(store, queue="table")
+        tx = await begin(store)
+        await tx.execute(statement)
+        accepted(await tx.complete(decide(record, Succeeded())), "a handler that makes or drops a table")
 
 
-async def case_committed_together(store: Storage, clock: Hand) -> None:
-    await _table(store)
+def with_a_table(
+    case: Callable[[Storage, Hand, Table], Awaitable[None]],
+) -> Callable[[Storage, Hand], Awaitable[None]]:
+    @wraps(case)
+    async def run(store: Storage, clock: Hand) -> None:
+        table = Table()
+        await table.run(store, table.create)
+        await case(store, clock, table)
+        await table.run(store, table.drop)
+
+    return run
+
+
+@with_a_table
+async def case_committed_together(store: Storage, clock: Hand, table: Table) -> None:
     record, new = await running(store), job()
     tx = await begin(store)
-    await tx.execute(INSERT)
-    same(await tx.execute(SELECT), [(1,)], "a statement's rows, seen inside")
+    await tx.execute(table.insert)
+    same(await tx.execute(table.select), [(1,)], "a statement's rows, seen inside")
     same(await tx.enqueue([new]), [Placed(new.id)], "an enqueue inside answers as outside")
     accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
     after = await seen(store, record.id)
     same((after.state, after.result, after.settled), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
     same((await seen(store, new.id)).state, State.READY, "the job enqueued inside")
-    same(await _rows(store), [(1,)], "the row written inside")
+    same(await table.rows(store), [(1,)], "the row written inside")
     same(ids(await claim(store, 9)), [new.id], "the job enqueued inside can be claimed")
 
 
@@ -58,46 +93,46 @@ async def case_nothing_is_seen_before(store: Storage, clock: Hand) -> None:
     await tx.rollback()
 
 
-async def case_rolled_back(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_rolled_back(store: Storage, clock: Hand, table: Table) -> None:
     record, new = await running(store), unique("active")
     tx = await begin(store)
-    await tx.execute(INSERT)
+    await tx.execute(table.insert)
     await tx.enqueue([new])
     await tx.rollback()
     same(await store.get([new.id]), [None], "a rolled-back job is nowhere")
-    same(await _rows(store), [], "a rolled-back row is nowhere")
+    same(await table.rows(store), [], "a rolled-back row is nowhere")
     untouched(record, await seen(store, record.id), "a rolled-back transaction")
     again = unique("active")
     same(await store.enqueue([again]), [Placed(again.id)], "a rolled-back job holds no key")
     accepted(await say(store, record, Succeeded()), "the job's end after a rollback")
 
 
-async def case_refused_completion(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_refused_completion(store: Storage, clock: Hand, table: Table) -> None:
     record, new = await running(store), job()
     accepted(await say(store, await seen(store, record.id), Cancelled()), "a cancel")
     tx = await begin(store)
-    await tx.execute(INSERT)
+    await tx.execute(table.insert)
     await tx.enqueue([new])
     refused(await tx.complete(decide(record, Succeeded())), Refusal.CANCELLED, "the completion of a cancelled job")
     same(await store.get([new.id]), [None], "a refused completion rolls back what was enqueued")
-    same(await _rows(store), [], "a refused completion rolls back what was written")
+    same(await table.rows(store), [], "a refused completion rolls back what was written")
 
 
-async def case_repeated_completion(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_repeated_completion(store: Storage, clock: Hand, table: Table) -> None:
     record = await running(store)
     accepted(await say(store, record, Succeeded("1")), "the first word")
     tx = await begin(store)
-    await tx.execute(INSERT)
+    await tx.execute(table.insert)
     repeated(await tx.complete(decide(record, Succeeded("2"))), "a completion that was accepted before")
-    same(await _rows(store), [], "effects of a repeated completion are rolled back: they happened before")
+    same(await table.rows(store), [], "effects of a repeated completion are rolled back: they happened before")
     same((await seen(store, record.id)).result, "1", "the first word stands")
 
 
-async def case_a_stale_holder(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_a_stale_holder(store: Storage, clock: Hand, table: Table) -> None:
     record = await running(store)
     word = decide(record, Succeeded())
     await store.apply([decide(record, Succeeded())])
@@ -105,10 +140,10 @@ async def case_a_stale_holder(store: Storage, clock: Hand) -> None:
     other = (await store.claim(Claim("w2", new_stamp(), (Want(1),))))[0]
     stale = decide(other, Succeeded())
     tx = await begin(store)
-    await tx.execute(INSERT)
+    await tx.execute(table.insert)
     crossed = type(word)(record.id, stale.guard, State.SUCCEEDED)
     refused(await tx.complete(crossed), Refusal.COMPLETED, "a completion under a hold of another claim")
-    same(await _rows(store), [], "a stale holder's rows are rolled back")
+    same(await table.rows(store), [], "a stale holder's rows are rolled back")
 
 
 async def case_over_means_over(store: Storage, clock: Hand) -> None:
@@ -126,18 +161,18 @@ async def case_over_means_over(store: Storage, clock: Hand) -> None:
         raise AssertionError("a transaction that is over must raise StoreError when it is used")
 
 
-async def case_one_after_the_other(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_one_after_the_other(store: Storage, clock: Hand, table: Table) -> None:
     records = [await running(store) for _ in range(5)]
 
     async def handle(number: int) -> None:
         tx = await begin(store)
-        await tx.execute(INSERT)
+        await tx.execute(table.insert)
         await asyncio.sleep(0)
         accepted(await tx.complete(decide(records[number], Succeeded())), "a completion beside others")
 
     await asyncio.gather(*(handle(number) for number in range(5)))
-    same(await _rows(store), [(1,)] * 5, "transactions of several handlers all come through")
+    same(await table.rows(store), [(1,)] * 5, "transactions of several handlers all come through")
 
 
 async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
@@ -166,12 +201,12 @@ async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
     accepted(await say(store, record, Succeeded()), "the job's end afterwards")
 
 
-async def case_the_time_limit(store: Storage, clock: Hand) -> None:
-    await _table(store)
+@with_a_table
+async def case_the_time_limit(store: Storage, clock: Hand, table: Table) -> None:
     record, new = await running(store), job()
     tx = await begin(store, longest=SECOND // 20)
     try:
-        await tx.execute(INSERT)
+        await tx.execute(table.insert)
         await tx.enqueue([new])
     except StoreError:
         pass  # a slow machine: the limit has been reached already
@@ -182,7 +217,7 @@ async def case_the_time_limit(store: Storage, clock: Hand) -> None:
         pass
     else:
         raise AssertionError("a transaction past its limit must raise StoreError when it is completed")
-    same(await _rows(store), [], "a transaction past its limit is rolled back")
+    same(await table.rows(store), [], "a transaction past its limit is rolled back")
     same(await store.get([new.id]), [None], "a transaction past its limit is rolled back")
     accepted(await say(store, record, Succeeded()), "the job's end by other means")
 
@@ -194,21 +229,6 @@ async def case_the_time_limit_frees_the_store(store: Storage, clock: Hand) -> No
         tx = await begin(store)
         accepted(await tx.complete(decide(record, Succeeded())), "a completion after another's limit")
     await forgotten.rollback()
-
-
-async def _table(store: Storage) -> None:
-    """A table, made by a handler."""
-    record = await running(store, queue="table")
-    tx = await begin(store)
-    await tx.execute(CREATE)
-    accepted(await tx.complete(decide(record, Succeeded())), "a handler that makes a table")
-
-
-async def _rows(store: Storage) -> list[tuple[int]]:
-    tx = await begin(store)
-    found = await tx.execute(SELECT)
-    await tx.rollback()
-    return [tuple(row) for row in found]
 
 
 async def _undone(tx: StoreTransaction) -> None:

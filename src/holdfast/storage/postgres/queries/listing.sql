@@ -32,7 +32,7 @@ SELECT line FROM {schema}.log WHERE job = %(id)s::uuid ORDER BY number;
 -- name: queues
 -- The settings of queues, and what waits in each.
 SELECT coalesce(q.name, d.queue), coalesce(q.paused, false), q.max_depth, coalesce(q.on_full, 'reject'), q.drop_below,
-    coalesce(q.fair, false), q.weights, coalesce(d.depth, 0), greatest(0, {now} - d.oldest)
+    coalesce(q.fair, false), q.weights, coalesce(d.depth, 0), CASE WHEN d.oldest IS NOT NULL THEN greatest(0, {now} - d.oldest) END
 FROM {schema}.queues AS q FULL JOIN (
     SELECT queue, count(*) AS depth, min(run_at) FILTER (WHERE state = 'ready') AS oldest
     FROM {schema}.waiting GROUP BY queue
