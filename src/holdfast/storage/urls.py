@@ -1,5 +1,5 @@
 """Addresses of stores: `memory://`, `sqlite:///jobs.db`, `sqlite:////var/lib/jobs.db`, `sqlite+apsw:///jobs.db`,
-`postgresql://user@host/database?schema=holdfast`.
+`postgresql://user@host/database?schema=holdfast`, `redis://host:6379/0?prefix=holdfast`.
 
 A store on a server is a package with two modules: `address`, whose `address_of(url)` checks the URL without its driver, and
 `door`, which has `storage(address, clock=, demand=, migrate=)` and `open_ledger(address)`.
@@ -33,15 +33,16 @@ Opener = Callable[[], Storage]
 SERVERS = {  # scheme: package, which is also the name of its extra
     "postgresql": "postgres",
     "postgres": "postgres",
+    "redis": "redis",
+    "rediss": "redis",
+    "redis+unix": "redis",
+    "valkey": "redis",
+    "valkeys": "redis",
+    "valkey+unix": "redis",
+    "mongodb": "mongo",
+    "mongodb+srv": "mongo",
 }
 SCHEMES = ("memory", "sqlite", "sqlite+apsw", *SERVERS)
-LATER = {
-    "redis": "Redis",
-    "rediss": "Redis",
-    "valkey": "Valkey",
-    "mongodb": "MongoDB",
-    "mongodb+srv": "MongoDB",
-}
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "memory": {},
     "sqlite": {"journal": ("auto", "wal", "truncate")},
@@ -75,10 +76,8 @@ def parse(url: str) -> StoreUrl:
     scheme = scheme.lower()
     if not colon or "/" in scheme:
         raise StoreError("a store's URL begins with a scheme: sqlite:///jobs.db for a file, memory:// for tests")
-    if scheme in LATER:
-        raise StoreError(f"the {LATER[scheme]} store is not in this version of Holdfast yet; use sqlite:///jobs.db")
     if scheme not in SCHEMES:
-        near = difflib.get_close_matches(scheme, [*SCHEMES, *LATER], 1)
+        near = difflib.get_close_matches(scheme, SCHEMES, 1)
         hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
         raise StoreError(f"unknown store {scheme!r}: {hint}")
     if scheme in SERVERS:

@@ -1,0 +1,89 @@
+"""What goes wrong between us and the server, in words that say what to do.
+
+Three kinds matter to the caller of a command. *Refused*: the server said no, and saying it again will not help. *Not now*:
+the server did nothing, and will soon (it is loading, failing over, busy with a script). *Broken*: the connection ended, and
+whether the server did it is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from enum import Enum
+
+from redis.exceptions import (
+    AuthenticationError,
+    ConnectionError,
+    RedisError,
+    TimeoutError,
+)
+
+from holdfast.errors import StoreError
+
+
+class Kind(Enum):
+    REFUSED = "refused"
+    NOT_NOW = "not now"
+    BROKEN = "broken"
+
+
+BROKEN = (ConnectionError, TimeoutError, OSError, asyncio.TimeoutError, EOFError)
+_NOT_NOW = ("LOADING", "READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "ASK", "MISCONF")
+_WORDS = {
+    "NOAUTH": "it wants a password: write it into the URL, redis://:password@host",
+    "WRONGPASS": "user name or password are wrong; see the URL",
+    "NOPERM": "its ACL forbids this user a command or the keys of this prefix; allow both (docs: guide/redis)",
+    "READONLY": "it is a read-only replica; name the primary in the URL",
+    "LOADING": "it is still loading its data; try again when it is done",
+    "BUSY": "a script of somebody else has blocked it for long; SCRIPT KILL ends it",
+    "MASTERDOWN": "it is a replica that has lost its primary; name the primary in the URL",
+    "OOM": (
+        "its memory is full (maxmemory), so it takes no new jobs; those on record run and end as ever. Give it more memory, "
+        "or keep ended jobs for a shorter time"
+    ),
+    "MISCONF": "it cannot write to its disk and refuses writes; look at its log and make room",
+    "WRONGTYPE": "somebody else's keys stand under our prefix; choose another one with ?prefix=",
+    "CLUSTERDOWN": "the cluster is down; look at `CLUSTER INFO`",
+    "MOVED": "our keys live on another node of the cluster; name that node in the URL",
+    "CROSSSLOT": "the cluster spreads our keys over several slots, which their common hash tag should prevent",
+    "NOREPLICAS": "it has fewer replicas than min-replicas-to-write and refuses writes",
+}
+
+
+def kind_of(error: BaseException) -> Kind:
+    if isinstance(error, AuthenticationError):
+        return Kind.REFUSED
+    text = str(error)
+    if _code(text) in _NOT_NOW or any(f"{code} " in text for code in ("READONLY", "LOADING", "MASTERDOWN")):
+        return Kind.NOT_NOW
+    return Kind.BROKEN if isinstance(error, BROKEN) else Kind.REFUSED
+
+
+def explained(error: BaseException, place: str) -> StoreError:
+    """The StoreError for an error of the driver. A password is in none of their texts."""
+    text = str(error)
+    code = next((code for code in _WORDS if code == _code(text) or f"{code} " in text), None)
+    if code is None and isinstance(error, AuthenticationError):
+        code = "NOAUTH" if "requ" in text.lower() else "WRONGPASS"
+    if code is not None:
+        told = StoreError(f"{place}: {_WORDS[code]} ({_short(text)})")
+    elif "DB index is out of range" in text or "invalid DB index" in text:
+        told = StoreError(f"{place}: it has no database of this number; see `databases` in its configuration ({text})")
+    elif isinstance(error, ssl.SSLError):
+        told = StoreError(f"{place}: TLS failed: {_short(text)}; rediss:// speaks TLS, redis:// does not")
+    elif isinstance(error, BROKEN):
+        told = StoreError(f"{place} cannot be reached: {_short(text) or type(error).__name__}")
+    elif isinstance(error, RedisError):
+        told = StoreError(f"{place}: the server says: {_short(text)}")
+    else:
+        told = StoreError(f"{place}: {type(error).__name__}: {_short(text)}")
+    told.__cause__ = error
+    return told
+
+
+def _code(text: str) -> str:
+    return text.split(" ", 1)[0].rstrip(":")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:300]}…"

@@ -1,0 +1,185 @@
+"""Connections to the server, and the way of a command through trouble.
+
+A command goes out on a connection of its own and comes back, or the connection is thrown away: nobody can tell what a half
+read one would say next. Commands that are safe to repeat are said again when the connection broke; the others only
+when the server surely did nothing: it was not reached, it is loading, it has become a replica, our keys have moved.
+A server that has forgotten a script (restart, SCRIPT FLUSH, failover) is given its text again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import hiredis
+from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
+from redis.exceptions import NoScriptError, ResponseError
+
+from holdfast.errors import StoreError
+
+from .address import Address
+from .faults import Kind, explained, kind_of
+from .keys import Keys
+from .scripts import script
+from .words import Argument
+
+PATIENCE = 3.0  # seconds that a command is tried for
+PAUSE, LONGEST_PAUSE = 0.02, 0.5
+CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
+MOST_CONNECTIONS = 32
+Wire = Any  # a connection of redis-py, whose types are incomplete
+_MOVED = re.compile(r"MOVED \d+ (\S*):(\d+)")
+
+
+class Unreached(StoreError):
+    """The server was not reached, or the answer was lost: whether the command took hold is not known."""
+
+
+class Link:
+    """The connections of one store in one event loop."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.keys = Keys(address.prefix)
+        self._idle: list[Wire] = []
+        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._busy = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+
+    async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, patience: float = PATIENCE) -> Any:
+        """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
+        verb = script(name)
+        keys = self.keys.all
+        known = _packed(("EVALSHA", verb.digest, len(keys), *keys, *arguments))
+        try:
+            return await self._patiently(known, repeat, patience)
+        except NoScriptError:
+            told = _packed(("EVAL", verb.text, len(keys), *keys, *arguments))
+            return await self._answered(told, repeat, patience)
+        except ResponseError as error:
+            raise explained(error, str(self.address)) from error
+
+    async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
+        """A plain command."""
+        return await self._answered(_packed(arguments), repeat, patience)
+
+    async def connect(self) -> Wire:
+        """A new connection, which is the caller's to close."""
+        connection = self._made()
+        try:
+            await connection.connect()
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def close(self) -> None:
+        """Let commands under way end, then close the connections."""
+        await self._quiet.wait()
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
+        try:
+            return await self._patiently(packed, repeat, patience)
+        except ResponseError as error:
+            raise explained(error, str(self.address)) from error
+
+    async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
+        loop = asyncio.get_running_loop()
+        until, pause = loop.time() + patience, PAUSE
+        while True:
+            sent = False
+            try:
+                async with self._room:
+                    connection = await self._taken()
+                    sent = True
+                    return await self._asked(connection, packed)
+            except StoreError:
+                raise
+            except Exception as error:
+                kind = kind_of(error)
+                if kind is Kind.REFUSED:
+                    if isinstance(error, ResponseError):
+                        await self._follow(error)
+                        raise
+                    raise explained(error, str(self.address)) from error
+                if kind is Kind.BROKEN and sent and not repeat:
+                    raise Unreached(str(explained(error, str(self.address)))) from error
+                await self._follow(error)
+                if loop.time() + pause > until:
+                    raise Unreached(str(explained(error, str(self.address)))) from error
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _taken(self) -> Wire:
+        while self._idle:
+            connection = self._idle.pop()
+            if _lives(connection):
+                return connection
+            await connection.disconnect(nowait=True)
+        return await self.connect()
+
+    async def _asked(self, connection: Wire, packed: bytes) -> Any:
+        self._busy += 1
+        self._quiet.clear()
+        whole = False
+        try:
+            await connection.send_packed_command(packed, check_health=False)
+            answer = await connection.read_response()
+            whole = True
+            return answer
+        except ResponseError:
+            whole = True
+            raise
+        finally:
+            if whole:
+                self._idle.append(connection)
+            else:
+                await connection.disconnect(nowait=True)
+            self._busy -= 1
+            if not self._busy:
+                self._quiet.set()
+
+    async def _follow(self, error: BaseException) -> None:
+        """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
+        moved = _MOVED.search(str(error))
+        if moved is not None and self.address.socket is None:
+            self.address = replace(self.address, host=moved[1] or self.address.host, port=int(moved[2]))
+        while self._idle:
+            await self._idle.pop().disconnect(nowait=True)
+
+    def _made(self) -> Wire:
+        address = self.address
+        shared: dict[str, Any] = {
+            "db": address.database,
+            "username": address.username,
+            "password": address.password,
+            "socket_timeout": ANSWER_WITHIN,
+            "socket_connect_timeout": CONNECT_WITHIN,
+            "protocol": 2,
+        }
+        if address.socket is not None:
+            return UnixDomainSocketConnection(path=address.socket, **shared)
+        shared |= {"host": address.host, "port": address.port, "socket_keepalive": True}
+        if address.tls:
+            return SSLConnection(ssl_ca_certs=address.ca, **shared)
+        return Connection(**shared)
+
+
+def _lives(connection: Wire) -> bool:
+    """Whether the server has not closed it meanwhile, as far as the loop has heard."""
+    reader = getattr(connection, "_reader", None)
+    return reader is not None and not reader.at_eof() and reader.exception() is None
+
+
+def _packed(words: tuple[Argument, ...]) -> bytes:
+    """A command as the server reads it."""
+    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
+    return packed

@@ -1,0 +1,18 @@
+-- Write a queue's settings, or whether it is paused.
+--
+-- KEYS     see the prelude
+-- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below), or 'pause', or 'resume'
+-- returns  nothing
+local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
+if what == 'settings' then
+  redis.call('HSET', queues, queue, ARGV[4])
+  if ARGV[5] == '' then redis.call('HDEL', bounds, queue) else redis.call('HSET', bounds, queue, ARGV[5]) end
+else
+  redis.call('HDEL', queues, '')
+  redis.call('HSETNX', queues, queue, '')
+  redis.call(what == 'pause' and 'SADD' or 'SREM', paused, queue)
+  if what == 'resume' then
+    woken[queue] = true
+    publish(origin)
+  end
+end

@@ -1,0 +1,8 @@
+-- Waiting jobs that were not started in time, the longest over first.
+--
+-- KEYS     see the prelude
+-- ARGV     now, limit
+-- returns  records (see `tell`)
+local answer = {}
+tell(answer, redis.call('ZRANGEBYSCORE', expiring, '-inf', clock(ARGV[1]), 'LIMIT', 0, ARGV[2]))
+return answer

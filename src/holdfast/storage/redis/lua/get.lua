@@ -1,0 +1,8 @@
+-- Jobs by id.
+--
+-- KEYS     see the prelude
+-- ARGV     ids
+-- returns  records (see `tell`) of those that are on record
+local answer = {}
+tell(answer, ARGV)
+return answer

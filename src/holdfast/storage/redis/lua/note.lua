@@ -1,0 +1,64 @@
+-- Write progress and log lines for holds that stand.
+--
+-- KEYS     see the prelude
+-- ARGV     origin, lines kept, then for each note: the hold (see HOLD), progress ('=' and the text, or ''), number of lines, lines
+-- returns  {an answer per note (see the prelude) as one text, whether progress was told}
+local LINE = '<I4c0'
+local most = tonumber(ARGV[2])
+
+local notes, ids = {}, {}
+local at = 3
+while at <= #ARGV do
+  local told = { hold = { parse(HOLD, ARGV[at]) }, progress = ARGV[at + 1], lines = {} }
+  local length = tonumber(ARGV[at + 2])
+  for number = 1, length do told.lines[number] = ARGV[at + 2 + number] end
+  at = at + 3 + length
+  notes[#notes + 1] = told
+  ids[#ids + 1] = told.hold[1]
+end
+load(ids)
+
+local function lines_of(text)
+  local lines, from = {}, 1
+  while from <= #text do
+    lines[#lines + 1], from = parse(LINE, text, from)
+  end
+  return lines
+end
+
+local kept = {} -- log lines by id, as they will be
+
+local function log(row, added)
+  local lines = kept[row.id] or (has(row, HAS_LOG) and lines_of(redis.call('HGET', logs, row.id) or '')) or {}
+  for _, line in ipairs(added) do lines[#lines + 1] = line end
+  kept[row.id] = lines
+  mark(row, HAS_LOG, true)
+end
+
+local answers, touched = {}, {}
+for number, told in ipairs(notes) do
+  local row = known[told.hold[1]]
+  local answer = standing(row, told.hold[2], told.hold[3])
+  answers[number] = answer
+  if answer == 0 then
+    if told.progress ~= '' then
+      note(set, progress, row.id, string.sub(told.progress, 2))
+      mark(row, HAS_PROGRESS, true)
+      touched[row.id] = row
+      ended_some = true
+    end
+    if #told.lines > 0 then
+      log(row, told.lines)
+      touched[row.id] = row
+    end
+  end
+end
+for id, lines in pairs(kept) do
+  local texts = {}
+  for number = math.max(1, #lines - most + 1), #lines do texts[#texts + 1] = pack(LINE, #lines[number], lines[number]) end
+  note(set, logs, id, table.concat(texts))
+end
+for _, row in pairs(touched) do changed(row) end
+if next(touched) then flush() end
+publish(ARGV[1])
+return { table.concat(answers), ended_some and 1 or 0 }

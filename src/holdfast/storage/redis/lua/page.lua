@@ -1,0 +1,60 @@
+-- A piece of a listing, newest first: walks along created_at and gives the rows that may fit.
+--
+-- KEYS     see the prelude
+-- ARGV     'created' or 'dead': which index, the position to begin below: created_at ('+inf': from the top) and id,
+--          the lowest created_at, rows to look at, rows to give, states as eight digits 0 or 1, queue, task ('': any)
+-- returns  {'more' or 'end', created_at and id of the last row looked at, records (see `tell`)}
+local index = ARGV[1] == 'dead' and dead or created
+local top, top_id, floor = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local budget, most, states, queue, task = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
+
+local function id_before(one, other)
+  local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }
+  for number = 1, 4 do
+    if a[number] ~= b[number] then return a[number] < b[number] end
+  end
+  return false
+end
+
+-- Jobs of the very created_at where the last page ended may stand before or behind it.
+local function shown_before(id, score)
+  return top ~= '+inf' and score == tonumber(top) and (top_id == '' or not id_before(id, top_id))
+end
+
+local function may_fit(text)
+  local state, marks = parse('<BH', text)
+  if band(marks, HIDDEN) ~= 0 or string.sub(states, state, state) == '0' then return false end
+  if queue == '' and task == '' then return true end
+  local its_queue, its_task = string.match(parse('<Hc0', text, 58), '^([^%z]*)%z([^%z]*)')
+  return (queue == '' or queue == its_queue) and (task == '' or task == its_task)
+end
+
+local start = top == '+inf' and 0 or redis.call('ZCOUNT', index, '(' .. top, '+inf')
+local looked, found, more, last_score, last_id = 0, {}, true, '', ''
+while more and looked < budget and #found < most do
+  local listed = redis.call('ZREVRANGE', index, start, start + NAMED_ONCE - 1, 'WITHSCORES')
+  local ids, scores, over = {}, {}, #listed < 2 * NAMED_ONCE
+  for number = 1, #listed, 2 do
+    local score = tonumber(listed[number + 1])
+    if score < floor then
+      over = true
+      break
+    end
+    if not shown_before(listed[number], score) then
+      ids[#ids + 1], scores[#scores + 1] = listed[number], listed[number + 1]
+    end
+  end
+  local texts = #ids > 0 and redis.call('HMGET', rows, unpack(ids)) or {}
+  for number, text in ipairs(texts) do
+    if #found >= most then
+      over = false
+      break
+    end
+    looked, last_score, last_id = looked + 1, scores[number], ids[number]
+    if text and may_fit(text) then found[#found + 1] = ids[number] end
+  end
+  start, more = start + NAMED_ONCE, not over
+end
+local records = {}
+tell(records, found)
+return { more and 'more' or 'end', last_score, last_id, records }

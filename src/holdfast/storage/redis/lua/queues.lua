@@ -1,0 +1,55 @@
+-- Every queue that has settings or waiting jobs.
+--
+-- KEYS     see the prelude
+-- ARGV     now
+-- returns  {settings as name, text …; paused names; depths as name, number …; name and microseconds that its oldest ready job
+--          has been due …}
+local now, oldest = clock(ARGV[1]), {}
+
+local function due_since(queue, run_at)
+  local since = math.max(0, now - run_at)
+  if not oldest[queue] or oldest[queue] < since then oldest[queue] = since end
+end
+
+-- The lowest rank of a lane: the first of each priority. A plain job's rank is its run_at.
+local function look_into(queue, lane)
+  local from = '[' .. lane
+  while true do
+    local member = redis.call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
+    if not member then return end
+    local priority, rank = parse('>I4I8', member, #lane + 1)
+    due_since(queue, rank - 2251799813685248)
+    if priority == 4294967295 then return end
+    from = '[' .. lane .. pack('>I4', priority + 1)
+  end
+end
+
+for _, kind in ipairs({ 'r', 's' }) do
+  local from = '[' .. kind
+  while true do
+    local member = redis.call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
+    if not member then break end
+    local version = string.byte(member, 2)
+    local base = kind .. string.char(version)
+    for _, queue in ipairs(names_under(lanes, base)) do
+      for _, task in ipairs(names_under(lanes, base .. queue .. '\0')) do
+        local prefix = base .. queue .. '\0' .. task .. '\0'
+        for _, routing in ipairs(names_under(lanes, prefix)) do look_into(queue, prefix .. routing .. '\0') end
+      end
+    end
+    if version == 255 then break end
+    from = '[' .. kind .. string.char(version + 1)
+  end
+end
+for _, queue in ipairs(names_under(aside, tostring(READY))) do
+  local prefix = READY .. queue .. '\0'
+  local member = redis.call('ZRANGEBYLEX', aside, '[' .. prefix, beyond(prefix), 'LIMIT', 0, 1)[1]
+  due_since(queue, parse('>I8', member, #prefix + 1) - 2251799813685248)
+end
+
+local listed = {}
+for queue, since in pairs(oldest) do
+  listed[#listed + 1] = queue
+  listed[#listed + 1] = since
+end
+return { redis.call('HGETALL', queues), redis.call('SMEMBERS', paused), redis.call('HGETALL', depths), listed }

@@ -1,0 +1,19 @@
+-- A worker's sign of life, its leave, or the workers seen lately; older ones are forgotten.
+--
+-- KEYS     see the prelude
+-- ARGV     now, then 'beat', worker, text, or 'leave', worker, or 'list', microseconds
+-- returns  for 'list': the texts, each after the worker's name and when it was seen (eight bytes)
+local now, what = clock(ARGV[1]), ARGV[2]
+if what == 'beat' then
+  redis.call('HSET', workers, ARGV[3], pack('<d', now) .. ARGV[4])
+elseif what == 'leave' then
+  redis.call('HDEL', workers, ARGV[3])
+else
+  local listed, forgotten = redis.call('HGETALL', workers), {}
+  local earliest = now - tonumber(ARGV[3])
+  for number = 1, #listed, 2 do
+    if parse('<d', listed[number + 1]) < earliest then forgotten[#forgotten + 1] = listed[number] end
+  end
+  if #forgotten > 0 then variadic('HDEL', { [workers] = forgotten }) end
+  return redis.call('HGETALL', workers)
+end

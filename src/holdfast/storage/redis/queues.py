@@ -1,0 +1,82 @@
+"""The small tables beside the jobs: queues, workers, log lines."""
+
+from __future__ import annotations
+
+from itertools import chain
+from struct import Struct
+from typing import Any
+
+import msgspec
+
+from holdfast.storage.contract import QueueRow, QueueSettings, WorkerRow
+
+from .link import Link
+from .rows import escaped, plain
+
+_SEEN = Struct("<d")
+_LENGTH = Struct("<I")
+_settings = msgspec.msgpack.Decoder(QueueSettings)
+_worker = msgspec.msgpack.Decoder(tuple[int, int, str])
+
+
+async def queues(link: Link, now: Any) -> list[QueueRow]:
+    configured, paused, depths, oldest = await link.run("queues", [now], repeat=True)
+    settings = {plain(name): _settings_of(plain(name), text) for name, text in _pairs(configured)}
+    settings |= {
+        name: msgspec.structs.replace(found, paused=True)
+        for raw in paused
+        if (found := settings.get(name := plain(raw), QueueSettings(name)))
+    }
+    depth = {plain(name): int(number) for name, number in _pairs(depths)}
+    due = {plain(name): int(since) for name, since in _pairs(oldest)}
+    return [
+        QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), due.get(name))
+        for name in sorted(settings.keys() | depth.keys())
+    ]
+
+
+async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:
+    text = msgspec.msgpack.encode(msgspec.structs.replace(settings, paused=False))
+    bound = ""
+    if settings.max_depth is not None:
+        drop_below = "-" if settings.drop_below is None else settings.drop_below
+        bound = f"{settings.max_depth} {settings.on_full} {drop_below}"
+    await link.run("configure", [origin, escaped(settings.name), "settings", text, bound], repeat=True)
+
+
+async def pause(link: Link, origin: bytes, queue: str, paused: bool) -> None:
+    await link.run("configure", [origin, escaped(queue), "pause" if paused else "resume"], repeat=True)
+
+
+async def workers(link: Link, now: Any, seen_within: int) -> list[WorkerRow]:
+    listed = await link.run("workers", [now, "list", seen_within], repeat=True)
+    rows = [_worker_of(name.decode(), text) for name, text in _pairs(listed)]
+    return sorted(rows, key=lambda row: row.id)
+
+
+async def log(link: Link, id: bytes | None) -> list[str]:
+    text = None if id is None else await link.command("HGET", link.keys["logs"], id)
+    return [] if text is None else [line.decode() for line in _lines(text)]
+
+
+def _lines(text: bytes) -> list[bytes]:
+    lines, at = [], 0
+    while at < len(text):
+        (length,) = _LENGTH.unpack_from(text, at)
+        lines.append(text[at + 4 : at + 4 + length])
+        at += 4 + length
+    return lines
+
+
+def _settings_of(name: str, text: bytes) -> QueueSettings:
+    return _settings.decode(text) if text else QueueSettings(name)
+
+
+def _worker_of(id: str, text: bytes) -> WorkerRow:
+    started_at, running, about = _worker.decode(text[_SEEN.size :])
+    (seen_at,) = _SEEN.unpack_from(text)
+    return WorkerRow(id, started_at, int(seen_at), running, about)
+
+
+def _pairs(flat: list[Any]) -> chain[tuple[Any, Any]]:
+    return chain(zip(flat[::2], flat[1::2], strict=True))

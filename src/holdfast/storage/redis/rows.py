@@ -1,0 +1,320 @@
+"""Rows and bodies as bytes, and records made of them.
+
+A job is two values. Its *body*, written once, holds what never changes and what only Python reads: the payload, the
+retry rules, tags and the like, as a MessagePack array of texts. Its *row* is a short struct that the scripts read and
+rewrite: state, counters, times, hold (see lua/prelude.lua for its layout). Texts come back bit by bit: no script ever looks
+into one.
+
+Ids are kept as the 16 bytes of the UUID, whose order is that of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from copy import copy
+from functools import lru_cache
+from struct import Struct
+
+import msgspec
+
+from holdfast.errors import InvalidCall
+from holdfast.job import NewJob, Record, State
+
+NONE = -9007199254740992.0  # "no number", as in the prelude
+LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
+STATES = (
+    State.BLOCKED,
+    State.SCHEDULED,
+    State.READY,
+    State.RUNNING,
+    State.SUCCEEDED,
+    State.SKIPPED,
+    State.DEAD,
+    State.CANCELLED,
+)
+STATE_NUMBERS = {state: number for number, state in enumerate(STATES, start=1)}
+SCOPES = (None, "waiting", "active", "any", "window")
+SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
+
+_SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS = 1, 2, 4, 8, 16, 32, 64
+_RAN, _HELD, _SETTLED = 256, 512, 1024
+_HEAD = Struct("<BHIiIBBdddddH")
+_RUN = Struct("<III8s8sdddddH")
+_LENGTH = Struct("<H")
+_STAMP = Struct("<q")
+
+
+# ---- ids -------------------------------------------------------------------------------------------
+def id_bytes(id: str) -> bytes | None:
+    """The bytes of an id; None for a text that is none."""
+    try:
+        found = bytes.fromhex(id.replace("-", ""))
+    except ValueError:
+        return None
+    return found if len(found) == 16 else None
+
+
+def id_text(id: bytes) -> str:
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def stamp_bytes(stamp: int) -> bytes:
+    return _STAMP.pack(stamp)
+
+
+# ---- names -----------------------------------------------------------------------------------------
+def escaped(text: str) -> bytes:
+    """A text without NUL, so that NUL can end it."""
+    raw = text.encode()
+    return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") if b"\x00" in raw or b"\x01" in raw else raw
+
+
+def plain(raw: bytes) -> str:
+    if b"\x01" in raw:
+        raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
+    return raw.decode()
+
+
+def routing_text(routing: str | None) -> bytes:
+    return b"-" if routing is None else b"=" + escaped(routing)
+
+
+@lru_cache(maxsize=4096)
+def lane_of(queue: str, task: str, routing: str | None) -> bytes:
+    return b"\x00".join((escaped(queue), escaped(task), routing_text(routing)))
+
+
+@lru_cache(maxsize=4096)
+def parts_of(lane: bytes) -> tuple[str, str, str | None]:
+    """Queue, task and routing key of a lane."""
+    queue, task, routing = lane.split(b"\x00")
+    return plain(queue), plain(task), None if routing == b"-" else plain(routing[1:])
+
+
+def names_of(job: NewJob) -> bytes:
+    """What a job can be found by, beside its id: key and chain."""
+    names = b""
+    if job.key is not None:
+        names += b"k" + escaped(job.key) + b"\x00"
+    if job.chain_id is not None:
+        names += b"c" + escaped(job.chain_id) + b"\x00"
+    return names
+
+
+# ---- bodies ----------------------------------------------------------------------------------------
+# What None stands for in a body: the values that nearly every job has. They are part of the format and never change,
+# whatever Holdfast's defaults become.
+_BACKOFF = '["exponential",1000000,2.0,3600000000,0]'
+_RETENTION = '{"age":604800000000}'
+_DEAD_RETENTION = "{}"
+
+
+class Body(msgspec.Struct, array_like=True, gc=False):
+    """What never changes about a job, but for what stands in its row."""
+
+    payload: str
+    max_attempts: int | None
+    timeout: int | None
+    backoff: str | None
+    retention: str | None
+    dead_retention: str | None
+    tenant: str | None
+    tags: str | None
+    meta: str | None
+    after: str | None
+    run_when: str | None
+    limits: str | None
+
+
+class Outcome(msgspec.Struct, array_like=True, gc=False):
+    """What a change says of a job's end; the two are always written together."""
+
+    result: str | None
+    reason: str | None
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_body = msgspec.msgpack.Decoder(Body)
+_outcome = msgspec.msgpack.Decoder(Outcome)
+
+
+def body_of(job: NewJob) -> bytes:
+    return _encode(
+        (
+            job.payload,
+            job.max_attempts,
+            job.timeout,
+            None if job.backoff == _BACKOFF else job.backoff,
+            None if job.retention == _RETENTION else job.retention,
+            None if job.dead_retention == _DEAD_RETENTION else job.dead_retention,
+            job.tenant,
+            job.tags,
+            job.meta,
+            job.after,
+            None if job.run_when == "succeeded" else job.run_when,
+            job.limits,
+        )
+    )
+
+
+def outcome_of(result: str | None, reason: str | None) -> bytes:
+    return _encode((result, reason))
+
+
+# ---- records ---------------------------------------------------------------------------------------
+@lru_cache(maxsize=4096)
+def _template(lane: bytes) -> Record:
+    queue, task, routing = parts_of(lane)
+    return Record(
+        id="",
+        task=task,
+        queue=queue,
+        routing_key=routing,
+        state=State.READY,
+        priority=0,
+        rank=0,
+        payload="",
+        version=0,
+        attempt=0,
+        failures=0,
+        losses=0,
+        max_attempts=None,
+        timeout=None,
+        lease=0,
+        backoff="",
+        retention="",
+        dead_retention="",
+        created_at=0,
+        run_at=0,
+    )
+
+
+def records_of(told: Sequence[bytes]) -> list[Record]:
+    """The records in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
+    return list(_records(iter(told)))
+
+
+def _records(told: Iterator[bytes]) -> Iterator[Record]:
+    for id in told:
+        row = next(told)
+        record, marks = _of_row(id, row)
+        _add_body(record, _body.decode(next(told)))
+        if marks & _OUTCOME:
+            outcome = _outcome.decode(next(told))
+            record.result, record.reason = outcome.result, outcome.reason
+        if marks & _ERRORS:
+            record.errors = next(told).decode()
+        if marks & _PROGRESS:
+            record.progress = next(told).decode()
+        yield record
+
+
+def _of_row(id: bytes, row: bytes) -> tuple[Record, int]:
+    (
+        state,
+        marks,
+        version,
+        priority,
+        waits,
+        min_version,
+        scope,
+        created_at,
+        run_at,
+        rank,
+        lease,
+        expires_at,
+        length,
+    ) = _HEAD.unpack_from(row)
+    at = _HEAD.size + length
+    record = copy(_template(row[_HEAD.size : at]))
+    record.id = id_text(id)
+    record.state = STATES[state - 1]
+    record.version = version
+    record.priority = priority
+    record.waits = waits
+    record.min_version = min_version
+    record.created_at = int(created_at)
+    record.run_at = int(run_at)
+    record.rank = int(rank)
+    record.lease = int(lease)
+    if expires_at != NONE:
+        record.expires_at = int(expires_at)
+    if marks & 0xF:
+        record.suspect = bool(marks & _SUSPECT)
+        record.parked = bool(marks & _PARKED)
+        record.hidden = bool(marks & _HIDDEN)
+        record.holds_key = bool(marks & _HOLDS_KEY)
+    at = _add_names(record, row, at, scope)
+    if marks & _RAN:
+        _add_run(record, row, at, marks)
+    return record, marks
+
+
+def _add_names(record: Record, row: bytes, at: int, scope: int) -> int:
+    """The unique key, and what it can be found by. Gives where they end."""
+    length: int
+    (length,) = _LENGTH.unpack_from(row, at)
+    at += 2
+    if length:
+        record.unique_key = row[at : at + length].decode()
+        at += length
+    if scope:
+        record.unique_scope = SCOPES[scope]
+    (length,) = _LENGTH.unpack_from(row, at)
+    at += 2
+    for name in row[at : at + length].split(b"\x00")[:-1] if length else ():
+        if name[:1] == b"k":
+            record.key = plain(name[1:])
+        else:
+            record.chain_id = plain(name[1:])
+    return at + length
+
+
+def _add_run(record: Record, row: bytes, at: int, marks: int) -> None:
+    (attempt, failures, losses, stamp, settled, until, started_at, finished_at, prune_at, keep_last, length) = (
+        _RUN.unpack_from(row, at)
+    )
+    record.attempt = attempt
+    record.failures = failures
+    record.losses = losses
+    if marks & _HELD:
+        (record.stamp,) = _STAMP.unpack(stamp)
+        at += _RUN.size
+        record.leased_by = row[at : at + length].decode()
+        record.leased_until = int(until)
+    if marks & _SETTLED:
+        (record.settled,) = _STAMP.unpack(settled)
+    if started_at != NONE:
+        record.started_at = int(started_at)
+    if finished_at != NONE:
+        record.finished_at = int(finished_at)
+    if prune_at != NONE:
+        record.prune_at = int(prune_at)
+    if keep_last != NONE:
+        record.keep_last = int(keep_last)
+
+
+def _add_body(record: Record, body: Body) -> None:
+    record.payload = body.payload
+    record.max_attempts = body.max_attempts
+    record.timeout = body.timeout
+    record.backoff = _BACKOFF if body.backoff is None else body.backoff
+    record.retention = _RETENTION if body.retention is None else body.retention
+    record.dead_retention = _DEAD_RETENTION if body.dead_retention is None else body.dead_retention
+    record.tenant = body.tenant
+    record.tags = body.tags
+    record.meta = body.meta
+    record.after = body.after
+    record.limits = body.limits
+    if body.run_when is not None:
+        record.run_when = body.run_when
+
+
+def instant(value: int, what: str) -> int:
+    """An instant that the store can keep exactly."""
+    if value > LATEST:
+        raise InvalidCall(
+            f"{what} lies beyond the year 2180, and Redis cannot order such instants; choose an earlier one"
+        )
+    return value

@@ -1,0 +1,70 @@
+"""The format of the keys as one noted number, for `holdfast migrate` and for opening a store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from holdfast.errors import StoreError
+from holdfast.storage.migrate import Migration
+
+from .address import Address
+from .faults import explained
+from .keys import Keys
+
+FORMAT = 1  # of keys, rows and bodies
+
+
+def migrations(address: Address) -> list[Migration]:
+    """A store has no tables to make: its format is noted, and that is all."""
+    return [Migration(FORMAT, "format", f"HSETNX {Keys(address.prefix)['meta']} format {FORMAT}\n")]
+
+
+class RedisLedger:
+    """Where the format is noted, on a connection of its own."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._meta = Keys(address.prefix)["meta"]
+        self._client: Any = redis.Redis(**_options(address))
+
+    def __str__(self) -> str:
+        return str(self._address)
+
+    def version(self) -> int:
+        noted = self._asked("HGET", self._meta, "format")
+        if noted is not None and not noted.isdigit():
+            raise StoreError(f"{self}: the key {self._meta} is not Holdfast's; choose another prefix with ?prefix=")
+        return int(noted or 0)
+
+    def run(self, migration: Migration) -> bool:
+        return bool(self._asked(*migration.text.split()))
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _asked(self, *words: str) -> Any:
+        try:
+            return self._client.execute_command(*words)
+        except redis.RedisError as error:
+            raise explained(error, str(self)) from error
+
+
+def _options(address: Address) -> dict[str, Any]:
+    shared: dict[str, Any] = {
+        "db": address.database,
+        "username": address.username,
+        "password": address.password,
+        "socket_timeout": 10,
+        "socket_connect_timeout": 5,
+        "retry": Retry(NoBackoff(), 0),
+        "protocol": 2,
+    }
+    if address.socket is not None:
+        return shared | {"unix_socket_path": address.socket}
+    if address.tls:
+        shared |= {"ssl": True, "ssl_ca_certs": address.ca}
+    return shared | {"host": address.host, "port": address.port}

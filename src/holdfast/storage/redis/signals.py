@@ -1,0 +1,124 @@
+"""Wake-ups: to listeners of this loop directly, to other processes by PUBLISH and from them by SUBSCRIBE.
+
+The scripts publish what became ready or ended, after they have written it. The ear is a connection of its own. When it
+breaks it is opened again, for ever, and everybody is woken once it is, because something may have been missed; when it is
+silent for long it is asked whether it still hears.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Collection
+from typing import Any
+
+from holdfast.storage.contract import Topic
+from holdfast.storage.listeners import Listener, Listeners
+
+from .faults import explained
+from .link import Link, Wire
+from .rows import plain
+
+CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
+PAUSE, LONGEST_PAUSE = 0.05, 5.0
+_log = logging.getLogger("holdfast")
+
+
+class Signals:
+    """Who listens in this loop, and the ear for the others."""
+
+    def __init__(self, link: Link, origin: bytes) -> None:
+        self._link = link
+        self._origin = origin  # begins every message of ours
+        self._listeners = Listeners()
+        self._ear: asyncio.Task[None] | None = None
+        self._heard: frozenset[str] = frozenset()
+        self._connection: Wire = None
+        self._closed = False
+
+    def tell(self, ready: Collection[str] | None, changed: bool) -> None:
+        self._listeners.tell(ready, changed)
+
+    def listen(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> Callable[[], None]:
+        listener = Listener(topic, wake, queues)
+        self._listeners.add(listener)
+        self._prick_up()
+        return listener.stop
+
+    async def close(self) -> None:
+        self._listeners.clear()
+        self._closed = True
+        while self._ear is not None and not self._ear.done():
+            self._ear.cancel()  # more than once: the driver may swallow a cancellation while it connects
+            await asyncio.wait([self._ear], timeout=0.05)
+
+    # -- the ear -------------------------------------------------------------------------------------
+    def _prick_up(self) -> None:
+        """Hear at least what is listened for. A channel once heard stays: leaving it would gain little."""
+        wanted = self._heard | {self._channel(topic) for topic in self._listeners.topics()}
+        if self._ear is None or self._ear.done():
+            self._heard = wanted
+            self._ear = asyncio.get_running_loop().create_task(self._hear(), name="holdfast redis ear")
+        elif wanted != self._heard:
+            self._heard = wanted
+            if self._connection is not None:
+                # subscribing once more is harmless, and the answer comes to the ear
+                task = asyncio.get_running_loop().create_task(self._subscribe(self._connection))
+                task.add_done_callback(_forget)
+
+    def _channel(self, topic: Topic) -> str:
+        return self._link.keys.ready if topic == "ready" else self._link.keys.changed
+
+    async def _hear(self) -> None:
+        pause = PAUSE
+        while not self._closed:
+            try:
+                self._connection = await self._link.connect()
+                await self._subscribe(self._connection)
+                pause = PAUSE
+                await self._listen_to(self._connection)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                _log.debug("signals are not heard: %s", explained(error, str(self._link.address)))
+            finally:
+                broken, self._connection = self._connection, None
+                if broken is not None:
+                    await broken.disconnect(nowait=True)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _subscribe(self, connection: Wire) -> None:
+        await connection.send_command("SUBSCRIBE", *sorted(self._heard), check_health=False)
+
+    async def _listen_to(self, connection: Wire) -> None:
+        asked = False
+        while True:
+            try:
+                async with asyncio.timeout(ANSWER_WITHIN if asked else CHECK_EVERY):
+                    message = await connection.read_response(disconnect_on_error=False, timeout=None)
+            except TimeoutError:
+                if asked:
+                    raise
+                asked = True
+                await connection.send_command("PING", check_health=False)
+                continue
+            asked = False
+            self._heard_of(message)
+
+    def _heard_of(self, message: Any) -> None:
+        kind, channel, text = message if len(message) == 3 else (*message, b"", b"")[:3]
+        if kind == b"subscribe":
+            self.tell(None, True)  # something may have been missed
+        elif kind == b"message" and not text.startswith(self._origin):
+            if channel.decode() == self._link.keys.changed:
+                self.tell((), True)
+            else:
+                self.tell([plain(name) for name in text[len(self._origin) :].split(b"\x00")], False)
+
+
+def _forget(task: asyncio.Task[None]) -> None:
+    """A subscription that failed: the ear has noticed too, and begins again."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,199 @@
+"""Questions to the store as arguments of its scripts. The layouts are those that the scripts' heads name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct, error
+
+from holdfast.job import ANY, ROW_VERSION, Hold, NewJob, Routing
+from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.storage.contract import Claim, Note, Started, Want
+
+from .rows import (
+    NONE,
+    SCOPE_NUMBERS,
+    STATE_NUMBERS,
+    body_of,
+    escaped,
+    id_bytes,
+    instant,
+    lane_of,
+    names_of,
+    outcome_of,
+    routing_text,
+    stamp_bytes,
+)
+
+Argument = bytes | str | int
+NOT_AN_ID = b"\x00" * 16  # finds nothing
+
+_SHAPE = Struct("<BiIBBddddH")
+_CHANGE = Struct("<16sBIqBIIHdddd")
+_HOLD = Struct("<16sIqd")
+_PLACE = Struct("<H")
+
+_AT, _EXTRAS = 1, 2
+_SUSPECT, _HIDDEN, _KEEPS_HOLD, _FREES_KEY, _TAKES_KEY = 1, 2, 4, 8, 16
+_HAS_TIME, _TIME_IS_INSTANT, _OUTCOME, _ERRORS = 32, 64, 128, 256
+_KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_KEY}
+_LARGEST = 1 << 53
+
+
+# ---- enqueue ---------------------------------------------------------------------------------------
+def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
+    """Shapes first: most jobs of a list differ only in id and body."""
+    shapes: dict[tuple[object, ...], int] = {}
+    texts: list[Argument] = []
+    places = bytearray()
+    arguments: list[Argument] = []
+    for job in jobs:
+        extras = job.unique_key is not None or job.key is not None or job.chain_id is not None
+        alike = (
+            job.task,
+            job.queue,
+            job.routing_key,
+            job.priority,
+            job.delay,
+            job.at,
+            job.expires,
+            job.lease,
+            job.waits,
+            job.min_version,
+            job.unique_scope,
+            job.unique_window,
+            extras,
+        )
+        shape = shapes.get(alike)
+        if shape is None:
+            shape = shapes[alike] = len(texts)
+            texts.append(_shape(job, extras))
+        places += _PLACE.pack(shape)
+        arguments += (_id(job.id), body_of(job))
+        if extras:
+            arguments += (b"" if job.unique_key is None else job.unique_key.encode(), names_of(job))
+    return [len(texts), *texts, bytes(places), *arguments]
+
+
+def _shape(job: NewJob, extras: bool) -> bytes:
+    lane = lane_of(job.queue, job.task, job.routing_key)
+    scope = 0 if job.unique_key is None else SCOPE_NUMBERS[job.unique_scope]
+    return (
+        _SHAPE.pack(
+            (job.at is not None) * _AT + extras * _EXTRAS,
+            job.priority,
+            job.waits,
+            job.min_version,
+            scope,
+            job.lease,
+            job.delay if job.at is None else instant(job.at, "at="),
+            NONE if job.expires is None else job.expires,
+            job.unique_window or 0,
+            len(lane),
+        )
+        + lane
+    )
+
+
+def _id(id: str) -> bytes:
+    found = id_bytes(id)
+    if found is None:
+        raise ValueError(f"{id!r} is not a job id (a UUID)")
+    return found
+
+
+# ---- exchange --------------------------------------------------------------------------------------
+def changes(listed: Sequence[Change]) -> list[Argument]:
+    arguments: list[Argument] = [len(listed)]
+    for change in listed:
+        _add_change(arguments, change)
+    return arguments
+
+
+def _add_change(arguments: list[Argument], change: Change) -> None:
+    guard = change.guard
+    if isinstance(guard, HoldGuard):
+        kind, number, stamp = int(guard.ended), guard.attempt, guard.stamp
+    else:
+        kind, number, stamp = 3 if guard.lapsed else 2, guard.version, 0
+    options = (
+        change.suspect * _SUSPECT | change.hidden * _HIDDEN | change.keeps_hold * _KEEPS_HOLD | _KEY_MOVES[change.key]
+    )
+    time = 0
+    if change.at is not None:
+        time = instant(change.at, "at=")
+        options |= _HAS_TIME | _TIME_IS_INSTANT
+    elif change.delay is not None:
+        time = change.delay
+        options |= _HAS_TIME
+    has_outcome = change.result is not None or change.reason is not None
+    if has_outcome:
+        options |= _OUTCOME
+    if change.errors is not None:
+        options |= _ERRORS
+    arguments.append(
+        _CHANGE.pack(
+            id_bytes(change.id) or NOT_AN_ID,
+            kind,
+            number,
+            stamp,
+            0 if change.state is None else STATE_NUMBERS[change.state],
+            change.failures,
+            change.losses,
+            options,
+            time,
+            NONE if change.started_at is None else change.started_at,
+            NONE if change.keep is None else change.keep,
+            NONE if change.keep_last is None else min(change.keep_last, _LARGEST),
+        )
+    )
+    if has_outcome:
+        arguments.append(outcome_of(change.result, change.reason))
+    if change.errors is not None:
+        arguments.append(change.errors.encode())
+
+
+def started(notes: Sequence[Started]) -> list[Argument]:
+    return [len(notes), *(_hold(note.hold, note.at) for note in notes)]
+
+
+def holds(listed: Iterable[Hold]) -> list[bytes]:
+    return [_hold(hold, 0) for hold in listed]
+
+
+def _hold(hold: Hold, at: int) -> bytes:
+    id = id_bytes(hold.id)
+    try:
+        return _HOLD.pack(id or NOT_AN_ID, hold.attempt, hold.stamp, at)
+    except error:  # numbers that no hold of ours has
+        return _HOLD.pack(NOT_AN_ID, 0, 0, at)
+
+
+def claim(claim: Claim | None, chunk: int) -> list[Argument]:
+    if claim is None:
+        return [-1]
+    arguments: list[Argument] = [len(claim.wants), claim.worker, stamp_bytes(claim.stamp), chunk, ROW_VERSION]
+    for want in claim.wants:
+        _add_want(arguments, want)
+    return arguments
+
+
+def _add_want(arguments: list[Argument], want: Want) -> None:
+    arguments += (want.limit, "alone" if want.alone else "any", _routing(want.routing))
+    for names in (want.queues, want.tasks):
+        if names is None:
+            arguments.append(-1)
+        else:
+            distinct = [escaped(name) for name in dict.fromkeys(names)]
+            arguments += (len(distinct), *distinct)
+
+
+def _routing(routing: Routing) -> bytes:
+    return b"*" if routing is ANY else routing_text(routing)
+
+
+def notes(listed: Sequence[Note]) -> list[Argument]:
+    arguments: list[Argument] = []
+    for note in listed:
+        progress = b"" if note.progress is None else b"=" + note.progress.encode()
+        arguments += (_hold(note.hold, 0), progress, len(note.lines), *(line.encode() for line in note.lines))
+    return arguments
