@@ -32,6 +32,7 @@ class Arguments:
             each.name for each in parameters if each.kind in (*_POSITIONAL, *_BY_KEYWORD) and each.default is NOT_GIVEN
         )
         self._in_order = len(self._names) == len(parameters)
+        self._all_required = len(self._required) == len(parameters)
         self._star = _named(parameters, inspect.Parameter.VAR_POSITIONAL)
         self._stars = _named(parameters, inspect.Parameter.VAR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
@@ -85,7 +86,7 @@ class Arguments:
     def read(self, task: str, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a stored call, for `handler(*args, **kwargs)`."""
         values = msgspec.structs.astuple(self._checked(task, payload))
-        if self._in_order and not any(value is _ABSENT for value in values):
+        if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
             return list(values), {}
         positional: list[Any] = []
         keywords: dict[str, Any] = {}

@@ -8,7 +8,9 @@ Callers say durations, the store adds its own clock. A test hands in its own `Cl
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from math import isfinite
 from typing import Protocol
 
@@ -94,11 +96,7 @@ def seconds_of(micros: int | None) -> float | None:
     return None if micros is None else micros / SECOND
 
 
-_BOOT = getattr(time, "CLOCK_BOOTTIME", None)
+_BOOT: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
-
-def boottime() -> float:
-    """Seconds that also pass while the machine sleeps, where the system has such a clock."""
-    if _BOOT is None:
-        return time.monotonic()
-    return time.clock_gettime(_BOOT)
+# seconds that also pass while the machine sleeps, where the system has such a clock
+boottime: Callable[[], float] = time.monotonic if _BOOT is None else partial(time.clock_gettime, _BOOT)

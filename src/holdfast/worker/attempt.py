@@ -9,6 +9,8 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..clock import MicrosReader
 from ..context import Context
 from ..errors import HoldLost, InvalidCall
@@ -25,30 +27,31 @@ TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
 
-class Attempt:
+class Attempt(msgspec.Struct, eq=False):
     """A held job: what runs, how long its lease is trusted, and how it came to be told to stop."""
 
-    __slots__ = (
-        "context", "definition", "ended", "given_up", "lost", "record", "renew_at", "said_change", "slot", "started_at",
-        "started_boot", "started_noted", "trusted_until",
-    )  # fmt: skip
+    record: Record
+    definition: Definition | None
+    trusted_until: float
+    renew_at: float
+    context: Context | None = None
+    slot: asyncio.Task[None] | None = None
+    started_at: int | None = None
+    started_boot: float = 0.0
+    started_noted: bool = False
+    lost: Loss | None = None
+    ended: bool = False  # the handler is over, or its thread was given up
+    given_up: bool = False  # its time was over and its thread could not be stopped
+    said_change: bool = False  # its end is on the way to the store
 
-    def __init__(self, record: Record, definition: Definition | None, asked_at: float) -> None:
-        self.record = record
-        self.definition = definition
-        self.context: Context | None = None
-        self.slot: asyncio.Task[None] | None = None
-        self.started_at: int | None = None
-        self.started_boot = 0.0
-        self.started_noted = False
-        self.lost: Loss | None = None
-        self.ended = False  # the handler is over, or its thread was given up
-        self.given_up = False  # its time was over and its thread could not be stopped
-        self.said_change = False  # its end is on the way to the store
-        self.trust(asked_at)
+    @staticmethod
+    def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
+        """The store granted this job, with a lease, to a request made at `asked_at`."""
+        lease = record.lease / 1_000_000
+        return Attempt(record, definition, asked_at + lease * (1 - MARGIN), asked_at + lease / 3)
 
     def trust(self, asked_at: float) -> None:
-        """The store granted a lease to a request made at `asked_at`."""
+        """The store prolonged the lease at a request made at `asked_at`."""
         lease = self.record.lease / 1_000_000
         self.trusted_until = asked_at + lease * (1 - MARGIN)
         self.renew_at = asked_at + lease / 3

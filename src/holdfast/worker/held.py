@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..clock import boottime
 from ..job import Loss
@@ -22,14 +22,22 @@ class Held:
     def __len__(self) -> int:
         return len(self._attempts)
 
-    def add(self, attempt: Attempt) -> None:
-        self._attempts[attempt.record.id] = attempt
+    def add(self, attempts: Iterable[Attempt]) -> None:
+        self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])
 
     def drop(self, attempt: Attempt) -> None:
         """The store has confirmed the end, or the hold is gone."""
         if self._attempts.get(attempt.record.id) is attempt:
             del self._attempts[attempt.record.id]
             self.settled += 1
+
+    def drop_all(self, ends: Iterable[tuple[Attempt, Change]]) -> None:
+        """The store has confirmed these ends."""
+        attempts = self._attempts
+        for attempt, change in ends:
+            if attempts.get(change.id) is attempt:
+                del attempts[change.id]
+                self.settled += 1
 
     def due_for_renewal(self, now: float) -> list[Attempt]:
         return [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]

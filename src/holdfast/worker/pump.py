@@ -68,7 +68,9 @@ class Pump:
         self.claiming = True
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
-        self._in_flight = 0
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._asked = 0  # jobs that the claims under way may bring
+        self._broken: BaseException | None = None
         self._more = True  # the store may have jobs for us
         self._poll_at = 0.0
         self._due_at = float("inf")
@@ -95,7 +97,7 @@ class Pump:
             self.wake()
         self._ended.append((attempt, change))
         # looked at now and then only: a job that never waits is over in microseconds
-        if len(self._ended) % 16 == 0 or not self.slots.busy:
+        if len(self._ended) % 16 == 0:
             self.wake()
 
     def signalled(self) -> None:
@@ -114,26 +116,41 @@ class Pump:
     @property
     def settled(self) -> bool:
         """Nothing is left to say, and no answer is outstanding."""
-        return not self._ended and not self._in_flight and not self._lost_claims
+        return not self._ended and not self._under_way and not self._lost_claims
 
     # -- the loop ------------------------------------------------------------------------------------
     async def run(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set():
-            if self._lost_claims:
-                await self._recover_claim()
-            elif self._has_reason():
-                await self._exchange()
-                await asyncio.sleep(0)  # handlers first: beside a busy loop the store's thread only waits for the GIL
-            else:
-                await self._sleep()
+        try:
+            while not stopping.is_set():
+                if self._broken is not None:
+                    error, self._broken = self._broken, None
+                    raise error
+                if self._lost_claims and not self._under_way:
+                    await self._recover_claim()
+                elif self._has_reason():
+                    self._begin_exchange()
+                else:
+                    await self._sleep()
+        finally:
+            for exchange in self._under_way:
+                exchange.cancel()
+            await asyncio.gather(*self._under_way, return_exceptions=True)
 
     def _has_reason(self) -> bool:
+        if self._lost_claims or len(self._under_way) >= self._store.in_flight:
+            return False
+        if self._under_way:
+            return self._has_much()
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
             self._more = True
-        if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy):
+        if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy or self._has_much()):
             return True
         return self._more and self.slots.waiting <= self._ahead() // 2 and self._demand() > 0
+
+    def _has_much(self) -> bool:
+        """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
+        return 2 * len(self._ended) >= self._store.chunk
 
     async def _sleep(self) -> None:
         until = min(self._poll_at, self._due_at) if self._demand() > 0 else float("inf")
@@ -147,12 +164,24 @@ class Pump:
             timer.cancel()
             self._waker = None
 
-    async def _exchange(self) -> None:
+    def _begin_exchange(self) -> None:
         batch = self._take()
         claim = self._claim()
+        if claim is not None:
+            self._asked += claim.wants[0].limit
+        exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
+        self._under_way.add(exchange)
+        exchange.add_done_callback(self._exchanged)
+
+    def _exchanged(self, exchange: asyncio.Task[None]) -> None:
+        self._under_way.discard(exchange)
+        if not exchange.cancelled() and (error := exchange.exception()) is not None:
+            self._broken = error
+        self.wake()
+
+    async def _exchange(self, batch: list[tuple[Attempt, Change]], claim: Claim | None) -> None:
         started = self._started()
         asked_at, began = boottime(), monotonic()
-        self._in_flight += 1
         try:
             answer = await self._store.exchange([change for _, change in batch], claim, _notes(started))
         except asyncio.CancelledError:
@@ -166,7 +195,8 @@ class Pump:
             await self._one_by_one(batch, error)
             return
         finally:
-            self._in_flight -= 1
+            if claim is not None:
+                self._asked -= claim.wants[0].limit
         self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
         self._reached()
         for attempt in started:
@@ -178,7 +208,12 @@ class Pump:
     # -- ends ----------------------------------------------------------------------------------------
     def _take(self) -> list[tuple[Attempt, Change]]:
         """The next ends to tell, at most one of a job."""
-        batch: list[tuple[Attempt, Change]] = []
+        if len(self._ended) <= self._store.chunk and len({change.id for _, change in self._ended}) == len(self._ended):
+            batch = list(self._ended)
+            self._ended.clear()
+            self._ended_since = monotonic()
+            return batch
+        batch = []
         seen: set[str] = set()
         for _ in range(min(len(self._ended), self._store.chunk)):
             attempt, change = self._ended.popleft()
@@ -196,8 +231,8 @@ class Pump:
             self._lost_claims.append(claim)
 
     def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
+        self._held.drop_all(batch)
         for (attempt, change), verdict in zip(batch, verdicts, strict=True):
-            self._held.drop(attempt)
             if verdict.refusal is not None and change.state is not None:
                 log.word_refused(attempt.record, verdict.refusal)
         now, settled = monotonic(), self._held.settled
@@ -239,18 +274,18 @@ class Pump:
     def _demand(self) -> int:
         if not self.claiming or self._alone is not None:
             return 0
-        idle = not self.slots.busy
+        idle = not self.slots.busy and not self._asked
         if self._suspects_since is not None and not idle:
             if monotonic() - self._suspects_since > SUSPECT_PATIENCE:
                 return 0
         free = self.slots.concurrency - self.slots.running
-        return max(0, min(free + self._ahead() - self.slots.waiting, self._store.chunk))
+        return max(0, min(free + self._ahead() - self.slots.waiting - self._asked, self._store.chunk))
 
     def _claim(self) -> Claim | None:
         demand = self._demand()
         if not demand:
             return None
-        alone = self._suspects_since is not None and not self.slots.busy
+        alone = self._suspects_since is not None and not self.slots.busy and not self._asked
         want = Want(1 if alone else demand, self._queues, self._tasks, self._routing, alone)
         self._suspects_since = None if alone else self._suspects_since
         return Claim(self._worker, new_stamp(), (want,))
@@ -266,9 +301,9 @@ class Pump:
         self._adopt(answer.claimed, asked_at, alone=claim.wants[0].alone)
 
     def _adopt(self, records: Sequence[Record], asked_at: float, *, alone: bool = False) -> None:
-        attempts = [Attempt(record, self._definitions.get(record.task), asked_at) for record in records]
-        for attempt in attempts:
-            self._held.add(attempt)
+        definitions = self._definitions
+        attempts = [Attempt.of(record, definitions.get(record.task), asked_at) for record in records]
+        self._held.add(attempts)
         if not self.claiming:
             for attempt in attempts:
                 self.tell(attempt, hand_back(attempt))

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from ..clock import MicrosReader, boottime
 from ..context import Context, Speaker, _current
@@ -26,6 +26,9 @@ from .drive import Driven
 from .held import Held
 from .threads import Threads
 
+if TYPE_CHECKING:
+    from ..task import Definition
+
 YIELD_EVERY = 64
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
 
@@ -36,7 +39,16 @@ class Slots:
     """Room for `concurrency` handlers at once."""
 
     def __init__(
-        self, *, app: Any, worker: str, concurrency: int, held: Held, speaker: Speaker, now: MicrosReader, tell: Tell
+        self,
+        *,
+        app: Any,
+        worker: str,
+        concurrency: int,
+        held: Held,
+        speaker: Speaker,
+        now: MicrosReader,
+        tell: Tell,
+        dry: Callable[[], None],
     ) -> None:
         self._app = app
         self._worker = worker
@@ -44,12 +56,13 @@ class Slots:
         self._speaker = speaker
         self._now = now
         self._tell = tell
+        self._dry = dry
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Attempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
-        self._closing = asyncio.Event()
+        self._closed = False
         self._settling: set[asyncio.Task[None]] = set()
         self._deadlines = Deadlines(held, self._overdue)
         self._threads = Threads(concurrency, self._run_in_thread, self._over_in_thread)
@@ -83,7 +96,7 @@ class Slots:
             self._queue.extend(
                 attempt for attempt in attempts if not (attempt.definition and attempt.definition.run_in == "thread")
             )
-            self._wake(len(attempts) - len(threaded))
+            self._wake(1)
 
     def take_back(self) -> list[Attempt]:
         """Attempts that have not begun, to be handed back."""
@@ -95,7 +108,7 @@ class Slots:
 
     async def close(self) -> None:
         """End the idle slots. Handlers still at work are cancelled."""
-        self._closing.set()
+        self._closed = True
         self._deadlines.close()
         self._threads.close()
         for task in self._tasks:
@@ -104,32 +117,40 @@ class Slots:
 
     # -- the slots -----------------------------------------------------------------------------------
     def _wake(self, count: int) -> None:
-        for _ in range(min(count, len(self._idle))):
-            waiting = self._idle.pop()
-            if not waiting.done():
-                waiting.set_result(None)
-        lacking = min(len(self._queue), self.concurrency) - len(self._tasks)
-        for _ in range(lacking):
-            self._tasks.append(self._loop.create_task(self._slot(), name="holdfast slot"))
+        """Let more slots look at the queue. One goes through any number of handlers that never wait; a slot whose
+        handler does wait calls two others."""
+        for _ in range(min(count, len(self._queue))):
+            self._idle = [waiting for waiting in self._idle if not waiting.done()]
+            if self._idle:
+                self._idle.pop().set_result(None)
+            elif len(self._tasks) < self.concurrency:
+                self._tasks.append(self._loop.create_task(self._slot(), name="holdfast slot"))
 
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         done = 0
-        while not self._closing.is_set():
+        while not self._closed:
             try:
                 if not self._queue:
+                    if not self.busy:
+                        self._dry()
                     await self._idle_wait()
                     done = 0
                     continue
-                await self._run(self._queue.popleft(), task)
+                waits = self._begun(self._queue.popleft(), task)
+                if waits is not None:
+                    await waits
                 done += 1
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if self._closing.is_set():
+                if self._tasks_end():
                     return
                 task.uncancel()  # meant for a job that was already over
+
+    def _tasks_end(self) -> bool:
+        return self._closed
 
     async def _idle_wait(self) -> None:
         waiting = self._loop.create_future()
@@ -140,31 +161,44 @@ class Slots:
             if not waiting.done() or waiting.cancelled():
                 self._idle = [other for other in self._idle if other is not waiting]
 
-    async def _run(self, attempt: Attempt, task: asyncio.Task[None]) -> None:
+    def _begun(self, attempt: Attempt, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
+        """Run the handler until it is over (None) or waits for something; then the rest of the way."""
         if not self._may_begin(attempt):
-            return
+            return None
         context = self._begin(attempt)
         attempt.slot = task
         self._on_loop += 1
+        variables = self._variables.copy()
         value: object = None
         error: BaseException | None = None
         try:
             definition = attempt.definition
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
-            arguments, options = definition.arguments(attempt.record.payload)
-            variables = self._variables.copy()
-            variables.run(_current.set, context)
-            if definition.takes_context:
-                coroutine = variables.run(definition.handler, context, *arguments, **options)
-            else:
-                coroutine = variables.run(definition.handler, *arguments, **options)
-            try:
-                waits_for = variables.run(coroutine.send, None)
-            except StopIteration as end:  # it never waited
-                value = end.value
-            else:
-                value = await Driven(coroutine, variables, waits_for)
+            coroutine, waits_for = variables.run(_first_step, definition, context, attempt.record.payload)
+            return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
+        except StopIteration as end:  # it never waited
+            value = end.value
+        except (KeyboardInterrupt, GeneratorExit):
+            attempt.slot = None
+            self._on_loop -= 1
+            raise
+        except BaseException as raised:
+            error = raised
+        attempt.slot = None
+        self._on_loop -= 1
+        if attempt.lost is not None or task.cancelling():
+            return self._absorbed(attempt, task, value, error)
+        self._over(attempt, value, error)
+        return None
+
+    async def _waits(self, attempt: Attempt, task: asyncio.Task[None], handler: Driven) -> None:
+        if self._queue:
+            self._wake(2)
+        value: object = None
+        error: BaseException | None = None
+        try:
+            value = await handler
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as raised:
@@ -173,7 +207,14 @@ class Slots:
             attempt.slot = None
             self._on_loop -= 1
         if attempt.lost is not None or task.cancelling():
-            await self._absorb_cancellation(task)
+            await self._absorbed(attempt, task, value, error)
+        else:
+            self._over(attempt, value, error)
+
+    async def _absorbed(
+        self, attempt: Attempt, task: asyncio.Task[None], value: object, error: BaseException | None
+    ) -> None:
+        await self._absorb_cancellation(task)
         self._over(attempt, value, error)
 
     async def _absorb_cancellation(self, task: asyncio.Task[None]) -> None:
@@ -182,7 +223,7 @@ class Slots:
             await asyncio.sleep(0)
         except asyncio.CancelledError:
             pass
-        while task.cancelling() and not self._closing.is_set():
+        while task.cancelling() and not self._closed:
             task.uncancel()
 
     # -- the threads ---------------------------------------------------------------------------------
@@ -205,6 +246,8 @@ class Slots:
         self._on_threads -= 1
         if not attempt.ended:
             self._over(attempt, value, error)
+        if not self.busy:
+            self._dry()
 
     # -- begin and over ------------------------------------------------------------------------------
     def _may_begin(self, attempt: Attempt) -> bool:
@@ -233,17 +276,24 @@ class Slots:
         attempt.ended = True
         if boottime() - attempt.started_boot > LONG:
             self.recently_long.append(attempt.record)
-        if attempt.context is not None and attempt.context._transaction is not None:
+        context = attempt.context
+        if context is not None and context._transaction is not None:
             task = self._loop.create_task(self._settle(attempt, value, error))
             self._settling.add(task)
-            task.add_done_callback(self._settling.discard)
+            task.add_done_callback(self._settled)
             return
         self._say(attempt, value, error)
 
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
-        _log_failure(attempt, change)
+        if change is not None and change.errors is not None:
+            _log_failure(attempt, change, change.errors)
         self._tell(attempt, change)
+
+    def _settled(self, task: asyncio.Task[None]) -> None:
+        self._settling.discard(task)
+        if not self.busy:
+            self._dry()
 
     async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """Commit the handler's rows with its completion, as the last statement, or undo them."""
@@ -285,10 +335,20 @@ def hand_back(attempt: Attempt) -> Change:
     return decide(attempt.record, HandedBack())
 
 
-def _log_failure(attempt: Attempt, change: Change | None) -> None:
-    if change is None or change.errors is None:
-        return
-    last = faults_of(change.errors)[-1]
+def _first_step(definition: Definition, context: Context, payload: str) -> tuple[Coroutine[Any, Any, Any], Any]:
+    """Begin a handler in its own context variables: its coroutine and what that waits for. StopIteration carries the
+    value of one that never waits."""
+    _current.set(context)
+    arguments, options = definition.arguments(payload)
+    if definition.takes_context:
+        coroutine = definition.handler(context, *arguments, **options)
+    else:
+        coroutine = definition.handler(*arguments, **options)
+    return coroutine, coroutine.send(None)
+
+
+def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
+    last = faults_of(errors)[-1]
     if change.state is State.DEAD:
         log.job_died(attempt.record, change.reason or "", last.kind, last.message)
     else:

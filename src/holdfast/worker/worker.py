@@ -196,6 +196,7 @@ class _Running:
             speaker=StoreSpeaker(store),
             now=now,
             tell=self._pump.tell,
+            dry=self._pump.wake,
         )
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)

@@ -31,11 +31,11 @@ from .queries import load
 from .rows import COLUMNS, Many, json_text
 
 _sql = load("apply", record=", ".join(COLUMNS))
-_SUCCEED = Many(_sql["succeed"], 7)
+_SUCCEED = Many(_sql["succeed"], 7, (500, 300, 150, 60, 20, 5, 1), padded=True)
 _MOVE = Many(_sql["move"], 20, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
-_STARTED = Many(_sql["started"], 4)
-_RENEW = Many(_sql["renew"], 3)
+_STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
+_RENEW = Many(_sql["renew"], 3, (500, 100, 20, 4, 1), padded=True)
 _PROGRESS = Many(_sql["progress"], 2, (100, 10, 1))
 _LOG = Many(_sql["log"], 2, (100, 10, 1))
 HOLDING = _sql["holding"]
@@ -66,13 +66,15 @@ _seen = msgspec.json.Decoder(list[Seen], strict=False)
 
 def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
     """Apply the changes and say of each what became of it."""
-    # a key can be taken only in the order of the list, so one such change makes all of them wait for their place
-    in_order = work.careful or any(change.key is KeyMove.TAKE for change in changes)
-    plain = [] if in_order else [change for change in changes if _is_plain_success(change)]
-    if plain:
+    plain = [] if work.careful else [change for change in changes if _is_plain_success(change)]
+    if plain and len(plain) == len(changes):
         _succeed(work, plain, now)
-        if len(plain) == len(changes):
-            return [ACCEPTED] * len(changes)
+        return [ACCEPTED] * len(changes)
+    # a key can be taken only in the order of the list, so one such change makes all of them wait for their place
+    if plain and not any(change.key is KeyMove.TAKE for change in changes):
+        _succeed(work, plain, now)
+    else:
+        plain = []
     done = {change.id for change in plain}
     others = [change for change in changes if change.id not in done]
     verdicts = _Judgement(work, others, now).verdicts()

@@ -22,7 +22,7 @@ from .rows import COLUMNS, json_text, lists_of, records_of
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 NO_LANE = (None, None, None)
 
-# what a claimed row says in place of what it said before; ? are the stamp, the worker and the time
+# what a claimed row says in place of what it said before; ?1, ?2, ?3 are the stamp, the worker and the time
 _ONCE_CLAIMED = {
     "state": "'running'",
     "version": "job.version + 1",
@@ -31,17 +31,32 @@ _ONCE_CLAIMED = {
     "finished_at": "NULL",
     "prune_at": "NULL",
     "keep_last": "NULL",
-    "stamp": "?",
-    "leased_by": "?",
-    "leased_until": "job.lease + ?",
+    "stamp": "?1",
+    "leased_by": "?2",
+    "leased_until": "job.lease + ?3",
     "holds_key": "CASE job.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
-_sql = load(
-    "claim",
-    claimed=", ".join(_ONCE_CLAIMED.get(name, f"job.{name}") for name in COLUMNS),
-    read=", ".join(name for name in COLUMNS if f"job.{name}" in _ONCE_CLAIMED.get(name, f"job.{name}")),
-    row_version=str(ROW_VERSION),
-)
+# fields from here on are left out where they say what a record says without them, as those of nearly every job do
+_RARE = COLUMNS[COLUMNS.index("suspect") :]
+
+
+def _claimed() -> str:
+    """The record of a claimed row as an expression: a JSON array."""
+    values = [_ONCE_CLAIMED.get(name, f"job.{name}") for name in COLUMNS]
+    usual = dict(zip(_RARE, Record.__struct_defaults__[-len(_RARE) :], strict=True))
+    unset = ", ".join(f"job.{name}" for name, default in usual.items() if default is None)
+    as_usual = [f"job.{name} = {_literal(default)}" for name, default in usual.items() if default is not None]
+    return (
+        f"CASE WHEN coalesce({unset}) IS NULL AND {' AND '.join(as_usual)} "
+        f"THEN json_array({', '.join(values[: -len(_RARE)])}) ELSE json_array({', '.join(values)}) END"
+    )
+
+
+def _literal(value: object) -> str:
+    return f"'{value}'" if isinstance(value, str) else str(int(value))  # type: ignore[call-overload]
+
+
+_sql = load("claim", claimed=_claimed(), row_version=str(ROW_VERSION))
 
 Lane = tuple[str, str, str | None]  # queue, task, routing key
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from logging import getLogger
 from typing import Any
@@ -61,31 +61,40 @@ def json_text(value: object) -> str:
 class Many:
     """A statement with a VALUES list of any length, in as few and as few different statements as possible.
 
-    The template names the place of the list as {values}, before every other parameter.
+    The template names the place of the list as {values}, before every other parameter. With `padded`, a list is filled
+    up with rows of NULLs, which the statement must pass over: one statement instead of several smaller ones.
     """
 
-    def __init__(self, template: str, width: int, sizes: Sequence[int] = (500, 100, 20, 4, 1)) -> None:
+    def __init__(
+        self, template: str, width: int, sizes: Sequence[int] = (500, 100, 20, 4, 1), *, padded: bool = False
+    ) -> None:
         row = f"({','.join('?' * width)})"
+        self._width = width
+        self._padded = padded
         self._statements = [(size, template.replace("{values}", ",".join([row] * size))) for size in sizes]
 
     def run(self, connection: Connection, rows: Sequence[Iterable[Any]], *shared: Any) -> int:
         """Run it for all rows; gives how many rows of the table were touched."""
-        touched = 0
-        begin, left = 0, len(rows)
-        for size, statement in self._statements:
-            while left >= size:
-                part = rows[begin : begin + size]
-                touched += connection.change(statement, [*chain.from_iterable(part), *shared])
-                begin, left = begin + size, left - size
-        return touched
+        return sum(connection.change(statement, parameters) for statement, parameters in self._parts(rows, shared))
 
     def rows(self, connection: Connection, values: Sequence[Iterable[Any]], *shared: Any) -> list[tuple[Any, ...]]:
         """Ask it for all values; gives the rows."""
-        found: list[tuple[Any, ...]] = []
-        begin, left = 0, len(values)
-        for size, statement in self._statements:
-            while left >= size:
-                part = values[begin : begin + size]
-                found += connection.rows(statement, [*chain.from_iterable(part), *shared])
-                begin, left = begin + size, left - size
-        return found
+        parts = self._parts(values, shared)
+        return [row for statement, parameters in parts for row in connection.rows(statement, parameters)]
+
+    def _parts(self, rows: Sequence[Iterable[Any]], shared: tuple[Any, ...]) -> Iterator[tuple[str, list[Any]]]:
+        begin, left = 0, len(rows)
+        while left > 0:
+            size, statement = self._fitting(left)
+            parameters = [*chain.from_iterable(rows[begin : begin + size])]
+            if size > left:
+                parameters += [None] * (self._width * (size - left))
+            parameters += shared
+            yield statement, parameters
+            begin, left = begin + size, left - size
+
+    def _fitting(self, left: int) -> tuple[int, str]:
+        if not self._padded:
+            return next(each for each in self._statements if each[0] <= left)
+        enough = [each for each in self._statements if each[0] >= left]
+        return enough[-1] if enough else self._statements[0]

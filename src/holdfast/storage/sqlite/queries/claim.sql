@@ -52,17 +52,17 @@ WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked
 
 -- name: best_of_lane
 -- The best jobs of a single lane, as they will be once claimed.
-SELECT json_group_array(number), CAST(json_group_array(json_array({claimed})) AS BLOB) FROM (
-    SELECT rowid AS number, {read} FROM holdfast_jobs
+SELECT json_group_array(number), CAST('[' || coalesce(group_concat(record), '') || ']' AS BLOB) FROM (
+    SELECT rowid AS number, {claimed} AS record FROM holdfast_jobs AS job
     WHERE queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 0 AND suspect = 0
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
-    ORDER BY priority DESC, rank, id LIMIT ?) AS job
+    ORDER BY priority DESC, rank, id LIMIT ?)
 
 -- name: best_of_lanes
 -- The best jobs of several lanes, merged by their heads, as they will be once claimed.
-SELECT json_group_array(best.number), CAST(json_group_array(json_array({claimed})) AS BLOB) FROM (
+SELECT json_group_array(best.number), CAST('[' || coalesce(group_concat({claimed}), '') || ']' AS BLOB) FROM (
     {lanes} ORDER BY priority DESC, rank, id LIMIT ?) AS best
-CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = best.number
+CROSS JOIN holdfast_jobs AS job ON job.rowid = best.number
 
 -- name: suspects
 -- Suspects in the order of a claim.
@@ -74,9 +74,9 @@ SELECT json_group_array(json_array(number, queue, task, routing_key)) FROM (
 
 -- name: by_number
 -- Jobs by their row numbers in the given order, as they will be once claimed.
-SELECT json_group_array(job.number), CAST(json_group_array(json_array({claimed})) AS BLOB)
+SELECT json_group_array(job.rowid), CAST('[' || coalesce(group_concat({claimed}), '') || ']' AS BLOB)
 FROM json_each(?) AS wanted
-CROSS JOIN (SELECT rowid AS number, {read} FROM holdfast_jobs) AS job ON job.number = wanted.value
+CROSS JOIN holdfast_jobs AS job ON job.rowid = wanted.value
 
 -- name: take
 -- Claimed jobs are running now.
