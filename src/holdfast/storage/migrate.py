@@ -1,6 +1,6 @@
 """Numbered migrations, the same way for every store that has a schema.
 
-A store's migrations are files `0001_name.sql` in a folder. Its ledger knows which number the schema has and runs one
+A store's migrations are files `0001_name.sql` (or of another suffix) in a folder. Its ledger knows which number the schema has and runs one
 migration in a transaction of its own, so two migrators at once are safe: the second finds it done.
 """
 
@@ -44,12 +44,12 @@ class Status:
     pending: tuple[Migration, ...]
 
 
-def migrations_in(folder: Traversable) -> list[Migration]:
+def migrations_in(folder: Traversable, suffix: str = ".sql") -> list[Migration]:
     """The migrations of a folder, in order; a gap is a mistake."""
     found = []
     for file in folder.iterdir():
-        number, _, name = file.name.removesuffix(".sql").partition("_")
-        if file.name.endswith(".sql"):
+        number, _, name = file.name.removesuffix(suffix).partition("_")
+        if file.name.endswith(suffix):
             found.append(Migration(int(number), name, file.read_text("utf-8")))
     found.sort(key=lambda migration: migration.number)
     if [migration.number for migration in found] != list(range(1, len(found) + 1)):

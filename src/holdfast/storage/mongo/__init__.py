@@ -1,0 +1,1 @@
+"""The store for MongoDB (replica sets, from version 5.0)."""

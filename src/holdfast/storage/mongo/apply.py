@@ -1,0 +1,150 @@
+"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+
+The rows are read in the transaction, judged in Python, and written by their ids: what somebody else has moved meanwhile is a
+write conflict, and the whole transaction is repeated with what is true then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from typing import NamedTuple
+
+from holdfast.job import FINAL, Hold, Record, State
+from holdfast.lifecycle import Change, KeyMove
+from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
+from holdfast.storage.guards import judged, standing
+from holdfast.storage.rules import write_change
+
+from .documents import SLIM, Document, record_from, records_from, update_of
+from .steps import Steps, find, gathered, update
+
+
+class Applied(NamedTuple):
+    verdicts: list[Verdict]
+    ready: set[str]  # queues
+    changed: bool
+
+
+def look(ids: Collection[str]) -> Steps[dict[str, Record]]:
+    """The rows of these jobs, as far as guards and moves look at them."""
+    if not ids:
+        return {}
+    found = yield from find("jobs", {"_id": {"$in": list(ids)}}, SLIM)
+    return {record.id: record for record in records_from(found)}
+
+
+def apply(changes: Sequence[Change], now: int) -> Steps[Applied]:
+    """Apply the changes and say of each what became of it."""
+    rows = yield from look([change.id for change in changes])
+    owners = yield from _owners_of_wanted_keys(changes, rows)
+    verdicts: list[Verdict] = []
+    before: dict[str, Record] = {}
+    for change in changes:
+        row = rows.get(change.id)
+        verdict = judged(row, change, now)
+        if verdict is ACCEPTED and row is not None and change.key is KeyMove.TAKE and not _free_for(row, owners):
+            verdict = REFUSED[Refusal.KEY_TAKEN]
+        verdicts.append(verdict)
+        if verdict is ACCEPTED and row is not None:
+            before[row.id] = copy(row)
+            write_change(row, change, now)
+            _hand_on_key(before[row.id], row, owners)
+    moved = [rows[id] for id in before]
+    yield from _write(before, moved)
+    return Applied(
+        verdicts,
+        ready={row.queue for row in moved if row.state is State.READY},
+        changed=any(row.state in FINAL for row in moved),
+    )
+
+
+def _write(before: dict[str, Record], moved: Sequence[Record]) -> Steps[None]:
+    """Those that give up a key first: the unique index looks at every single write."""
+    giving = {row.id for row in moved if before[row.id].holds_key and not row.holds_key}
+    for part in ([row for row in moved if row.id in giving], [row for row in moved if row.id not in giving]):
+        yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in part}))
+
+
+# ---- keys ------------------------------------------------------------------------------------------
+Owners = dict[str, str]  # unique key → the job that holds it
+
+
+def _owners_of_wanted_keys(changes: Sequence[Change], rows: dict[str, Record]) -> Steps[Owners]:
+    taking = [rows[change.id] for change in changes if change.key is KeyMove.TAKE and change.id in rows]
+    wanted = {row.unique_key for row in taking if row.unique_key is not None}
+    if not wanted:
+        return {}
+    filter: Document = {"unique_key": {"$in": sorted(wanted)}, "holds_key": True}
+    found = yield from find("jobs", filter, {"unique_key": 1})
+    return {document["unique_key"]: document["_id"] for document in found}
+
+
+def _free_for(row: Record, owners: Owners) -> bool:
+    return row.unique_key is None or owners.get(row.unique_key) in (None, row.id)
+
+
+def _hand_on_key(before: Record, after: Record, owners: Owners) -> None:
+    """Later changes of the call see what this one did to its key."""
+    if after.unique_key is not None and before.holds_key != after.holds_key:
+        if after.holds_key:
+            owners[after.unique_key] = after.id
+        else:
+            owners.pop(after.unique_key, None)
+
+
+# ---- holds -----------------------------------------------------------------------------------------
+def note_started(started: Sequence[Started]) -> Steps[None]:
+    rows = yield from look({note.hold.id for note in started})
+    standing_ones = {note.hold.id: note.at for note in started if _stands(rows, note.hold)}
+    yield from update("jobs", gathered({id: {"$set": {"started_at": at}} for id, at in standing_ones.items()}))
+
+
+def renew(holds: Sequence[Hold], now: int) -> Steps[list[Verdict]]:
+    """Prolong the leases of holds that stand."""
+    rows = yield from look({hold.id for hold in holds})
+    updates = {}
+    for hold in holds:
+        row = rows.get(hold.id)
+        if row is not None and _stands(rows, hold):
+            renewed = copy(row)
+            renewed.leased_until = now + row.lease
+            if change := update_of(row, renewed):
+                updates[hold.id] = change
+    yield from update("jobs", gathered(updates))
+    return [standing(rows.get(hold.id), hold) for hold in holds]
+
+
+def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
+    rows = yield from look({hold.id for hold in holds})
+    return [standing(rows.get(hold.id), hold) for hold in holds]
+
+
+def holding(worker: str, stamp: int) -> Steps[list[Record]]:
+    """What a worker holds under a stamp, in the order of a claim."""
+    filter = {"place": "held", "leased_by": worker, "stamp": stamp, "state": State.RUNNING.value}
+    records = [record_from(document) for document in (yield from find("jobs", filter))]
+    return sorted(records, key=lambda record: (-record.priority, record.rank, record.id))
+
+
+def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
+    """Write progress and append log lines; also whether progress was told."""
+    rows = yield from look({note.hold.id for note in notes})
+    accepted = [note for note in notes if _stands(rows, note.hold)]
+    progress = {note.hold.id: note.progress for note in accepted if note.progress is not None}
+    yield from update("jobs", gathered({id: {"$set": {"progress": text}} for id, text in progress.items()}))
+    lines: dict[str, list[str]] = {}
+    for note in accepted:
+        if note.lines:
+            lines.setdefault(note.hold.id, []).extend(note.lines)
+    yield from update("logs", [_appended(id, texts) for id, texts in lines.items()])
+    return [standing(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
+
+
+def _stands(rows: dict[str, Record], hold: Hold) -> bool:
+    return standing(rows.get(hold.id), hold) is ACCEPTED
+
+
+def _appended(id: str, lines: list[str]) -> Document:
+    push = {"lines": {"$each": lines[-LOG_LINES:], "$slice": -LOG_LINES}}
+    return {"q": {"_id": id}, "u": {"$push": push}, "upsert": True}

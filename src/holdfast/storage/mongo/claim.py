@@ -1,0 +1,153 @@
+"""Claiming: the best jobs over all wanted lanes.
+
+A lane is the ready jobs of one queue, task and routing key; the index of places keeps each in claim order. The server lists
+the lanes by skipping from one to the next, and merges those that are wanted by their heads, so a claim reads as many jobs as
+it takes plus one per lane, whatever waits behind or beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import NamedTuple
+
+from holdfast.job import ANY, ROW_VERSION, Record, State
+from holdfast.storage.contract import Claim, Want
+from holdfast.storage.rules import write_claim
+
+from .documents import DERIVED, DUE, IN_A_LANE, SLIM, Document, Lane, lane_of, records_from, update_of
+from .steps import Steps, aggregate, find, gathered, update
+
+LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
+IN_ORDER = {"order": 1, "tie": 1, "_id": 1}
+WHOLE = dict.fromkeys(DERIVED, 0)
+
+_FIRST_DUE: list[Document] = [
+    {"$match": {"place": DUE}},
+    {"$sort": IN_ORDER},
+    {"$limit": 1},
+    {"$project": {"_id": 0, "run_at": 1}},
+]
+_OUTLOOK: list[Document] = [
+    {"$match": {"place": IN_A_LANE}},
+    {"$sort": {"place": 1, **IN_ORDER}},
+    {"$group": {"_id": "$place"}},
+    {"$group": {"_id": None, "lanes": {"$push": "$_id"}}},
+    {
+        "$lookup": {
+            "from": "holdfast_queues",
+            "pipeline": [{"$match": {"paused": True}}, {"$project": {"_id": 1}}],
+            "as": "paused",
+        }
+    },
+    {"$lookup": {"from": "holdfast_jobs", "pipeline": _FIRST_DUE, "as": "due"}},
+]
+
+
+class Outlook(NamedTuple):
+    next_due: int | None
+    paused: frozenset[str]
+    lanes: list[Lane]
+
+
+class Claimed(NamedTuple):
+    records: list[Record]
+    next_due: int | None
+    suspects: bool
+    ready: set[str]  # queues of promoted jobs
+
+
+def claim(claim: Claim, now: int, chunk: int) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want."""
+    outlook = yield from _look_out()
+    ready: set[str] = set()
+    if outlook.next_due is not None and outlook.next_due <= now:
+        promoted = yield from promote(chunk, now)
+        ready = {record.queue for record in promoted}
+        outlook = yield from _look_out()
+    taken: list[Record] = []
+    for want in claim.wants:
+        taken += yield from _take(claim, want, outlook, now)
+    next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
+    suspects = yield from _any_suspect(claim.wants, outlook, now)
+    return Claimed(taken, next_due, suspects, ready)
+
+
+def promote(limit: int, now: int) -> Steps[list[Record]]:
+    """Make due jobs ready, the earliest first."""
+    due: Document = {"place": DUE, "order": {"$lte": now}}
+    promoted = records_from((yield from find("jobs", due, SLIM, sort=IN_ORDER, limit=limit)))
+    updates = {}
+    for record in promoted:
+        before = copy(record)
+        record.state = State.READY
+        record.version += 1
+        updates[record.id] = update_of(before, record)
+    yield from update("jobs", gathered(updates))
+    return promoted
+
+
+def _look_out() -> Steps[Outlook]:
+    seen = yield from aggregate("jobs", _OUTLOOK)
+    if not seen:  # no lane, so nothing to be paused; only time can bring something
+        due = yield from aggregate("jobs", _FIRST_DUE)
+        return Outlook(int(due[0]["run_at"]) if due else None, frozenset(), [])
+    outlook = seen[0]
+    return Outlook(
+        int(outlook["due"][0]["run_at"]) if outlook["due"] else None,
+        frozenset(queue["_id"] for queue in outlook["paused"]),
+        [lane_of(place) for place in outlook["lanes"]],
+    )
+
+
+def _take(claim: Claim, want: Want, outlook: Outlook, now: int) -> Steps[list[Record]]:
+    lanes = [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
+    if want.limit <= 0 or not lanes:
+        return []
+    records = yield from _best(lanes, want.limit, now)
+    updates = {}
+    for record in records:
+        before = copy(record)
+        write_claim(record, claim, now)
+        updates[record.id] = update_of(before, record)
+    yield from update("jobs", gathered(updates))
+    return records
+
+
+def _best(lanes: Sequence[str], limit: int, now: int) -> Steps[list[Record]]:
+    """The best of some lanes; of very many, group by group."""
+    best: list[Record] = []
+    for begin in range(0, len(lanes), LANES_AT_ONCE):
+        filter = _takeable(lanes[begin : begin + LANES_AT_ONCE], now)
+        best += records_from((yield from find("jobs", filter, WHOLE, sort=IN_ORDER, limit=limit)))
+        best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
+    return best
+
+
+def _takeable(lanes: Sequence[str], now: int) -> Document:
+    """Jobs of these lanes that are not expired; one that has been started before may be retried for ever."""
+    not_expired = [{"expires_at": None}, {"expires_at": {"$gt": now}}, {"started_at": {"$ne": None}}]
+    return {"place": {"$in": list(lanes)}, "$or": not_expired}
+
+
+def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
+    lanes = {
+        lane.text()
+        for lane in outlook.lanes
+        for want in wants
+        if lane.suspect and _wanted(lane, want, outlook.paused, alone=True)
+    }
+    if not lanes:
+        return False
+    return bool((yield from find("jobs", _takeable(sorted(lanes), now), {"_id": 1}, limit=1)))
+
+
+def _wanted(lane: Lane, want: Want, paused: frozenset[str], *, alone: bool) -> bool:
+    return (
+        bool(lane.suspect) is alone
+        and lane.min_version <= ROW_VERSION
+        and lane.queue not in paused
+        and (want.queues is None or lane.queue in want.queues)
+        and (want.tasks is None or lane.task in want.tasks)
+        and (want.routing is ANY or lane.routing_key == want.routing)
+    )

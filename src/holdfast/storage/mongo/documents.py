@@ -1,0 +1,185 @@
+"""Jobs as documents.
+
+One document holds a job for its whole life. Its fields are those of `Record`; what a record has by default is left out.
+Texts are strings, never taken apart. Two things are derived, so that few indexes answer every question: inside a
+transaction MongoDB looks each index of a collection up in its catalog for every document it writes, so a dozen partial
+indexes would make a move several times dearer than four do.
+
+`place`, `order`, `tie`: where the job stands. A job is in one place at a time.
+
+    ready, in a lane    place = JSON [queue, task, routing key, min_version, suspect]   order = -priority   tie = rank
+    scheduled           place = "due"                                                   order = run_at
+    held by a claim     place = "held"                                                  order = leased_until
+    ended, not held     place = "past"                                                  order = prune_at
+    anything else       none: blocked, parked, kept for ever
+
+`marks`: what it can be found by, each a letter and a text; most jobs have none.
+
+    k key · c chain · d dead · q queue (waiting, but not in a lane) · x expiry (waiting, not started; twenty digits)
+    n task (ended, only so many are kept) · t tag
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from json import loads
+from typing import Any, NamedTuple
+
+import msgspec
+
+from holdfast.job import WAITING, Record, State
+
+_log = logging.getLogger("holdfast")
+Document = dict[str, Any]
+
+DUE, HELD, PAST = "due", "held", "past"
+IN_A_LANE = {"$gte": "[", "$lt": "\\"}  # JSON arrays begin with a bracket, and \ comes right after it
+DERIVED = ("place", "order", "tie", "marks")
+# fields that neither a guard nor a move looks at, left out where nobody asked for them
+UNREAD = ("payload", "progress", "meta", "backoff", "retention", "dead_retention", "after", "limits", "timeout")
+SLIM = dict.fromkeys((*UNREAD, *DERIVED), 0)
+
+_DEFAULTS = {
+    field.name: field.default
+    for field in msgspec.structs.fields(Record)
+    if field.default is not msgspec.NODEFAULT
+    and field.name != "min_version"  # whose default rises with the versions of Holdfast
+}
+_MAY_CHANGE = tuple(
+    """
+    state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp settled leased_by
+    leased_until suspect parked hidden result progress errors reason holds_key waits
+    """.split()  # noqa: SIM905
+)
+
+
+class Lane(NamedTuple):
+    """The ready jobs of one queue, task and routing key; suspects, and rows for newer versions, apart."""
+
+    queue: str
+    task: str
+    routing_key: str | None
+    min_version: int
+    suspect: int
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+_lane = msgspec.json.Decoder(Lane)
+
+
+def lane_of(place: str) -> Lane:
+    return _lane.decode(place)
+
+
+def lanes_of_queue(queue: str) -> Document:
+    """The condition for every lane of a queue: its text, then a comma (and - comes right after a comma)."""
+    begin = f"[{msgspec.json.encode(queue).decode()}"
+    return {"$gte": f"{begin},", "$lt": f"{begin}-"}
+
+
+# ---- records to documents --------------------------------------------------------------------------
+def document_of(record: Record) -> Document:
+    """The document of a new job."""
+    document = {name: value for name in Record.__struct_fields__ if _stored(name, value := getattr(record, name))}
+    document["_id"] = document.pop("id")
+    return document | _derived(record)
+
+
+def update_of(before: Record, after: Record) -> Document:
+    """The update that makes a job's document of one record that of the other."""
+    written: Document = {}
+    removed: Document = {}
+    for name in _MAY_CHANGE:
+        value = getattr(after, name)
+        if value != getattr(before, name):
+            if _stored(name, value):
+                written[name] = value
+            else:
+                removed[name] = ""
+    was, is_now = _derived(before), _derived(after)
+    written |= {name: value for name, value in is_now.items() if was.get(name) != value}
+    removed |= {name: "" for name in was if name not in is_now}
+    return {name: part for name, part in (("$set", written), ("$unset", removed)) if part}
+
+
+def _stored(name: str, value: object) -> bool:
+    return name not in _DEFAULTS or value != _DEFAULTS[name]
+
+
+def _derived(record: Record) -> Document:
+    """Where the job stands, and what it can be found by."""
+    derived = _place(record)
+    if marks := _marks(record, in_a_lane="tie" in derived):
+        derived["marks"] = marks
+    return derived
+
+
+def _place(record: Record) -> Document:
+    if record.stamp is not None:
+        return {"place": HELD, "order": record.leased_until or 0}
+    if record.state is State.READY and not record.parked:
+        lane = Lane(record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
+        return {"place": lane.text(), "order": -record.priority, "tie": record.rank}
+    if record.state is State.SCHEDULED:
+        return {"place": DUE, "order": record.run_at}
+    if record.prune_at is not None:
+        return {"place": PAST, "order": record.prune_at}
+    return {}
+
+
+def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
+    marks = []
+    if record.key is not None:
+        marks.append(f"k{record.key}")
+    if record.chain_id is not None:
+        marks.append(f"c{record.chain_id}")
+    if record.tags is not None:
+        marks += [f"t{tag}" for tag in _tags(record.tags)]
+    if record.state in WAITING:
+        if not in_a_lane:
+            marks.append(f"q{record.queue}")
+        if record.expires_at is not None and record.started_at is None:
+            marks.append(expiry_mark(record.expires_at))
+    else:
+        if record.state is State.DEAD:
+            marks.append("d")
+        if record.keep_last is not None:
+            marks.append(f"n{record.task}")
+    return marks
+
+
+def expiry_mark(instant: int) -> str:
+    """Digits that sort as the instants do."""
+    return f"x{max(instant, 0):020d}"
+
+
+def _tags(text: str) -> Iterable[str]:
+    """The texts in a JSON array; one that is no array of texts has no tags to be found by."""
+    try:
+        tags = loads(text)
+    except ValueError:
+        return ()
+    found = [tag for tag in tags if isinstance(tag, str)] if isinstance(tags, list) else []
+    return [tag for tag in dict.fromkeys(found) if not any("\ud800" <= char <= "\udfff" for char in tag)]
+
+
+# ---- documents to records --------------------------------------------------------------------------
+def record_from(document: Mapping[str, Any]) -> Record:
+    """The record in a document. Unread fields are empty; msgspec makes plain numbers and states of what the driver gives."""
+    fields = {"payload": "", "backoff": "", "retention": "", "dead_retention": "", "timeout": None, **document}
+    fields["id"] = fields.pop("_id")
+    return msgspec.convert(fields, Record)
+
+
+def records_from(documents: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """The records in some documents. What somebody else has written there and makes no record must not hide the others."""
+    records = []
+    for document in documents:
+        try:
+            records.append(record_from(document))
+        except (msgspec.ValidationError, KeyError) as error:
+            _log.error("a job's document cannot be read and is left out: %s: %.80s", error, document.get("_id"))
+    return records

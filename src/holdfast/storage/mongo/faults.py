@@ -1,0 +1,99 @@
+"""MongoDB's errors in words that say what to do, and which of them are worth another try."""
+
+from __future__ import annotations
+
+from pymongo import errors
+
+from holdfast.errors import StoreError
+
+TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
+WRITE_CONFLICT, DUPLICATE_KEY = 112, 11000
+_TOO_LARGE = (10334, 17419, 17420)
+
+_WORDS = {
+    13: "this user lacks a right; it needs readWrite on the database",
+    18: "the user name or password is wrong, or the user belongs to another database (see authSource=)",
+    8000: "the user name or password is wrong",
+    26: "there are no collections of Holdfast: run `holdfast migrate`",
+    85: "an index that is not Holdfast's is in the way; drop it, or use another database",
+    86: "an index that is not Holdfast's is in the way; drop it, or use another database",
+    91: "the server is shutting down",
+    189: "this server is no longer the primary",
+    10107: "this server is not the primary; name all members of the replica set, without directConnection",
+    13435: "this server is not the primary; name all members of the replica set, without directConnection",
+    11602: "this server is no longer the primary",
+    11600: "the server is shutting down",
+    14031: "the server's disk is full; make room and go on, nothing that was acknowledged is lost",
+    263: "the server cannot do this inside a transaction",
+    20: "the server takes no transactions; a replica set is needed",
+}
+
+
+class Unreachable(StoreError, ConnectionError):
+    """The server was not reached; whether the last word was heard is not known, and repeating it is safe."""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Nothing of the transaction was done, and it may be tried again."""
+    return isinstance(error, errors.PyMongoError) and error.has_error_label(TRANSIENT)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Somebody else's transaction was in the way."""
+    return isinstance(error, errors.OperationFailure) and error.code == WRITE_CONFLICT
+
+
+def is_unknown_commit(error: BaseException) -> bool:
+    return isinstance(error, errors.PyMongoError) and error.has_error_label(UNKNOWN_COMMIT)
+
+
+def is_broken(error: BaseException) -> bool:
+    """The connection is gone, or could not be made, for a reason that may pass."""
+    return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError)
+
+
+def is_duplicate(error: BaseException) -> bool:
+    """A document with this id, or this unique key, is there already."""
+    if isinstance(error, errors.BulkWriteError):
+        found: list[dict[str, int]] = error.details.get("writeErrors", [])
+        return any(each.get("code") == DUPLICATE_KEY for each in found)
+    return isinstance(error, errors.OperationFailure) and error.code == DUPLICATE_KEY
+
+
+def explained(error: Exception, place: object) -> StoreError:
+    """The StoreError for an error of the driver."""
+    kind = Unreachable if is_broken(error) else StoreError
+    told = kind(f"{place}: {_words(error)}")
+    told.__cause__ = error
+    return told
+
+
+def _words(error: Exception) -> str:
+    code = _code(error)
+    if isinstance(error, errors.DocumentTooLarge) or code in _TOO_LARGE:
+        return (
+            "a job is larger than the 16 MB that MongoDB takes for one document (payload, result, errors and progress "
+            "together); put large data elsewhere and hand over where they are"
+        )
+    if code in _WORDS:
+        return f"{_WORDS[code]} ({_first_line(error)})"
+    if isinstance(error, errors.ServerSelectionTimeoutError):
+        return f"the server cannot be reached: {_first_line(error)}"
+    if is_broken(error):
+        return f"the connection broke: {_first_line(error)}"
+    if isinstance(error, errors.ConfigurationError | errors.InvalidURI):
+        return f"the URL is not understood: {_first_line(error)}"
+    if is_conflict(error):
+        return "another transaction has kept a document for too long; end that transaction"
+    return f"MongoDB says: {_first_line(error)}"
+
+
+def _code(error: Exception) -> int | None:
+    if isinstance(error, errors.BulkWriteError):
+        found: list[dict[str, int]] = error.details.get("writeErrors", [])
+        return found[0].get("code") if found else None
+    return error.code if isinstance(error, errors.OperationFailure) else None
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0]

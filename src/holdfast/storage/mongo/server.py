@@ -1,0 +1,148 @@
+"""The way to the server: one client per event loop, reads, and transactions that are repeated when they must be.
+
+Every write is a transaction, acknowledged by a majority and its journals. MongoDB never lets a transaction wait for another:
+who comes second to a document is aborted at once with a write conflict. Nothing of it was done, so it is repeated with what
+is true then, after a pause that is drawn anew each time. A commit whose answer was lost is asked for again, on the same
+session: the server knows whether it took place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC
+from typing import Any, TypeVar
+
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient
+from pymongo.errors import PyMongoError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.write_concern import WriteConcern
+
+from holdfast.clock import instant_of
+
+from .address import MongoAddress
+from .faults import explained, is_broken, is_conflict, is_transient, is_unknown_commit
+from .steps import Steps, awaited
+
+T = TypeVar("T")
+
+MAJORITY = WriteConcern("majority", j=True, wtimeout=10_000)
+LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
+# broken characters that somebody wrote into a document must not hide the others
+CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
+PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
+DEFAULTS = {"serverselectiontimeoutms": 5_000, "connecttimeoutms": 5_000, "appname": "holdfast"}
+
+
+class Patience:
+    """How long to go on trying, and how to pause in between."""
+
+    def __init__(self) -> None:
+        self._until = asyncio.get_running_loop().time() + PATIENCE
+        self._pause = FIRST_PAUSE
+
+    @property
+    def over(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._until
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._pause * random.random())
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+class Server:
+    """One event loop's connections to the server."""
+
+    def __init__(self, address: MongoAddress) -> None:
+        self.address = address
+        options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
+        try:
+            self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address.url, **options)  # type: ignore[arg-type]
+        except PyMongoError as error:
+            raise explained(error, address) from error
+        database = self.client.get_database(
+            address.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, write_concern=MAJORITY
+        )
+        self.database = database.with_options(read_concern=LOCAL)
+        self._committed = database.with_options(read_concern=COMMITTED)
+        self.conflicts = 0  # met so far
+
+    async def close(self) -> None:
+        await self.client.close()
+
+    async def hello(self) -> dict[str, Any]:
+        """What the server says about itself."""
+        with _words(self.address):
+            told: dict[str, Any] = await self.client.admin.command(
+                "hello", read_preference=ReadPreference.PRIMARY_PREFERRED
+            )
+            return told
+
+    async def now(self) -> int:
+        """The server's clock, cut to milliseconds."""
+        with _words(self.address):
+            told = await self.client.admin.command("hello")
+        return instant_of(told["localTime"].replace(tzinfo=UTC))
+
+    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        """Read what is committed. Each step by itself; steps that must agree belong into a transaction."""
+        patience = Patience()
+        while True:
+            try:
+                return await awaited(steps(), self._committed)
+            except PyMongoError as error:
+                if not is_broken(error) or patience.over:
+                    raise explained(error, self.address) from error
+            await patience.pause()
+
+    async def write(self, steps: Callable[[], Steps[T]]) -> T:
+        """Take the steps in one transaction, again and again until it is committed."""
+        patience = Patience()
+        while True:
+            try:
+                async with self.begun() as session:
+                    answer = await awaited(steps(), self.database, session)
+                    await self.commit(session, patience)
+                    return answer
+            except PyMongoError as error:
+                again = is_transient(error) or is_broken(error)
+                self.conflicts += is_conflict(error)
+                if not again or patience.over:
+                    raise explained(error, self.address) from error
+            await patience.pause()
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[Any]:
+        """A session in a transaction, which is undone unless it is committed."""
+        async with self.client.start_session(causal_consistency=False) as session:
+            await session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
+            yield session
+
+    async def commit(self, session: Any, patience: Patience) -> None:
+        while True:
+            try:
+                await session.commit_transaction()
+                return
+            except PyMongoError as error:
+                if not is_unknown_commit(error) or patience.over:
+                    raise
+            await patience.pause()
+
+
+class _words:
+    """Errors of the driver inside are told in ours."""
+
+    def __init__(self, address: MongoAddress) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        if isinstance(error, PyMongoError):
+            raise explained(error, self._address) from error

@@ -1,0 +1,215 @@
+"""Work on the database as a list of steps that somebody else takes.
+
+A verb is a generator: it yields a step (find, insert, update …) and is sent what came of it. It knows no driver, so the same
+enqueue runs in our own transaction (awaited), in a caller's session (awaited or blocking), and again from the start when a
+transaction has to be repeated.
+
+    rows = yield from find("jobs", {"_id": {"$in": ids}})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from .documents import Document
+
+T = TypeVar("T")
+PREFIX = "holdfast_"
+LARGEST_COMMAND = 8 << 20  # bytes: a command is one document, of which the server takes 16 MiB
+MANY = 100_000  # documents in one answer of a cursor; it ends a batch at 16 MiB by itself
+
+
+class Find(NamedTuple):
+    collection: str
+    filter: Document
+    projection: Document | None = None
+    sort: Document | None = None
+    limit: int = 0
+
+
+class Aggregate(NamedTuple):
+    collection: str
+    pipeline: list[Document]
+
+
+class Insert(NamedTuple):
+    collection: str
+    documents: Sequence[Document]
+
+
+class Update(NamedTuple):
+    """Update statements (q, u, multi, upsert) in order."""
+
+    collection: str
+    statements: Sequence[Document]
+
+
+class Delete(NamedTuple):
+    collection: str
+    filter: Document
+
+
+Step = Find | Aggregate | Insert | Update | Delete
+Steps = Generator[Step, Any, T]
+
+
+# ---- for those who write steps ---------------------------------------------------------------------
+def find(
+    collection: str,
+    filter: Document,
+    projection: Document | None = None,
+    *,
+    sort: Document | None = None,
+    limit: int = 0,
+) -> Steps[list[Document]]:
+    """The documents that fit; a limit of 0 means all."""
+    found: list[Document] = yield Find(collection, filter, projection, sort, limit)
+    return found
+
+
+def aggregate(collection: str, pipeline: list[Document]) -> Steps[list[Document]]:
+    """What comes out of a pipeline."""
+    found: list[Document] = yield Aggregate(collection, pipeline)
+    return found
+
+
+def insert(collection: str, documents: Sequence[Document]) -> Steps[None]:
+    if documents:
+        yield Insert(collection, documents)
+
+
+def update(collection: str, statements: Sequence[Document]) -> Steps[int]:
+    """Run update statements; gives how many documents they met."""
+    met: int = (yield Update(collection, statements)) if statements else 0
+    return met
+
+
+def delete(collection: str, filter: Document) -> Steps[None]:
+    yield Delete(collection, filter)
+
+
+def gathered(updates: Mapping[str, Document]) -> list[Document]:
+    """Statements for updates by id; equal ones are one statement."""
+    groups: dict[str, tuple[Document, list[str]]] = {}
+    for id, change in updates.items():
+        groups.setdefault(repr(change), (change, []))[1].append(id)
+    return [
+        {"q": {"_id": ids[0]}, "u": change}
+        if len(ids) == 1
+        else {"q": {"_id": {"$in": ids}}, "u": change, "multi": True}
+        for change, ids in groups.values()
+    ]
+
+
+# ---- for those who take them -----------------------------------------------------------------------
+async def awaited(steps: Steps[T], database: Any, session: Any = None) -> T:
+    """Take the steps with the asynchronous driver."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                came = await _take(step, database, session)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(came)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+async def _take(step: Step, database: Any, session: Any) -> Any:
+    match step:
+        case Find():
+            cursor = database[PREFIX + step.collection].find(**_find_arguments(step), session=session)
+            return await cursor.to_list()
+        case Aggregate():
+            cursor = await database[PREFIX + step.collection].aggregate(step.pipeline, batchSize=MANY, session=session)
+            return await cursor.to_list()
+        case Insert():
+            await database[PREFIX + step.collection].insert_many(step.documents, session=session)
+        case Update():
+            commands = _update_commands(step)
+            return sum([_met(await database.command(command, session=session)) for command in commands])
+        case Delete():
+            await database[PREFIX + step.collection].delete_many(step.filter, session=session)
+    return None
+
+
+def blocking(steps: Steps[T], database: Any, session: Any) -> T:
+    """Take the steps with the blocking driver."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                came = _take_now(step, database, session)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(came)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _take_now(step: Step, database: Any, session: Any) -> Any:
+    match step:
+        case Find():
+            return database[PREFIX + step.collection].find(**_find_arguments(step), session=session).to_list()
+        case Aggregate():
+            cursor = database[PREFIX + step.collection].aggregate(step.pipeline, batchSize=MANY, session=session)
+            return cursor.to_list()
+        case Insert():
+            database[PREFIX + step.collection].insert_many(step.documents, session=session)
+        case Update():
+            commands = _update_commands(step)
+            return sum(_met(database.command(command, session=session)) for command in commands)
+        case Delete():
+            database[PREFIX + step.collection].delete_many(step.filter, session=session)
+    return None
+
+
+def _find_arguments(step: Find) -> Document:
+    sort = None if step.sort is None else list(step.sort.items())
+    return {
+        "filter": step.filter,
+        "projection": step.projection,
+        "sort": sort,
+        "limit": step.limit,
+        "batch_size": step.limit or MANY,
+    }
+
+
+def _update_commands(step: Update) -> list[Document]:
+    """One command where it fits: the driver's own bulk write costs several times as much per statement."""
+    commands: list[Document] = []
+    size = LARGEST_COMMAND
+    for statement in step.statements:
+        weight = _weight(statement)
+        if size + weight > LARGEST_COMMAND:
+            commands.append({"update": PREFIX + step.collection, "updates": []})
+            size = 0
+        commands[-1]["updates"].append(statement)
+        size += weight
+    return commands
+
+
+def _weight(value: object) -> int:
+    """About how many bytes a value takes; never too few."""
+    if isinstance(value, str):
+        return 16 + (len(value) if value.isascii() else 4 * len(value))
+    if isinstance(value, dict):
+        return 16 + sum(len(name) + 2 + _weight(part) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        return 16 + sum(8 + _weight(part) for part in value)
+    return 16
+
+
+def _met(answer: Document) -> int:
+    if errors := answer.get("writeErrors"):
+        from pymongo.errors import BulkWriteError
+
+        raise BulkWriteError({"writeErrors": errors, "errorLabels": answer.get("errorLabels", [])})
+    met: int = answer["n"]
+    return met

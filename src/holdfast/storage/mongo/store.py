@@ -1,0 +1,288 @@
+"""The MongoDB store: the door. Each verb is a list of steps that is taken in a transaction, or read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, TypeVar
+
+from holdfast.clock import Clock, reader
+from holdfast.errors import StoreError
+from holdfast.job import Hold, NewJob, Record
+from holdfast.lifecycle import Change
+from holdfast.storage import migrate
+from holdfast.storage.contract import (
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Insertion,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+from holdfast.storage.filtering import parse_cursor
+
+from . import health, listing, queues, upkeep
+from .address import MongoAddress
+from .apply import check, holding, note, note_started, renew
+from .claim import promote
+from .clock import ServerClock
+from .enqueue import enqueue
+from .exchange import Turns, exchange
+from .faults import is_duplicate
+from .schema import MongoLedger, connect, migrations
+from .server import Server
+from .signals import Signals
+from .steps import PREFIX, Steps
+from .transaction import MongoTransaction
+
+T = TypeVar("T")
+Demand = Literal["full", "normal", "relaxed"]
+_log = logging.getLogger("holdfast")
+
+
+class MongoStorage(Storage):
+    """One loop's door to a database."""
+
+    name = "MongoDB"
+
+    def __init__(
+        self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
+    ) -> None:
+        self._address = address
+        self._clock = clock
+        self._demand = demand
+        self._migrate = migrate
+        self._server: Server | None = None
+        self._process = os.getpid()
+        self._opening = asyncio.Lock()
+        self._under_way: set[object] = set()
+        self._idle = asyncio.Event()
+        self._turns = Turns()
+        self._pinned: dict[str, int] = {}  # jobs whose handlers have a transaction open here
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._server is not None and not self._forked():
+                return
+            server = Server(self._address)
+            try:
+                health.check(await server.hello(), self._address)
+                await self._prepare(server)
+                await self._check_durability(server)
+                if self._clock is None:
+                    self._time = ServerClock(server.now)
+                    await self._time.follow()
+                    self._now: Callable[[], int] = self._time
+                else:
+                    self._now = reader(self._clock)
+            except BaseException:
+                await server.close()
+                raise
+            self._server = server
+            self._signals = Signals(server)
+            self._process = os.getpid()
+
+    async def close(self) -> None:
+        async with self._opening:
+            closing, self._server = self._server, None
+            if closing is None or self._forked():
+                return
+            while self._under_way:
+                self._idle.clear()
+                await self._idle.wait()
+            await self._signals.close()
+            await closing.close()
+
+    async def durability(self) -> Durability:
+        server = self._in_use()
+        return await health.durability(server, await server.hello())
+
+    async def now(self) -> int:
+        async with self._work():
+            return self._now()
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        if not jobs:
+            return []
+        try:
+            done = await self._write(lambda: enqueue(jobs, self._now(), surely_new=True))
+        except StoreError as error:
+            if error.__cause__ is None or not is_duplicate(error.__cause__):
+                raise
+            done = await self._write(lambda: enqueue(jobs, self._now()))
+        self._signals.tell(done.ready, False)
+        return done.placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        raise StoreError("MongoDB has no SQL: give connection= a ClientSession of pymongo that is in a transaction")
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        started = [each for each in started if each.hold.id not in self._pinned]
+        told = await self._write(
+            lambda: exchange(changes, claim, started, self._now(), self.chunk, turn=self._turns.needed)
+        )
+        self._signals.tell(told.ready, told.changed)
+        return told.exchanged
+
+    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+        return await self._write(lambda: self._renew(holds, started))
+
+    def _renew(self, holds: Sequence[Hold], started: Sequence[Started]) -> Steps[list[Verdict]]:
+        yield from note_started(started)
+        return (yield from renew(holds, self._now()))
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        return await self._read(lambda: check(holds))
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        return await self._read(lambda: holding(worker, stamp))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        verdicts, changed = await self._write(lambda: note(notes))
+        self._signals.tell((), changed)
+        return verdicts
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        promoted = await self._write(lambda: promote(limit, self._now()))
+        self._signals.tell({record.queue for record in promoted}, False)
+        return len(promoted)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        return await self._write(lambda: upkeep.lapsed(limit, contact, self._now()))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return await self._read(lambda: upkeep.expired(limit, self._now()))
+
+    async def prune(self, limit: int) -> int:
+        small = await self._in_use().database[f"{PREFIX}jobs"].estimated_document_count() < upkeep.SMALL
+        return await self._write(lambda: upkeep.prune(limit, self._now(), small=small))
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._read(lambda: listing.get(ids))
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = parse_cursor(cursor)
+        return await self._read(lambda: listing.page(filter, limit, after))
+
+    async def count(self, filter: Filter) -> int:
+        return await self._read(lambda: listing.count(filter))
+
+    async def log(self, id: str) -> list[str]:
+        return await self._read(lambda: queues.log(id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(lambda: queues.queues(self._now()))
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await self._write(lambda: queues.configure(settings))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._write(lambda: queues.pause(queue, paused))
+        if not paused:
+            self._signals.tell((queue,), False)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        await self._write(lambda: queues.beat(worker, self._now()))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda: queues.leave(worker))
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        return await self._write(lambda: queues.workers(seen_within, self._now()))
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        try:
+            self._in_use()
+            self._signals.tell(set(queues), False)
+        except StoreError:
+            _log.debug("a signal was not sent", exc_info=True)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        self._in_use()
+        return self._signals.listen(topic, wake, queues)
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        transaction = MongoTransaction(self._in_use(), longest, self._now, self._signals.tell)
+        await transaction.begin()
+        return transaction
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _write(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self._work() as server:
+            return await server.write(steps)
+
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self._work() as server:
+            return await server.read(steps)
+
+    @asynccontextmanager
+    async def _work(self) -> AsyncIterator[Server]:
+        """The server, for a verb under way; `close` waits for it."""
+        server = self._in_use()
+        mark = object()
+        self._under_way.add(mark)
+        try:
+            if self._clock is None:
+                await self._time.follow()
+            yield server
+        finally:
+            self._under_way.discard(mark)
+            if not self._under_way:
+                self._idle.set()
+
+    def _in_use(self) -> Server:
+        if self._server is None:
+            raise StoreError(f"the store {self._address} is not open")
+        if self._forked():
+            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        return self._server
+
+    def _forked(self) -> bool:
+        return self._process != os.getpid()
+
+    async def _prepare(self, server: Server) -> None:
+        """Check the schema, and make what is missing if that is wished."""
+        await asyncio.to_thread(self._migrated)
+
+    def _migrated(self) -> None:
+        with connect(self._address) as client:
+            ledger = MongoLedger(client, self._address)
+            if self._migrate:
+                migrate.up(ledger, migrations())
+            else:
+                migrate.check(ledger, migrations())
+
+    async def _check_durability(self, server: Server) -> None:
+        """Refuse or warn when an acknowledged job would not be safe."""
+        found = await health.durability(server, await server.hello())
+        if found.grade in "AB" or self._demand == "relaxed":
+            return
+        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
+        if self._demand == "full" or found.grade == "D":
+            raise StoreError(f'durability="{self._demand}" refused: {told}')
+        _log.warning("%s", told)

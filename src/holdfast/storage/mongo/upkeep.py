@@ -1,0 +1,77 @@
+"""The set-wise moves of upkeep: what has lapsed, expired, or been kept long enough."""
+
+from __future__ import annotations
+
+from copy import copy
+
+from holdfast.job import Record, State
+
+from .claim import IN_ORDER, WHOLE
+from .documents import HELD, PAST, Document, expiry_mark, records_from, update_of
+from .steps import Steps, aggregate, delete, find, gathered, update
+
+SMALL = 20_000
+COUNTED = ("task", "state", "finished_at", "keep_last", "stamp")
+
+
+def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
+    """Jobs whose lease is over; leases that reach too far (the clock went back) are cut first."""
+    yield from _cut_leases(now)
+    if limit <= 0:
+        return []
+    filter: Document = {"place": HELD, "order": {"$lte": now}, "lease": {"$lte": 3 * contact}}
+    return records_from((yield from find("jobs", filter, WHOLE, sort=IN_ORDER, limit=limit)))
+
+
+def _cut_leases(now: int) -> Steps[None]:
+    too_far = {"$expr": {"$gt": ["$leased_until", {"$add": ["$lease", now]}]}}
+    updates = {}
+    for record in records_from((yield from find("jobs", {"place": HELD, "order": {"$gt": now}, **too_far}, WHOLE))):
+        cut = copy(record)
+        cut.leased_until = now + record.lease
+        updates[record.id] = update_of(record, cut)
+    yield from update("jobs", gathered(updates))
+
+
+def expired(limit: int, now: int) -> Steps[list[Record]]:
+    """Waiting jobs that were not started in time, the longest over first."""
+    if limit <= 0:
+        return []
+    due: Document = {"marks": {"$elemMatch": {"$gte": "x", "$lte": expiry_mark(now)}}}
+    sort = {"expires_at": 1, "_id": 1}
+    return records_from((yield from find("jobs", due, WHOLE, sort=sort, limit=limit)))
+
+
+def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
+    """Remove what is no longer kept; gives the number of jobs."""
+    yield from delete("keys", {"ends": {"$ne": None, "$lte": now}})
+    past: Document = {"place": PAST, "order": {"$lte": now}}
+    found = yield from find("jobs", past, {"_id": 1}, sort=IN_ORDER, limit=limit)
+    gone = dict.fromkeys(document["_id"] for document in found)
+    if len(gone) < limit:
+        gone |= dict.fromkeys((yield from _too_many(small=small)))
+    ids = list(gone)[:limit]
+    if ids:
+        yield from delete("jobs", {"_id": {"$in": ids}})
+        yield from delete("logs", {"_id": {"$in": ids}})
+    return len(ids)
+
+
+def _too_many(*, small: bool) -> Steps[list[str]]:
+    """Ended jobs that have `keep_last` newer ones of their task, dead ones counted apart. A long history is not looked
+    through for this: then only counted jobs take places, and a few more may stay."""
+    counted: Document = {"marks": {"$elemMatch": {"$gte": "n", "$lt": "o"}}}
+    found = yield from aggregate("jobs", [{"$match": counted}, {"$group": {"_id": "$task"}}])
+    too_many = []
+    for task in sorted(group["_id"] for group in found):
+        ended: Document = {"task": task, "finished_at": {"$ne": None}} if small else {"marks": f"n{task}"}
+        ended |= {"hidden": None}
+        rows = yield from find("jobs", ended, dict.fromkeys(COUNTED, 1), sort={"finished_at": -1, "_id": -1})
+        for dead in (False, True):
+            group = [row for row in rows if (row["state"] == State.DEAD.value) is dead]
+            too_many += [
+                row["_id"]
+                for newer, row in enumerate(group)
+                if row.get("keep_last") is not None and newer >= row["keep_last"] and row.get("stamp") is None
+            ]
+    return too_many
