@@ -6,13 +6,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from .contender import ROOT
 from .measures import Plan
 from .registry import SUITES, suite_named
 from .report import page
 from .run import run
-from .spawn import ROOT
 
-QUICK = Plan(rounds=1, jobs=1_000, samples=30, idle_seconds=1.0)
+QUICK = Plan(rounds=1, jobs=1_000, samples=30, idle_seconds=1.0, backlog=2_000, churn=2_000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -35,6 +35,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=_positive, help=f"jobs of a drain and of a bulk enqueue (default {Plan.jobs})")
     parser.add_argument("--samples", type=_positive, help=f"latency samples a round (default {Plan.samples})")
     parser.add_argument("--idle", type=float, help=f"seconds of watching an idle worker (default {Plan.idle_seconds})")
+    parser.add_argument("--backlog", type=_positive, help=f"jobs that wait behind a drain (default {Plan.backlog:,})")
+    parser.add_argument("--churn", type=_positive, help=f"jobs drained under an old snapshot (default {Plan.churn:,})")
     parser.add_argument("--only", type=_names, default=(), metavar="NAME[,NAME]", help="only these contenders")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the medians")
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, not how fast")
@@ -49,6 +51,8 @@ def _plan(options: argparse.Namespace) -> Plan:
         jobs=options.jobs or base.jobs,
         samples=options.samples or base.samples,
         idle_seconds=options.idle or base.idle_seconds,
+        backlog=options.backlog or base.backlog,
+        churn=options.churn or base.churn,
     )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from .contender import Contender
 from .payload import payloads
-from .probe import DelayProbe, IdleProbe, Probe
+from .probe import DelayProbe, IdleProbe, LongProbe, Probe, SharedProbe
 from .registry import suite_named
 
 Spec = dict[str, Any]
@@ -34,6 +34,11 @@ def main(argument: str) -> None:
         contender = suite.contender(spec["contender"])(Path(spec["place"]))
         result = VERBS[spec["verb"]](contender, spec)
     Path(spec["result"]).write_text(json.dumps(result))
+
+
+def prepare(contender: Contender, spec: Spec) -> dict[str, float]:
+    contender.prepare()
+    return {}
 
 
 def enqueue(contender: Contender, spec: Spec) -> dict[str, float]:
@@ -56,6 +61,25 @@ def drain(contender: Contender, spec: Spec) -> dict[str, float | None]:
         "completed": contender.completed(),
         "waiting": contender.waiting(),
     }
+
+
+def drain_long(contender: Contender, spec: Spec) -> dict[str, Any]:
+    """Some or all of the jobs on record, with the time that each window of them took."""
+    probe = LongProbe(spec["jobs"], window=spec["window"], on_record=spec["on_record"], patience=spec["patience"])
+    contender.work(probe, "loop")
+    return {**probe.account(), "windows": probe.seconds_per_window()}
+
+
+def drain_shared(contender: Contender, spec: Spec) -> dict[str, float]:
+    """One of the processes that drain together. All begin when the gate opens."""
+    folder = Path(spec["folder"])
+    probe = SharedProbe(spec["jobs"], folder=folder, own=spec["own"], processes=spec["processes"])
+    contender.warm_up()
+    (folder / f"ready-{spec['own']}").touch()
+    while not (folder / "gate").exists():
+        time.sleep(0.001)
+    contender.work(probe, "loop")
+    return probe.account()
 
 
 def receive(contender: Contender, spec: Spec) -> dict[str, list[float]]:
@@ -102,9 +126,12 @@ def peak_memory() -> float:
 
 
 VERBS: dict[str, Callable[[Contender, Spec], Any]] = {
+    "prepare": prepare,
     "enqueue": enqueue,
     "fill": fill,
     "drain": drain,
+    "drain_long": drain_long,
+    "drain_shared": drain_shared,
     "receive": receive,
     "send": send,
     "idle": idle,

@@ -1,6 +1,8 @@
 """What a suite needs from a queue to measure it. Class attributes are read without importing the queue's package."""
 
+import importlib
 import importlib.util
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -12,6 +14,9 @@ from typing import ClassVar, Literal
 
 from .payload import payload
 from .probe import Probe
+
+ROOT = Path(__file__).resolve().parents[1]
+PYTHON = (sys.executable, "-m", "benchmarks.child")
 
 Way = Literal["single", "bulk", "concurrent"]
 Mode = Literal["loop", "threads", "io"]
@@ -49,6 +54,8 @@ class Contender(ABC):
     blocking_handlers: ClassVar[bool] = True
     # Slow contenders drain fewer jobs, in their favour: none gets faster with a longer backlog, some get much slower.
     share: ClassVar[float] = 1.0
+    # Fast enough for the measures of hundreds of thousands of jobs.
+    long_runs: ClassVar[bool] = False
 
     def __init__(self, place: Path) -> None:
         self.place = place
@@ -68,9 +75,22 @@ class Contender(ABC):
             return "from source"
 
     @classmethod
+    def program(cls) -> Sequence[str]:
+        """What runs one measurement of this contender: given a specification in JSON, it writes its result to a file."""
+        return PYTHON
+
+    @classmethod
     def observed(cls, place: Path) -> dict[str, float]:
         """What the parent can see of a place after a drain and the goals want to know."""
         return {}
+
+    def prepare(self) -> None:
+        """Make what the queue keeps its jobs in, where that is a step of its own."""
+        return
+
+    def warm_up(self) -> None:
+        """Import what a worker needs."""
+        importlib.import_module(self.module)
 
     @abstractmethod
     def enqueue(self, way: Way, texts: Sequence[str]) -> float:

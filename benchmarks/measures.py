@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import quantiles
 from typing import Any, TypeVar
 
 from .contender import WIDTH, Contender, Mode, Way
-from .spawn import Failed, Spawner, fresh_place
+from .spawn import Failed, Spawner
 
 T = TypeVar("T")
 Figures = dict[str, float]
@@ -22,6 +23,8 @@ class Plan:
     jobs: int = 20_000
     samples: int = 200
     idle_seconds: float = 5.0
+    backlog: int = 1_000_000
+    churn: int = 500_000
 
     @property
     def singles(self) -> int:
@@ -62,19 +65,20 @@ MEASURES = (
 
 def enqueue(spawner: Spawner, contender: type[Contender], plan: Plan, *, way: Way) -> Figures:
     jobs = {"single": plan.singles, "bulk": plan.jobs, "concurrent": plan.concurrent}[way]
-    with fresh_place() as place:
+    with spawner.fresh_place() as place:
         result = spawner.run(place, contender, "enqueue", way=way, jobs=jobs)
-    _demand(result["stored"] == jobs, contender, f"{jobs} enqueued, {result['stored']} on record")
+    demand(result["stored"] == jobs, contender, f"{jobs} enqueued, {result['stored']} on record")
     return {f"enqueue_{way}": jobs / result["seconds"]}
 
 
 def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mode) -> Figures:
     jobs = plan.waits if mode == "io" else plan.drained(contender)
-    with fresh_place() as place:
+    with spawner.fresh_place() as place:
+        before = _prepared(spawner, contender, place)
         spawner.run(place, contender, "fill", jobs=jobs)
         result = spawner.run(place, contender, "drain", mode=mode, jobs=jobs)
-        observed = contender.observed(place)
-    _check_drain(contender, result, jobs)
+        observed = {**contender.observed(place), **_written(spawner, place, before, jobs)}
+    check_drain(contender, result, jobs)
     rate = jobs / result["seconds"]
     match mode:
         case "loop":
@@ -86,8 +90,21 @@ def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mod
             return {"drain_io": rate}
 
 
+def _prepared(spawner: Spawner, contender: type[Contender], place: Path) -> float | None:
+    """What was written ahead by the time that the tables are there; None where nobody counts."""
+    if spawner.written(place) is None:
+        return None
+    spawner.run(place, contender, "prepare")
+    return spawner.written(place)
+
+
+def _written(spawner: Spawner, place: Path, before: float | None, jobs: int) -> Figures:
+    after = spawner.written(place)
+    return {} if before is None or after is None else {"wal_bytes": (after - before) / jobs}
+
+
 def latency(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:
-    with fresh_place() as place:
+    with spawner.fresh_place() as place:
         ready = place / "worker-is-up"
         receiver = spawner.start(place, contender, "receive", samples=plan.samples, ready=str(ready))
         try:
@@ -96,27 +113,27 @@ def latency(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures
             delays = receiver.result()["delays"]
         finally:
             receiver.kill()
-    _demand(len(delays) == plan.samples, contender, f"{plan.samples} sent, {len(delays)} picked up")
+    demand(len(delays) == plan.samples, contender, f"{plan.samples} sent, {len(delays)} picked up")
     cuts = quantiles(delays, n=100, method="inclusive")
     return {"latency_p50": cuts[49], "latency_p95": cuts[94], "latency_p99": cuts[98]}
 
 
 def idle(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:
-    with fresh_place() as place:
+    with spawner.fresh_place() as place:
         spawner.run(place, contender, "fill", jobs=1)
         result = spawner.run(place, contender, "idle", seconds=plan.idle_seconds)
     return {"idle_cpu": result["cpu"] * 100}
 
 
-def _check_drain(contender: type[Contender], result: dict[str, Any], jobs: int) -> None:
+def check_drain(contender: type[Contender], result: dict[str, Any], jobs: int) -> None:
     """A drain counts only when every handler was really called, once, and every completion is on record."""
-    _demand(result["calls"] == jobs, contender, f"{jobs} jobs, {result['calls']} handler calls")
-    _demand(result["distinct"] == jobs, contender, f"{jobs} jobs, {result['distinct']} different ones handled")
-    _demand(result["completed"] in (None, jobs), contender, f"{jobs} jobs, {result['completed']} completions on record")
-    _demand(result["waiting"] == 0, contender, f"{result['waiting']} jobs left after the drain")
+    demand(result["calls"] == jobs, contender, f"{jobs} jobs, {result['calls']} handler calls")
+    demand(result["distinct"] == jobs, contender, f"{jobs} jobs, {result['distinct']} different ones handled")
+    demand(result["completed"] in (None, jobs), contender, f"{jobs} jobs, {result['completed']} completions on record")
+    demand(result["waiting"] == 0, contender, f"{result['waiting']} jobs left after the drain")
 
 
-def _demand(holds: bool, contender: type[Contender], message: str) -> None:
+def demand(holds: bool, contender: type[Contender], message: str) -> None:
     if not holds:
         raise Failed(f"{contender.key}: {message}")
 

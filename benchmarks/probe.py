@@ -1,6 +1,7 @@
 """What a handler tells the benchmark: that it was really called, with which job, and when."""
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,21 @@ SETTLE_STEP = 0.002
 class Probe:
     """Counts handler calls and marks each job's number; `finished` is set by the last expected call."""
 
-    def __init__(self, expected: int, *, ready_file: Path | None = None) -> None:
+    def __init__(
+        self,
+        expected: int,
+        *,
+        on_record: int | None = None,
+        ready_file: Path | None = None,
+        patience: float = PATIENCE,
+    ) -> None:
         self.expected = expected
+        self.patience = patience
         self.finished = Event()
         self.first_call = 0.0
         self.all_stored = 0.0
         self._calls = itertools.count(1)
-        self._seen = bytearray(expected)
+        self._seen = bytearray(on_record or expected)
         self._ready_file = ready_file
 
     def __call__(self, text: str) -> None:
@@ -47,7 +56,7 @@ class Probe:
             self._ready_file.touch()
 
     def wait(self) -> None:
-        self.finished.wait(PATIENCE)
+        self.finished.wait(self.patience)
 
     def stored(self) -> None:
         """The last completion is on record: the clock of a drain stops."""
@@ -56,7 +65,7 @@ class Probe:
     def settle(self, completed: Callable[[], int | None]) -> None:
         """Wait for the last handler call, then until every completion is on record (None: nothing is kept)."""
         self.wait()
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self.patience
         while time.monotonic() < deadline:
             count = completed()
             if count is None or count >= self.expected:
@@ -71,6 +80,57 @@ class Probe:
             "distinct": sum(self._seen),
             "seconds": self.all_stored - self.first_call,
         }
+
+
+class LongProbe(Probe):
+    """Notes the instant after every so many calls, to see how a rate changes on the way."""
+
+    def __init__(self, expected: int, *, window: int, on_record: int, patience: float) -> None:
+        super().__init__(expected, on_record=on_record, patience=patience)
+        self.instants: list[float] = []
+        self._window = window
+        self._noted = 0
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        self._noted += 1
+        if self._noted % self._window == 0:
+            self.instants.append(time.perf_counter())
+
+    def seconds_per_window(self) -> list[float]:
+        return [after - before for before, after in itertools.pairwise([self.first_call, *self.instants])]
+
+
+class SharedProbe(Probe):
+    """One of several processes that drain together: each publishes its count in a file and reads those of the others."""
+
+    def __init__(self, expected: int, *, folder: Path, own: int, processes: int) -> None:
+        super().__init__(expected)
+        self._folder = folder
+        self._own = own
+        self._processes = processes
+        self._noted = 0
+
+    def note(self, text: str) -> None:
+        super().note(text)
+        self._noted += 1
+
+    def wait(self) -> None:
+        deadline = time.monotonic() + self.patience
+        while self._published() < self.expected and time.monotonic() < deadline:
+            time.sleep(SETTLE_STEP)
+        self.finished.set()
+
+    def account(self) -> dict[str, float]:
+        (self._folder / f"seen-{self._own}").write_bytes(self._seen)
+        return {**super().account(), "began": self.first_call, "ended": self.all_stored}
+
+    def _published(self) -> int:
+        unfinished = self._folder / f".calls-{self._own}"
+        unfinished.write_text(str(self._noted))
+        os.replace(unfinished, self._folder / f"calls-{self._own}")
+        counts = [self._folder / f"calls-{number}" for number in range(self._processes)]
+        return sum(int(file.read_text()) for file in counts if file.exists())
 
 
 class DelayProbe(Probe):

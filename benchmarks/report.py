@@ -4,26 +4,26 @@ from collections.abc import Sequence
 
 from .contender import BULK, Contender
 from .machine import cores
-from .results import FIGURES, Figure, Results, Spread
+from .results import Figure, Results, Spread
 from .suite import Suite
 from .tables import table, text_table
 
-THROUGHPUT = tuple(figure for figure in FIGURES if figure.unit == "jobs/s")
-COSTS = tuple(figure for figure in FIGURES if figure.unit != "jobs/s")
 ABSENT = "–"
 
 
 def page(suite: Suite, results: Results) -> str:
     """The whole page; a part without content is left out."""
     contenders = [contender for contender in suite.contenders if contender.key in results.versions]
+    throughput = [figure for figure in suite.figures if figure.unit == "jobs/s"]
+    costs = [figure for figure in suite.figures if figure.unit != "jobs/s"]
     parts = [
         f"# Benchmark: {suite.title}",
         _introduction(suite, results),
         "## Throughput (jobs/s: median, lowest–highest)",
-        _figures(THROUGHPUT, contenders, results),
+        _figures(throughput, contenders, results),
         "## Latency and cost (median, lowest–highest)",
-        _figures(COSTS, contenders, results),
-        *_ratios(contenders, results),
+        _figures(costs, contenders, results),
+        *_ratios(suite, contenders, results),
         "## What each figure was bought with",
         _durability(contenders, results),
         *_raw(contenders, results),
@@ -81,22 +81,24 @@ def _number(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def _ratios(contenders: Sequence[type[Contender]], results: Results) -> list[str]:
+def _ratios(suite: Suite, contenders: Sequence[type[Contender]], results: Results) -> list[str]:
     """One table for each form of Holdfast in the run."""
-    return [part for own in contenders if own.ours for part in _ratios_of(own, contenders, results)]
+    return [part for own in contenders if own.ours for part in _ratios_of(own, suite, contenders, results)]
 
 
-def _ratios_of(own: type[Contender], contenders: Sequence[type[Contender]], results: Results) -> list[str]:
+def _ratios_of(
+    own: type[Contender], suite: Suite, contenders: Sequence[type[Contender]], results: Results
+) -> list[str]:
     others = [contender for contender in contenders if contender is not own]
     if not others:
         return []
     rows = [
-        [other.title, *(_times(results.advantage(figure, own.key, other.key)) for figure in FIGURES)]
+        [other.title, *(_times(results.advantage(figure, own.key, other.key)) for figure in suite.figures)]
         for other in others
     ]
     return [
         f"## {own.title} against each contender (how many times faster, shorter or smaller; below 1 it is worse)",
-        table(["", *(figure.title for figure in FIGURES)], rows),
+        table(["", *(figure.title for figure in suite.figures)], rows),
     ]
 
 

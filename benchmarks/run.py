@@ -1,28 +1,28 @@
 """A whole run: rounds of measurements, contenders alternating."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 
 from .contender import Contender
 from .machine import load, machine_lines
-from .measures import MEASURES, Plan, measures_for
+from .measures import Measure, Plan, measures_for
 from .results import Results
-from .spawn import Failed, Spawner, fresh_place
+from .spawn import Failed, Spawner
 from .suite import Suite
 
 
 def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[str], None] = print) -> Results:
     contenders = suite.available(only)
-    results = _open_results(suite, plan, contenders)
-    spawner = Spawner(suite)
-    for number in range(plan.rounds):
+    with suite.opened() as fresh_place:
+        results = _open_results(suite, plan, contenders)
+        spawner = Spawner(suite, fresh_place)
+        for number in range(plan.rounds):
+            results.loads.append(load())
+            tell(f"round {number + 1} of {plan.rounds}, load {results.loads[-1]:.1f}")
+            _raw_limits(suite, spawner, plan, results, tell)
+            for name, contender, measure in _in_turn(suite, _rotated(contenders, number)):
+                _one(spawner, contender, name, measure, plan, results, tell)
         results.loads.append(load())
-        tell(f"round {number + 1} of {plan.rounds}, load {results.loads[-1]:.1f}")
-        _raw_limits(suite, spawner, plan, results, tell)
-        order = _rotated(contenders, number)
-        for name in MEASURES:
-            for contender in order:
-                _one(spawner, contender, name, plan, results, tell)
-    results.loads.append(load())
     return results
 
 
@@ -31,19 +31,31 @@ def _open_results(suite: Suite, plan: Plan, contenders: Sequence[type[Contender]
     return Results(
         suite=suite.name,
         machine=[*machine_lines(), *suite.machine()],
-        plan={"rounds": plan.rounds, "jobs": plan.jobs, "samples": plan.samples, "idle_seconds": plan.idle_seconds},
+        plan=asdict(plan),
         versions={contender.key: contender.version() or "" for contender in contenders},
         missing=[contender.key for contender in suite.contenders if contender.key not in chosen],
         jobs={contender.key: plan.drained(contender) for contender in contenders},
     )
 
 
+def _in_turn(suite: Suite, order: Sequence[type[Contender]]) -> Iterator[tuple[str, type[Contender], Measure]]:
+    """One measure of all contenders, then the next."""
+    by_contender = {contender: {**measures_for(contender), **suite.measures(contender)} for contender in order}
+    for name in dict.fromkeys(name for measures in by_contender.values() for name in measures):
+        for contender, measures in by_contender.items():
+            if name in measures:
+                yield name, contender, measures[name]
+
+
 def _one(
-    spawner: Spawner, contender: type[Contender], name: str, plan: Plan, results: Results, tell: Callable[[str], None]
+    spawner: Spawner,
+    contender: type[Contender],
+    name: str,
+    measure: Measure,
+    plan: Plan,
+    results: Results,
+    tell: Callable[[str], None],
 ) -> None:
-    measure = measures_for(contender).get(name)
-    if measure is None:
-        return
     try:
         figures = measure(spawner, contender, plan)
     except Failed as error:
@@ -56,7 +68,7 @@ def _one(
 
 def _raw_limits(suite: Suite, spawner: Spawner, plan: Plan, results: Results, tell: Callable[[str], None]) -> None:
     for label in suite.raw_labels():
-        with fresh_place() as place:
+        with spawner.fresh_place() as place:
             rate = spawner.raw(place, label, plan.jobs)
         results.raw.setdefault(label, []).append(rate)
         tell(f"  {'raw limit':<20} {label:<28} {rate:,.0f}/s")

@@ -2,18 +2,16 @@
 
 import json
 import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from .contender import Contender
-from .suite import Suite
+from .contender import PYTHON, ROOT, Contender
+from .suite import FreshPlace, Suite, fresh_folder
 
-ROOT = Path(__file__).resolve().parents[1]
 TIME_LIMIT = 600.0
 START_LIMIT = 30.0
 
@@ -22,16 +20,10 @@ class Failed(Exception):
     """A child did not do what it was asked; the message says what it said."""
 
 
-@contextmanager
-def fresh_place() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as directory:
-        yield Path(directory)
-
-
 class Child:
     """One running `benchmarks.child`."""
 
-    def __init__(self, place: Path, spec: dict[str, Any]) -> None:
+    def __init__(self, program: Sequence[str], place: Path, spec: dict[str, Any]) -> None:
         self._name = f"{spec.get('contender', 'raw')} {spec['verb']}"
         handle = tempfile.mkdtemp(dir=place)
         self._result = Path(handle, "result.json")
@@ -39,7 +31,7 @@ class Child:
         argument = json.dumps({**spec, "place": str(place), "result": str(self._result)})
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.child", argument],
+                [*program, argument],
                 cwd=ROOT,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -77,15 +69,24 @@ class Child:
 class Spawner:
     """Starts children of one suite."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: Suite, fresh_place: FreshPlace = fresh_folder) -> None:
         self._suite = suite
+        self._fresh_place = fresh_place
+
+    def fresh_place(self) -> AbstractContextManager[Path]:
+        return self._fresh_place()
+
+    def written(self, place: Path) -> float | None:
+        return None if self._suite.written is None else self._suite.written(place)
 
     def start(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> Child:
-        return Child(place, {"suite": self._suite.name, "contender": contender.key, "verb": verb, **options})
+        return Child(
+            contender.program(), place, {"suite": self._suite.name, "contender": contender.key, "verb": verb, **options}
+        )
 
     def run(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> dict[str, Any]:
         return self.start(place, contender, verb, **options).result()
 
     def raw(self, place: Path, label: str, jobs: int) -> float:
         spec = {"suite": self._suite.name, "verb": "raw", "raw": label, "jobs": jobs}
-        return float(Child(place, spec).result()["rate"])
+        return float(Child(PYTHON, place, spec).result()["rate"])

@@ -1,11 +1,22 @@
 """A suite: the contenders on one store, its raw limits and its goals."""
 
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .contender import Contender
-from .results import Results
+from .results import FIGURES, Figure, Results
+
+FreshPlace = Callable[[], AbstractContextManager[Path]]
+
+
+@contextmanager
+def fresh_folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as directory:
+        yield Path(directory)
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,13 @@ class Suite:
     # Lines about the store that the machine line needs: versions, journal modes.
     machine: Callable[[], Sequence[str]]
     remarks: Sequence[str] = ()
+    # Whatever lives as long as the run, a server say; it gives fresh places: folders with a database in or behind them.
+    opened: Callable[[], AbstractContextManager[FreshPlace]] = lambda: nullcontext(fresh_folder)
+    # Bytes that the store has written ahead so far; None where nobody counts them.
+    written: Callable[[Path], float] | None = None
+    figures: Sequence[Figure] = FIGURES
+    # Measures beside those that every suite has, by name: functions of a spawner, a contender and a plan.
+    measures: Callable[[type[Contender]], Mapping[str, Any]] = lambda contender: {}
 
     def contender(self, key: str) -> type[Contender]:
         return next(contender for contender in self.contenders if contender.key == key)

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.contender import ROOT
 from benchmarks.measures import MEASURES, Plan, measures_for
 from benchmarks.registry import SUITES, suite_named
 from benchmarks.results import FIGURES, Results
-from benchmarks.spawn import ROOT, Failed, Spawner
+from benchmarks.spawn import Failed, Spawner
 from benchmarks.tables import table
 
 JOBS = 60
@@ -69,6 +70,7 @@ class ShortDrain(Spawner):
     """A contender that loses a job, handles one twice, or leaves one behind."""
 
     def __init__(self, **wrong):
+        super().__init__(suite_named("sqlite"))
         self.result = {"seconds": 1.0, "calls": JOBS, "distinct": JOBS, "completed": JOBS, "waiting": 0, "memory": 1.0}
         self.result.update(wrong)
 

@@ -1,0 +1,63 @@
+"""Holdfast by its public door, on any store."""
+
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from .contender import SLOTS, Mode
+from .loop import Done, LoopContender, handler
+from .probe import Probe
+
+NAME = "noop"
+
+
+class HoldfastContender(LoopContender):
+    key = "holdfast"
+    title = "Holdfast"
+    module = "holdfast.app"
+    distribution = "holdfast"
+    ours = True
+    modes = frozenset({"loop", "threads", "io"})
+    settings = f"concurrency {SLOTS}, everything else as it comes"
+    long_runs = True
+
+    @abstractmethod
+    def url(self) -> str: ...
+
+    @asynccontextmanager
+    async def opened(self, *, for_work: bool = False) -> AsyncIterator[Any]:
+        """An app with the handler under one name, so that a process that enqueues needs no more than one that runs."""
+        from holdfast import Holdfast
+
+        async with Holdfast(self.url()) as app:
+            if not for_work:
+                self._task = app.task(name=NAME)(handler(Probe(0), "loop"))
+            await app.jobs.count()
+            yield app
+
+    async def put(self, queue: Any, text: str) -> None:
+        await self._task.enqueue(text)
+
+    async def put_many(self, queue: Any, texts: Sequence[str]) -> None:
+        await queue.enqueue([self._task.call(text) for text in texts])
+
+    async def count_waiting(self, queue: Any) -> int:
+        return await self._count(queue, "ready")
+
+    async def count_completed(self, queue: Any) -> int | None:
+        return await self._count(queue, "succeeded")
+
+    async def _count(self, app: Any, state: str) -> int:
+        from holdfast import State
+
+        return int(await app.jobs.count(state=State(state)))
+
+    async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
+        def blocking(text: str) -> None:
+            probe(text)
+
+        queue.task(name=NAME)(blocking if mode == "threads" else handler(probe, mode))
+        async with queue.worker(concurrency=SLOTS):
+            probe.ready()
+            await done()
