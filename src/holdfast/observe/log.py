@@ -104,6 +104,13 @@ def caller_does_not_sync() -> None:
     )
 
 
+def caller_waits_for_no_majority() -> None:
+    logger.warning(
+        "a session given as connection= does not wait for the journals of a majority when it commits: jobs that it commits "
+        "may be lost in a failover; start its transaction with WriteConcern('majority', j=True) if they must not be"
+    )
+
+
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
 

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
+from ..sync import in_caller, is_blocking
 from .contract import Full, Insertion, Placed, Storage
-from .lines import Line, reach_of
+from .lines import Line, reach_of, session_form
 
 if TYPE_CHECKING:
     from ..context import Transaction
@@ -39,6 +40,8 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
     """Store jobs inside the caller's transaction; they exist when it commits."""
     if (transaction := _handlers_own(connection)) is not None:
         return await _in_handlers_own(transaction, jobs)
+    if (form := session_form(connection)) is not None:
+        return await _in_session(await places.get(migrate=False), connection, form, jobs)
     reach = reach_of(connection)
     place = await places.get(migrate=False)
     await _refuse_when_full(place, jobs)
@@ -56,6 +59,19 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
         Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
         for position, job in enumerate(jobs)
     ]
+
+
+# ---- a session of the store's own driver -----------------------------------------------------------
+async def _in_session(place: Place, session: Any, form: str, jobs: Sequence[NewJob]) -> list[Placed]:
+    joining = place.storage.joining(jobs)
+    await _refuse_when_full(place, jobs)
+    if not joining.durable(session):
+        _warn_once(session.client, log.caller_waits_for_no_majority)
+    if form == "blocking":
+        return await in_caller(lambda: joining.blocking(session))
+    if is_blocking():
+        raise InvalidCall(f"{type(session).__name__} belongs to an event loop: await the enqueue there")
+    return await joining.awaited(session)
 
 
 # ---- the handler's own transaction -----------------------------------------------------------------
@@ -98,17 +114,16 @@ def _check(line: Line, places: Places) -> None:
             "jobs join a transaction only in their own database"
         )
     if rows[0][1] < _SYNCED:
-        _warn_once(line)
+        _warn_once(line.driver(), log.caller_does_not_sync)
 
 
-def _warn_once(line: Line) -> None:
+def _warn_once(connection: object, warn: Callable[[], None]) -> None:
     """A job is as durable as the session that commits it."""
-    connection = id(line.driver())
-    if connection not in _warned:
+    if id(connection) not in _warned:
         if len(_warned) >= _WARNED_AT_MOST:
             _warned.clear()
-        _warned.add(connection)
-        log.caller_does_not_sync()
+        _warned.add(id(connection))
+        warn()
 
 
 def _same_file(one: str, other: Path) -> bool:

@@ -22,10 +22,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ..errors import StoreError
 from ..job import ANY, Hold, Loss, NewJob, Record, Routing, State
 from ..lifecycle import Change
 
@@ -62,6 +63,19 @@ class Insertion(msgspec.Struct, frozen=True, gc=False):
 
     inserts: tuple[tuple[str, str], ...]
     readback: tuple[str, str]
+
+
+class Joining(Protocol):
+    """An enqueue for a session of the store's own driver, which the caller owns and commits."""
+
+    def blocking(self, session: Any) -> list[Placed]:
+        """Store the jobs inside the session's transaction, in the thread that owns it."""
+
+    async def awaited(self, session: Any) -> list[Placed]:
+        """The same for a session of the driver's asynchronous form."""
+
+    def durable(self, session: Any) -> bool:
+        """Whether the caller's commit will be as durable as ours."""
 
 
 # ---- claim and apply -------------------------------------------------------------------------------
@@ -255,6 +269,11 @@ class Storage(ABC):
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError."""
 
+    def joining(self, jobs: Sequence[NewJob]) -> Joining:
+        """The same enqueue for a session of the store's own driver that is in a transaction of the caller's, on stores whose
+        driver has such sessions."""
+        raise StoreError(f"connection= is a session of MongoDB, the app's store is {self.name}")
+
     # -- claim, renew, apply -------------------------------------------------------------------------
     @abstractmethod
     async def exchange(
@@ -379,6 +398,11 @@ class Storage(ABC):
     @abstractmethod
     async def begin(self, longest: int) -> StoreTransaction:
         """A transaction for a handler, undone after `longest` microseconds. Stores that have none raise StoreError."""
+
+    async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
+        """The same for the handler of a held job. A store may keep others from moving that job meanwhile, if their moves
+        would undo the transaction."""
+        return await self.begin(longest)
 
     # -- short forms ---------------------------------------------------------------------------------
     async def apply(self, changes: Sequence[Change]) -> list[Verdict]:

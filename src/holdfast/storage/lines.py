@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from ..errors import HoldfastError, InvalidCall, StoreError
@@ -62,8 +62,15 @@ def reach_of(connection: Any) -> Reach:
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise InvalidCall(
         f"connection= does not know {kind}; it takes a connection of sqlite3 or apsw, a Session or Connection of SQLAlchemy "
-        "(sync or async), a connection of Django, or the tx of a handler"
+        "(sync or async), a connection of Django, a session of pymongo, or the tx of a handler"
     )
+
+
+def session_form(connection: Any) -> Literal["blocking", "awaited"] | None:
+    """Whether this is a session of MongoDB's driver, and of which of its forms."""
+    if _is(connection, "pymongo.synchronous.client_session", "ClientSession"):
+        return "blocking"
+    return "awaited" if _is(connection, "pymongo.asynchronous.client_session", "AsyncClientSession") else None
 
 
 def _is(value: object, module: str, name: str) -> bool:

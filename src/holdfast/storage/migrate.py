@@ -1,7 +1,7 @@
 """Numbered migrations, the same way for every store that has a schema.
 
-A store's migrations are files `0001_name.sql` (or of another suffix) in a folder. Its ledger knows which number the schema has and runs one
-migration in a transaction of its own, so two migrators at once are safe: the second finds it done.
+A store's migrations are files `0001_name.sql` (or of another suffix) in a folder. Its ledger knows which number the schema
+has and runs one migration in a transaction of its own, so two migrators at once are safe: the second finds it done.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class StoreSpeaker:
         await self._heard(context, pending)
 
     async def begin(self, context: Context) -> StoreTransaction:
-        return await self._store.begin(min(LONGEST_TRANSACTION, context._record.lease // 6))
+        record = context._record
+        return await self._store.begin_for(record.hold, min(LONGEST_TRANSACTION, record.lease // 6))
 
     def _pending_of(self, context: Context) -> _Pending:
         hold = context._record.hold

@@ -115,6 +115,12 @@ def renew(holds: Sequence[Hold], now: int) -> Steps[list[Verdict]]:
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 
+def renew_started(holds: Sequence[Hold], started: Sequence[Started], now: int) -> Steps[list[Verdict]]:
+    if started:
+        yield from note_started(started)
+    return (yield from renew(holds, now))
+
+
 def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
     rows = yield from look({hold.id for hold in holds})
     return [standing(rows.get(hold.id), hold) for hold in holds]

@@ -2,8 +2,9 @@
 
 A server tells its time in milliseconds, and asking costs a round trip. So the difference between its clock and the clock of
 this machine that never jumps is measured when the store opens and every few seconds, and the time in between is counted
-here, in microseconds. The difference is left as it is while a measurement agrees with it within its own error, so that time does
-not flicker; when the server's clock is set, it is followed within seconds. Small corrections never let time go back.
+here, in microseconds. The difference is left as it is while a measurement agrees with it within its own error, so that
+time does not flicker; when the server's clock is set, it is followed within seconds. Small corrections never let time go
+back.
 """
 
 from __future__ import annotations

@@ -27,13 +27,13 @@ class Enqueued(NamedTuple):
     ready: set[str]  # queues
 
 
-def enqueue(jobs: Sequence[NewJob], now: int, *, surely_new: bool = False) -> Steps[Enqueued]:
-    """Put the jobs on record. `surely_new`: their ids need not be looked for, a known one is an error."""
+def enqueue(jobs: Sequence[NewJob], now: int, *, boldly: bool = False) -> Steps[Enqueued]:
+    """Put the jobs on record. `boldly`: ids of plain jobs are not looked for before; a known one is an error then."""
     bounds = yield from _bounds(jobs)
-    if surely_new and not bounds and all(job.unique_key is None for job in jobs):
+    if boldly and not bounds and all(job.unique_key is None for job in jobs):
         placed, fresh = [Placed(job.id) for job in jobs], list(jobs)
     else:
-        known = set() if surely_new else (yield from _known(jobs))
+        known = yield from _known(jobs)
         owners = yield from _owners(jobs, now)
         depths = yield from _depths(bounds)
         placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__)

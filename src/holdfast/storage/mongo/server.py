@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC
 from typing import Any, TypeVar
 
@@ -23,10 +23,11 @@ from pymongo.read_preferences import ReadPreference
 from pymongo.write_concern import WriteConcern
 
 from holdfast.clock import instant_of
+from holdfast.job import Hold
 
 from .address import MongoAddress
 from .faults import explained, is_broken, is_conflict, is_transient, is_unknown_commit
-from .steps import Steps, awaited
+from .steps import PREFIX, Steps, awaited
 
 T = TypeVar("T")
 
@@ -42,8 +43,8 @@ DEFAULTS = {"serverselectiontimeoutms": 5_000, "connecttimeoutms": 5_000, "appna
 class Patience:
     """How long to go on trying, and how to pause in between."""
 
-    def __init__(self) -> None:
-        self._until = asyncio.get_running_loop().time() + PATIENCE
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self._until = asyncio.get_running_loop().time() + seconds
         self._pause = FIRST_PAUSE
 
     @property
@@ -70,7 +71,7 @@ class Server:
         )
         self.database = database.with_options(read_concern=LOCAL)
         self._committed = database.with_options(read_concern=COMMITTED)
-        self.conflicts = 0  # met so far
+        self._quick = database.with_options(write_concern=WriteConcern(1))
 
     async def close(self) -> None:
         await self.client.close()
@@ -100,21 +101,35 @@ class Server:
                     raise explained(error, self.address) from error
             await patience.pause()
 
-    async def write(self, steps: Callable[[], Steps[T]]) -> T:
-        """Take the steps in one transaction, again and again until it is committed."""
-        patience = Patience()
+    async def write(
+        self,
+        steps: Callable[[], Steps[T]],
+        *,
+        patience: float = PATIENCE,
+        conflict: Callable[[], None] | None = None,
+    ) -> T:
+        """Take the steps in one transaction, again and again until it is committed. `conflict` is told of conflicts."""
+        trying = Patience(patience)
         while True:
             try:
                 async with self.begun() as session:
                     answer = await awaited(steps(), self.database, session)
-                    await self.commit(session, patience)
+                    await self.commit(session, trying)
                     return answer
             except PyMongoError as error:
                 again = is_transient(error) or is_broken(error)
-                self.conflicts += is_conflict(error)
-                if not again or patience.over:
+                if conflict is not None and is_conflict(error):
+                    conflict()
+                if not again or trying.over:
                     raise explained(error, self.address) from error
-            await patience.pause()
+            await trying.pause()
+
+    async def note_at_once(self, hold: Hold, now: int) -> None:
+        """Note that the handler of a held job has started, without waiting for the disk: it only helps to find out later who
+        ran when a worker died."""
+        held = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp, "started_at": None}
+        with suppress(PyMongoError):
+            await self._quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}})
 
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[Any]:

@@ -36,14 +36,15 @@ from holdfast.storage.filtering import parse_cursor
 
 from . import health, listing, queues, upkeep
 from .address import MongoAddress
-from .apply import check, holding, note, note_started, renew
+from .apply import check, holding, note, renew_started
 from .claim import promote
 from .clock import ServerClock
 from .enqueue import enqueue
 from .exchange import Turns, exchange
-from .faults import is_duplicate
-from .schema import MongoLedger, connect, migrations
-from .server import Server
+from .faults import is_conflict, is_duplicate
+from .schema import META, MongoLedger, connect, migrations
+from .server import PATIENCE, Server
+from .sessions import SessionEnqueue
 from .signals import Signals
 from .steps import PREFIX, Steps
 from .transaction import MongoTransaction
@@ -51,6 +52,7 @@ from .transaction import MongoTransaction
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("holdfast")
+RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
 
 
 class MongoStorage(Storage):
@@ -71,7 +73,7 @@ class MongoStorage(Storage):
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
         self._turns = Turns()
-        self._pinned: dict[str, int] = {}  # jobs whose handlers have a transaction open here
+        self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -120,7 +122,7 @@ class MongoStorage(Storage):
         if not jobs:
             return []
         try:
-            done = await self._write(lambda: enqueue(jobs, self._now(), surely_new=True))
+            done = await self._write(lambda: enqueue(jobs, self._now(), boldly=True))
         except StoreError as error:
             if error.__cause__ is None or not is_duplicate(error.__cause__):
                 raise
@@ -131,24 +133,47 @@ class MongoStorage(Storage):
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         raise StoreError("MongoDB has no SQL: give connection= a ClientSession of pymongo that is in a transaction")
 
+    def joining(self, jobs: Sequence[NewJob]) -> SessionEnqueue:
+        self._in_use()
+        return SessionEnqueue(jobs, self._address, self._identity, self._now)
+
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> Exchanged:
         one_change_each(changes)
-        started = [each for each in started if each.hold.id not in self._pinned]
+        started = self._free(started)
+        claiming = claim is not None
         told = await self._write(
-            lambda: exchange(changes, claim, started, self._now(), self.chunk, turn=self._turns.needed)
+            lambda: exchange(changes, claim, started, self._now(), self.chunk, turn=claiming and self._turns.needed),
+            conflict=self._turns.conflict if claiming else None,
         )
         self._signals.tell(told.ready, told.changed)
         return told.exchanged
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
-        return await self._write(lambda: self._renew(holds, started))
+        """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
+        free = [hold for hold in holds if hold.id not in self._pinned]
+        answers = dict(zip(free, await self._renewed(free, self._free(started)), strict=True))
+        pinned = [hold for hold in holds if hold not in answers]
+        if pinned:
+            answers |= zip(pinned, await self.check(pinned), strict=True)
+        return [answers[hold] for hold in holds]
 
-    def _renew(self, holds: Sequence[Hold], started: Sequence[Started]) -> Steps[list[Verdict]]:
-        yield from note_started(started)
-        return (yield from renew(holds, self._now()))
+    async def _renewed(self, holds: Sequence[Hold], started: Sequence[Started]) -> list[Verdict]:
+        """All at once; if one of them is pinned by another process, half by half, so that it stalls nobody else."""
+        if not holds and not started:
+            return []
+        try:
+            return await self._write(lambda: renew_started(holds, started, self._now()), patience=RENEW_PATIENCE)
+        except StoreError as error:
+            if error.__cause__ is None or not is_conflict(error.__cause__):
+                raise
+        if len(holds) <= 1:
+            return await self.check(holds)
+        middle = len(holds) // 2
+        first = await self._renewed(holds[:middle], [])
+        return first + await self._renewed(holds[middle:], [])
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda: check(holds))
@@ -157,6 +182,8 @@ class MongoStorage(Storage):
         return await self._read(lambda: holding(worker, stamp))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        if any(note.hold.id in self._pinned for note in notes):
+            raise StoreError("inside ctx.transaction() a job's progress and log cannot be written: tell them before it")
         verdicts, changed = await self._write(lambda: note(notes))
         self._signals.tell((), changed)
         return verdicts
@@ -227,14 +254,26 @@ class MongoStorage(Storage):
 
     # -- the handler's own transaction ---------------------------------------------------------------
     async def begin(self, longest: int) -> StoreTransaction:
-        transaction = MongoTransaction(self._in_use(), longest, self._now, self._signals.tell)
-        await transaction.begin()
+        return await self._begun(longest, None)
+
+    async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
+        return await self._begun(longest, hold)
+
+    async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
+        transaction = MongoTransaction(self._in_use(), longest, self._now, self._signals.tell, self._pinned)
+        await transaction.begin(hold)
         return transaction
 
     # -- below ---------------------------------------------------------------------------------------
-    async def _write(self, steps: Callable[[], Steps[T]]) -> T:
+    async def _write(
+        self,
+        steps: Callable[[], Steps[T]],
+        *,
+        patience: float = PATIENCE,
+        conflict: Callable[[], None] | None = None,
+    ) -> T:
         async with self._work() as server:
-            return await server.write(steps)
+            return await server.write(steps, patience=patience, conflict=conflict)
 
     async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:
@@ -262,12 +301,18 @@ class MongoStorage(Storage):
             raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
         return self._server
 
+    def _free(self, started: Sequence[Started]) -> list[Started]:
+        """Without those that are pinned here: their transactions note it."""
+        return [note for note in started if note.hold.id not in self._pinned]
+
     def _forked(self) -> bool:
         return self._process != os.getpid()
 
     async def _prepare(self, server: Server) -> None:
         """Check the schema, and make what is missing if that is wished."""
         await asyncio.to_thread(self._migrated)
+        noted = await server.database[META].find_one({"_id": "schema"})
+        self._identity = "" if noted is None else str(noted["identity"])
 
     def _migrated(self) -> None:
         with connect(self._address) as client:

@@ -1,9 +1,9 @@
 """A handler's transaction: a session of its own, whose commit carries what the handler wrote and the job's completion.
 
 MongoDB shows a transaction the world as it was at its first step, and aborts it when it writes what somebody has moved
-since. A renewal of the lease, or the note that the handler has started, would be such a move of the job's own document. So the job
-is pinned: the transaction's first write is to it. Whoever else wants to move it meets a conflict from then on and waits, for
-at most the few seconds that a transaction may last; renewals pass it over, because a pinned job is held.
+since. A renewal of the lease, or the note that the handler has started, would be such a move of the job's own document. So
+the job is pinned: the transaction's first write is to it. Whoever else wants to move it meets a conflict from then on and
+waits, for at most the few seconds that a transaction may last; renewals pass it over, because a pinned job is held.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdic
 
 from .apply import apply
 from .enqueue import enqueue
-from .faults import explained
+from .faults import explained, is_transient
 from .server import Patience, Server
 from .steps import Steps, awaited, update
 
@@ -34,11 +34,13 @@ Tell = Callable[[Collection[str], bool], None]
 class MongoTransaction(StoreTransaction):
     """See the module. `connection` is the session: hand it to every call of pymongo that belongs inside."""
 
-    def __init__(self, server: Server, longest: int, now: Callable[[], int], tell: Tell) -> None:
+    def __init__(self, server: Server, longest: int, now: Callable[[], int], tell: Tell, pinned: set[str]) -> None:
         self._server = server
         self._longest = longest / SECOND
         self._now = now
         self._tell = tell
+        self._pinned = pinned
+        self._job: str | None = None
         self._ready: set[str] = set()
         self._stack = AsyncExitStack()
         self._why_over: str | None = None
@@ -46,15 +48,35 @@ class MongoTransaction(StoreTransaction):
         self._undoing: asyncio.Task[None] | None = None
         self.connection: Any = None
 
-    async def begin(self, hold: Hold | None = None) -> None:
-        self.connection = await self._stack.enter_async_context(self._server.begun())
-        self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+    async def begin(self, hold: Hold | None) -> None:
+        if hold is not None and hold.id not in self._pinned:
+            self._job = hold.id
+            self._pinned.add(hold.id)
+        try:
+            await self._begin(hold)
+        except BaseException:
+            await self._end("it could not begin")
+            raise
+        if self._why_over is None:
+            self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+
+    async def _begin(self, hold: Hold | None) -> None:
+        """Begin, and pin the job. A renewal under way is a conflict before anything was done: begin again."""
         if hold is not None:
+            await self._server.note_at_once(hold, self._now())
+        patience = Patience(self._longest)
+        while True:
+            self.connection = await self._stack.enter_async_context(self._server.begun())
+            if hold is None:
+                return
             try:
-                await self._take(_pin(hold))
-            except BaseException:
-                await self._undo("its job could not be pinned")
-                raise
+                await awaited(_pin(hold), self._server.database, self.connection)
+                return
+            except PyMongoError as error:
+                if not is_transient(error) or patience.over:
+                    raise explained(error, self._server.address) from error
+            await self._stack.aclose()
+            await patience.pause()
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         self._check()
@@ -110,7 +132,7 @@ class MongoTransaction(StoreTransaction):
         why = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
         if self._why_over is None:
             self._why_over = why
-            self._undoing = asyncio.ensure_future(self._stack.aclose())
+            self._undoing = asyncio.ensure_future(self._end(why))
 
     async def _undo(self, why: str) -> None:
         if self._undoing is not None:
@@ -123,7 +145,12 @@ class MongoTransaction(StoreTransaction):
         self._why_over = why
         if self._timer is not None:
             self._timer.cancel()
-        await self._stack.aclose()
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._job is not None:
+                self._pinned.discard(self._job)
+                self._job = None
 
 
 def _pin(hold: Hold) -> Steps[None]:
