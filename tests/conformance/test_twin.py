@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from .stores import STORES
+from .stores import LOCAL, STORES
 from .twin import failure_of, operations, shortened
 
 SEEDS = st.integers(0, 2**64 - 1)
@@ -20,12 +20,13 @@ SHORT = settings(
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
+ON_A_SERVER = settings(SHORT, max_examples=60)  # a round trip for every word, and a schema or database for every list
 LONG = settings(SHORT, max_examples=5_000, derandomize=False)
 
 
 @pytest.mark.parametrize("name", STORES)
 def test_a_store_answers_as_the_specification_does(name, tmp_path):
-    _told_the_same(name, tmp_path, SHORT, 40)
+    _told_the_same(name, tmp_path, SHORT if name in LOCAL else ON_A_SERVER, 40)
 
 
 @pytest.mark.slow

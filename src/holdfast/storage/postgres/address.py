@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from holdfast.errors import StoreError
@@ -32,10 +33,10 @@ class Address:
     shown: str
 
     @property
-    def defaults(self) -> Mapping[str, object]:
+    def defaults(self) -> Mapping[str, Any]:
         """What a connection is opened with, where the URL does not say it."""
         given = dict(parse_qsl(urlsplit(self.dsn).query))
-        wanted: dict[str, object] = {"connect_timeout": 10, "application_name": "holdfast"}
+        wanted: dict[str, Any] = {"connect_timeout": 10, "application_name": "holdfast"}
         return {name: value for name, value in wanted.items() if name not in given}
 
     def __str__(self) -> str:

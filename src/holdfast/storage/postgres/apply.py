@@ -253,7 +253,10 @@ def _waiting_row(record: Record) -> dict[str, Any]:
 
 
 def _outcome_row(record: Record) -> dict[str, Any]:
-    return _row(record, OUTCOMES)
+    row = _row(record, OUTCOMES)
+    row["created_at"] = record.created_at if record.state is State.DEAD else None
+    row["task"] = None if record.keep_last is None else record.task
+    return row
 
 
 def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:

@@ -1,14 +1,16 @@
 """Putting jobs on record.
 
-Plain jobs of one shape are one statement. Jobs with a key, or for a bounded queue, are planned first: what stands in their
-way is read, then their keys are taken in order. Should another session have taken one of those keys meanwhile, everything
-is undone and planned again; it sees the other's job then.
+Plain jobs of one shape are one statement. Jobs with a key, or for a bounded queue, and repeated ones are planned first: what
+stands in their way is read, then their keys are taken in order. Should another session have taken one of those keys
+meanwhile, everything is undone and planned again; it sees the other's job then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from psycopg.errors import UniqueViolation
 
 from holdfast.job import ROW_VERSION, NewJob
 from holdfast.storage.contract import Placed, QueueSettings
@@ -22,6 +24,10 @@ from .server import Connection, Statement, together
 SHAPES = 20  # so many different ones in a call are stored one statement each
 
 
+class _Bounded(Exception):
+    """Nothing was stored: a queue is bounded, so that it must be counted first."""
+
+
 class _Outrun(Exception):
     """Another session took a key while we were about to."""
 
@@ -31,14 +37,28 @@ class Enqueue:
 
     def __init__(self, schema: str) -> None:
         self._sql = load("enqueue", schema)
-        self._full = load("insertion", schema, parameter="%(jobs)s")["insert"]
+        self._insert = load("insertion", schema, parameter="%(jobs)s")["insert"]
+        self._planned_insert = load("insertion", schema, parameter="%(jobs)s", room="true")["insert"]
 
     async def put(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
         """Put jobs on record in a transaction of their own."""
-        if not any(job.unique_key is not None for job in jobs) and not await self._bounds(connection):
-            await together(connection, self._inserts(jobs, now))
-            return [Placed(job.id) for job in jobs]
+        if not any(job.unique_key is not None for job in jobs):
+            try:
+                await self._at_once(connection, self._inserts(jobs, now))
+                return [Placed(job.id) for job in jobs]
+            except (_Bounded, UniqueViolation):
+                pass  # a bounded queue, or an enqueue that is repeated
         return await self.put_planned(connection, jobs, now)
+
+    async def _at_once(self, connection: Connection, inserts: Sequence[Statement]) -> None:
+        if len(inserts) == 1:
+            stored = await connection.execute(*inserts[0])
+            if not stored.rowcount:
+                raise _Bounded
+            return
+        async with connection.transaction():
+            if not all(stored.rowcount for stored in await together(connection, inserts)):
+                raise _Bounded
 
     async def put_planned(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
         """Put jobs on record after a look at what stands in their way; in a transaction that is open already, beside its
@@ -56,11 +76,8 @@ class Enqueue:
         placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__)
         if fresh:
             await self._take_keys(connection, fresh, now)
-            await together(connection, self._inserts(fresh, now))
+            await connection.execute(self._planned_insert, {"jobs": full_text(fresh, now)})
         return placed
-
-    async def _bounds(self, connection: Connection) -> bool:
-        return bool(await (await connection.execute(self._sql["bounded"])).fetchall())
 
     async def _locked_bounds(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, QueueSettings]:
         queues = sorted({job.queue for job in jobs})
@@ -112,7 +129,7 @@ class Enqueue:
             shapes, others = {}, list(jobs)
         statements = [(self._sql["insert_plain"], _plain(same, now)) for same in shapes.values()]
         if others:
-            statements.append((self._full, {"jobs": full_text(others, now)}))
+            statements.append((self._insert, {"jobs": full_text(others, now)}))
         return statements
 
 

@@ -13,7 +13,7 @@ from .rows import json_text, marked
 
 def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion:
     """The statements that put the jobs on record in a transaction that the caller owns."""
-    sql = load("insertion", schema, parameter="?")
+    sql = load("insertion", schema, parameter="?", room="true")
     text = full_text(jobs, now)
     scopes = {job.unique_scope for job in jobs if job.unique_key is not None}
     inserts = [(sql["insert"], text)]

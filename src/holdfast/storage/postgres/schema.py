@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from importlib.resources import files
-from typing import Any, LiteralString, cast
+from typing import Any
 
 import psycopg
 
@@ -31,7 +31,7 @@ class PostgresLedger:
         self._address = address
         self._sql = load("schema", address.schema)
         try:
-            self._connection = psycopg.connect(address.dsn, autocommit=True, **cast(Any, address.defaults))
+            self._connection = psycopg.connect(address.dsn, autocommit=True, **address.defaults)
         except psycopg.Error as error:
             raise explained(error, str(address)) from error
 
@@ -52,7 +52,7 @@ class PostgresLedger:
                     return False
                 if migration.number == 1 and not self._rows("schema_exists", schema=self._address.schema):
                     self._connection.execute(self._sql["create_schema"])
-                self._connection.execute(cast(LiteralString, migration.text))
+                self._connection.execute(migration.text)
                 self._connection.execute(self._sql["create_meta"])
                 self._rows("note_version", version=migration.number)
                 return True

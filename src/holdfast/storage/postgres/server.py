@@ -14,7 +14,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, LiteralString, TypeVar
+from typing import Any, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Connection = AsyncConnection[tuple[Any, ...]]
 Cursor = AsyncCursor[tuple[Any, ...]]
 Work = Callable[[Connection], Awaitable[T]]
-Statement = tuple[LiteralString, Mapping[str, Any]]
+Statement = tuple[str, Mapping[str, Any]]
 
 QUICK, PLAIN, TRANSACTIONS = 4, 4, 32  # connections at most
 CONNECT_WITHIN = 10.0

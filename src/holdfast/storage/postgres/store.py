@@ -42,7 +42,7 @@ from .enqueue import Enqueue
 from .insertion import insertion
 from .listing import Listing, parse_cursor
 from .schema import PostgresLedger, migrations
-from .server import Connection, Server, Statement, together
+from .server import Connection, Cursor, Server, Statement, together
 from .signals import Signals
 from .transaction import PostgresTransaction
 from .upkeep import Upkeep
@@ -192,7 +192,7 @@ class PostgresStorage(Storage):
 
     async def _claim(
         self, connection: Connection, before: Sequence[Statement], claim: Claim, effects: Effects
-    ) -> tuple[list[object], Exchanged]:
+    ) -> tuple[list[Cursor], Exchanged]:
         cursors, claimed, outlook, promoted = await self._claims.claim(
             connection, before, claim, self.chunk, self._now()
         )

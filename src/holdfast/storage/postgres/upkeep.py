@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import LiteralString
 
 from holdfast.job import Record
 
@@ -19,8 +18,11 @@ class Upkeep:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
-        self._sql = load("upkeep", schema, counted="")
-        self._too_many_counted = load("upkeep", schema, counted="AND keep_last IS NOT NULL")["too_many"]
+        self._sql = load("upkeep", schema)
+        self._too_many_of = {
+            among: load("upkeep", schema, among=self._sql[among])["too_many"]
+            for among in ("among_all", "among_counted")
+        }
         self._next_long_kept = 0
 
     async def lapsed(self, connection: Connection, limit: int, contact: int, now: int | None) -> list[Record]:
@@ -62,7 +64,7 @@ class Upkeep:
         """A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
         cursor = await connection.execute(self._sql["is_small"], {"small": SMALL})
         small = (await cursor.fetchall())[0][0]
-        statement = self._sql["too_many"] if small else self._too_many_counted
+        statement = self._too_many_of["among_all" if small else "among_counted"]
         return [id for (id,) in await (await connection.execute(statement, {"task": task, "limit": limit})).fetchall()]
 
     async def _remove(self, connection: Connection, ids: Sequence[str]) -> int:
@@ -77,6 +79,6 @@ class Upkeep:
             )
         return outcomes.rowcount
 
-    async def _ids(self, connection: Connection, statement: LiteralString, limit: int, now: int | None) -> list[str]:
+    async def _ids(self, connection: Connection, statement: str, limit: int, now: int | None) -> list[str]:
         cursor = await connection.execute(statement, {"now": now, "limit": limit})
         return [id for (id,) in await cursor.fetchall()]

@@ -2,18 +2,19 @@
 --   waiting    blocked, scheduled or ready          (small, deleted by the claim)
 --   holds      running, or ended while code still runs   (small, deleted by the holder's word)
 --   outcomes   ended                                (only added to)
--- Instants and durations are microseconds. In `jobs`, NULL stands for what most jobs have; see queries/record.sql.
+-- Instants and durations are microseconds. NULL stands for what most jobs have, which then takes no room; what that is
+-- stands in queries/record.sql.
 -- Texts that are compared are in the C collation: equal bytes, and an order that no library update changes.
 
 CREATE TABLE {schema}.jobs (
     created_at bigint NOT NULL,
-    run_at bigint NOT NULL,              -- the first one; a later one stands in the moving row
+    run_at bigint,                       -- the first one, NULL: at once; a later one stands in the moving row
     lease bigint NOT NULL,
     timeout bigint,
     max_attempts bigint,
     expires_at bigint,
     priority integer NOT NULL,
-    min_version integer NOT NULL,
+    min_version integer,
     id uuid NOT NULL,
     chain_id uuid,
     task text COLLATE "C" NOT NULL,
@@ -44,17 +45,17 @@ CREATE TABLE {schema}.jobs_rest PARTITION OF {schema}.jobs DEFAULT;
 -- else = and the key. `held_key`: the unique key that the job occupies; `key_waits`: only until it is claimed.
 CREATE TABLE {schema}.waiting (
     rank bigint NOT NULL,
-    run_at bigint NOT NULL,
+    run_at bigint,
     expires_at bigint,
     started_at bigint,
     settled bigint,
     urgency integer NOT NULL,
-    min_version integer NOT NULL,
-    version integer NOT NULL DEFAULT 1,
-    attempt integer NOT NULL DEFAULT 0,
-    failures integer NOT NULL DEFAULT 0,
-    losses integer NOT NULL DEFAULT 0,
-    waits integer NOT NULL DEFAULT 0,
+    min_version integer,
+    version integer,
+    attempt integer,
+    failures integer,
+    losses integer,
+    waits integer,
     id uuid NOT NULL PRIMARY KEY,
     parked boolean NOT NULL DEFAULT false,
     suspect boolean NOT NULL DEFAULT false,
@@ -80,9 +81,7 @@ CREATE INDEX waiting_due ON {schema}.waiting (run_at, id) WHERE state = 'schedul
 CREATE INDEX waiting_expiry ON {schema}.waiting (expires_at, id) WHERE expires_at IS NOT NULL;
 
 -- No index but the key: a renewal then touches the row alone, and there are only as many rows as jobs that run.
--- `run_at` and `rank` are NULL when they are the job's own first ones.
 CREATE TABLE {schema}.holds (
-    created_at bigint NOT NULL,
     stamp bigint NOT NULL,
     leased_until bigint NOT NULL,
     lease bigint NOT NULL,
@@ -92,13 +91,12 @@ CREATE TABLE {schema}.holds (
     settled bigint,
     version integer NOT NULL,
     attempt integer NOT NULL,
-    failures integer NOT NULL,
-    losses integer NOT NULL,
+    failures integer,
+    losses integer,
     waits integer,
     id uuid NOT NULL PRIMARY KEY,
     ended boolean NOT NULL DEFAULT false,
     suspect boolean NOT NULL DEFAULT false,
-    task text COLLATE "C" NOT NULL,
     leased_by text COLLATE "C" NOT NULL,
     held_key text COLLATE "C",
     reason text COLLATE "C",
@@ -110,8 +108,9 @@ CREATE TABLE {schema}.holds (
     autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 10000
 );
 
+-- `created_at` is noted for dead letters alone and `task` for counted jobs alone, for their indexes.
 CREATE TABLE {schema}.outcomes (
-    created_at bigint NOT NULL,
+    created_at bigint,
     finished_at bigint,
     prune_at bigint,
     keep_last bigint,
@@ -121,13 +120,13 @@ CREATE TABLE {schema}.outcomes (
     settled bigint,
     version integer NOT NULL,
     attempt integer NOT NULL,
-    failures integer NOT NULL,
-    losses integer NOT NULL,
+    failures integer,
+    losses integer,
     waits integer,
     id uuid NOT NULL,
     hidden boolean NOT NULL DEFAULT false,
     suspect boolean NOT NULL DEFAULT false,
-    task text COLLATE "C" NOT NULL,
+    task text COLLATE "C",
     state text COLLATE "C" NOT NULL,
     result text COLLATE "C",
     held_key text COLLATE "C",

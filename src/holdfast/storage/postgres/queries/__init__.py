@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
-from typing import LiteralString, cast
 
 from holdfast.job import ROW_VERSION
 from holdfast.storage.queries import named
@@ -23,11 +22,11 @@ _WORDS = {
 
 
 @cache
-def load(name: str, schema: str, **parts: str) -> Mapping[str, LiteralString]:
+def load(name: str, schema: str, **parts: str) -> Mapping[str, str]:
     """The queries of `name`.sql by name. A query may hold others of its file by their names."""
     own = named(files(__package__), name)
     words = {**own, **_fragments(), **parts, **_WORDS, "schema": f'"{schema}"'}
-    return {title: cast(LiteralString, _filled(query, words)) for title, query in own.items()}
+    return {title: _filled(query, words) for title, query in own.items()}
 
 
 def _filled(query: str, words: Mapping[str, str]) -> str:

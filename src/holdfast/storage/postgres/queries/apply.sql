@@ -6,16 +6,16 @@ WITH gone AS (
             %(keeps)s::bigint[], %(begans)s::bigint[]
         ) AS given (id, attempt, stamp, failures, result, keep, began)
     WHERE holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended
-    RETURNING holds.*, coalesce(given.failures, 0) AS failed, given.result, given.keep, given.began
+    RETURNING holds.*, given.failures AS failed, given.result, given.keep, given.began
 ),
 freed AS (
     DELETE FROM {schema}.held_keys USING gone WHERE gone.held_key IS NOT NULL AND held_keys.key = gone.held_key
 )
 INSERT INTO {schema}.outcomes (
-    created_at, finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, losses, waits, id,
-    task, state, result, progress)
-SELECT created_at, clock.now, clock.now + coalesce(keep, %(keep)s::bigint), run_at, rank, coalesce(began, started_at),
-    stamp, version + 1, attempt, failed, 0, waits, id, task, 'succeeded', result, progress
+    finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
+    progress)
+SELECT clock.now, clock.now + coalesce(keep, %(keep)s::bigint), run_at, rank, coalesce(began, started_at), stamp,
+    version + 1, attempt, failed, waits, id, 'succeeded', result, progress
 FROM gone CROSS JOIN (SELECT {now} AS now) AS clock
 RETURNING id::text;
 

@@ -1,6 +1,6 @@
 -- name: promote
 -- Scheduled jobs whose time has come become ready, the earliest first.
-UPDATE {schema}.waiting SET state = 'ready', version = version + 1
+UPDATE {schema}.waiting SET state = 'ready', version = coalesce(version, 1) + 1
 WHERE id = ANY(ARRAY(
     SELECT id FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now}
     ORDER BY run_at, id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED))
@@ -20,7 +20,7 @@ AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND qu
 
 -- name: can_run
 -- Whether a ready job may be claimed by this version, now.
-w.min_version <= {row_version} AND (w.expires_at IS NULL OR w.expires_at > {now} OR w.started_at IS NOT NULL)
+coalesce(w.min_version, 1) <= {row_version} AND (w.expires_at IS NULL OR w.expires_at > {now} OR w.started_at IS NOT NULL)
 
 -- name: all_lanes
 -- The lanes that hold wanted jobs: a loose scan of the claim index, one seek per lane, however many jobs it holds.
@@ -96,23 +96,22 @@ taken AS MATERIALIZED (
 ),
 held AS (
     INSERT INTO {schema}.holds (
-        created_at, stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id,
-        suspect, task, leased_by, held_key, reason, progress)
-    SELECT created_at, %(stamp)s::bigint, now + lease, lease, nullif(run_at, first_run_at), nullif(rank, run_at),
-        settled, version + 1, attempt + 1, failures, losses, nullif(waits, 0), id, suspect, task, %(worker)s::text,
-        CASE WHEN NOT key_waits THEN held_key END, reason, progress
+        stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id, suspect,
+        leased_by, held_key, reason, progress)
+    SELECT %(stamp)s::bigint, now + lease, lease, nullif(coalesce(run_at, rank), coalesce(first_run_at, created_at)),
+        nullif(rank, coalesce(run_at, rank)), settled, coalesce(version, 1) + 1, coalesce(attempt, 0) + 1, failures,
+        losses, waits, id, suspect, %(worker)s::text, CASE WHEN NOT key_waits THEN held_key END, reason, progress
     FROM taken
 ),
 freed AS (
     DELETE FROM {schema}.held_keys USING gone
     WHERE gone.key_waits AND gone.held_key IS NOT NULL AND held_keys.key = gone.held_key
 )
-SELECT j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, j.version + 1, j.attempt + 1, j.failures,
-    j.losses, j.max_attempts, j.timeout, j.lease,
-    coalesce(j.backoff, '["exponential",1000000,2.0,3600000000,0]'), coalesce(j.retention, '{"age":604800000000}'),
-    coalesce(j.dead_retention, '{}'), j.created_at, j.run_at, NULL, NULL, j.expires_at, NULL, NULL, %(stamp)s::bigint,
-    j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress, j.errors, j.reason,
-    j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
-    j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, coalesce(j.run_when, 'succeeded'), j.waits,
-    j.limits, j.min_version
+SELECT j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(j.version, 1) + 1,
+    coalesce(j.attempt, 0) + 1, coalesce(j.failures, 0), coalesce(j.losses, 0), j.max_attempts, j.timeout, j.lease,
+    {backoff}, {retention}, {dead_retention}, j.created_at, coalesce(j.run_at, j.rank), NULL, NULL, j.expires_at, NULL,
+    NULL, %(stamp)s::bigint, j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress,
+    j.errors, j.reason, j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
+    j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0), j.limits,
+    coalesce(j.min_version, 1)
 FROM taken AS j ORDER BY j.urgency, j.rank, j.id

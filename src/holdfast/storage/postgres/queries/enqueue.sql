@@ -1,27 +1,24 @@
 -- name: insert_plain
--- Jobs of one shape (task, queue, priority, budget, times, policies) that wait for nothing but a worker or a time.
+-- Jobs of one shape (task, queue, priority, budget, times, policies) that wait for nothing but a worker or a time. None
+-- of them is stored when the queue is bounded. An id that is known already makes it fail.
 WITH stored AS (
     INSERT INTO {schema}.jobs (
-        created_at, run_at, lease, timeout, max_attempts, priority, min_version, id, task, queue, payload, backoff,
-        retention, dead_retention)
-    SELECT clock.now, coalesce(given.at, clock.now + coalesce(given.delay, 0)), %(lease)s::bigint, %(timeout)s::bigint,
-        %(max_attempts)s::bigint, %(priority)s::integer, {row_version}, given.id, %(task)s::text, %(queue)s::text,
-        given.payload, %(backoff)s::text, %(retention)s::text, %(dead_retention)s::text
+        created_at, run_at, lease, timeout, max_attempts, priority, id, task, queue, payload, backoff, retention,
+        dead_retention)
+    SELECT clock.now, coalesce(given.at, clock.now + given.delay), %(lease)s::bigint, %(timeout)s::bigint,
+        %(max_attempts)s::bigint, %(priority)s::integer, given.id, %(task)s::text, %(queue)s::text, given.payload,
+        %(backoff)s::text, %(retention)s::text, %(dead_retention)s::text
     FROM unnest(
             %(ids)s::uuid[], string_to_array(%(payloads)s::text, chr(30)), %(delays)s::bigint[], %(ats)s::bigint[]
         ) AS given (id, payload, delay, at)
         CROSS JOIN (SELECT {now} AS now) AS clock
-    ON CONFLICT (id) DO NOTHING
+    WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE name = %(queue)s::text AND max_depth IS NOT NULL)
     RETURNING id, created_at, run_at
 )
-INSERT INTO {schema}.waiting (rank, run_at, urgency, min_version, id, state, queue, task, route)
-SELECT run_at, run_at, -1 - %(priority)s::integer, {row_version}, id,
+INSERT INTO {schema}.waiting (rank, run_at, urgency, id, state, queue, task, route)
+SELECT coalesce(run_at, created_at), CASE WHEN run_at > created_at THEN run_at END, -1 - %(priority)s::integer, id,
     CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END, %(queue)s::text, %(task)s::text, ''
 FROM stored;
-
--- name: bounded
--- The queues that hold only so many jobs.
-SELECT name, max_depth, on_full, drop_below FROM {schema}.queues WHERE max_depth IS NOT NULL;
 
 -- name: lock_bounded
 -- Enqueues into a bounded queue take turns, so that the count stays true until they commit.

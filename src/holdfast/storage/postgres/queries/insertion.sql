@@ -42,29 +42,35 @@ stored AS (
         created_at, run_at, lease, timeout, max_attempts, expires_at, priority, min_version, id, chain_id, task, queue,
         payload, backoff, retention, dead_retention, run_when, key, tenant, routing_key, tags, meta, unique_key,
         unique_scope, after, limits)
-    SELECT created_at, run_at, lease, timeout, max_attempts, created_at + expires, priority, min_version, id, chain_id,
+    SELECT created_at, nullif(run_at, created_at), lease, timeout, max_attempts, created_at + expires, priority, min_version, id, chain_id,
         task, queue, payload, backoff, retention, dead_retention, run_when, key, tenant, routing_key, tags, meta,
         unique_key, unique_scope, after, limits
     FROM given
-    WHERE unique_key IS NULL OR unique_scope IS NULL
+    WHERE {room} AND (unique_key IS NULL OR unique_scope IS NULL
         OR CASE WHEN unique_scope IN ('any', 'window')
             THEN EXISTS (
                 SELECT 1 FROM {schema}.kept_keys AS taken WHERE taken.key = given.unique_key AND taken.job = given.id)
             ELSE EXISTS (
                 SELECT 1 FROM {schema}.held_keys AS taken WHERE taken.key = given.unique_key AND taken.job = given.id)
-            END
+            END)
     ORDER BY number
     ON CONFLICT (id) DO NOTHING
     RETURNING id, created_at, run_at, expires_at
 )
 INSERT INTO {schema}.waiting (
     rank, run_at, expires_at, urgency, min_version, id, waits, key_waits, state, queue, task, route, held_key)
-SELECT stored.run_at, stored.run_at, stored.expires_at, -1 - given.priority, given.min_version, stored.id, given.waits,
+SELECT coalesce(stored.run_at, stored.created_at), CASE WHEN stored.run_at > stored.created_at THEN stored.run_at END,
+    stored.expires_at, -1 - given.priority, given.min_version, stored.id, nullif(given.waits, 0),
     coalesce(given.unique_scope = 'waiting', false),
     CASE WHEN given.waits > 0 THEN 'blocked' WHEN stored.run_at > stored.created_at THEN 'scheduled' ELSE 'ready' END,
     given.queue, given.task, coalesce('=' || given.routing_key, ''),
     CASE WHEN given.unique_scope IN ('waiting', 'active') THEN given.unique_key END
 FROM stored JOIN given ON given.id = stored.id;
+
+-- name: room
+-- Whether all the queues take any number of jobs; if not, nothing is stored.
+NOT EXISTS (
+    SELECT 1 FROM {schema}.queues WHERE max_depth IS NOT NULL AND queues.name IN (SELECT every.queue FROM given AS every))
 
 -- name: readback
 -- The job that stands for each: itself, or the one whose key it shares.

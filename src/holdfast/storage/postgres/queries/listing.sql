@@ -34,7 +34,7 @@ SELECT line FROM {schema}.log WHERE job = %(id)s::uuid ORDER BY number;
 SELECT coalesce(q.name, d.queue), coalesce(q.paused, false), q.max_depth, coalesce(q.on_full, 'reject'), q.drop_below,
     coalesce(q.fair, false), q.weights, coalesce(d.depth, 0), CASE WHEN d.oldest IS NOT NULL THEN greatest(0, {now} - d.oldest) END
 FROM {schema}.queues AS q FULL JOIN (
-    SELECT queue, count(*) AS depth, min(run_at) FILTER (WHERE state = 'ready') AS oldest
+    SELECT queue, count(*) AS depth, min(coalesce(run_at, rank)) FILTER (WHERE state = 'ready') AS oldest
     FROM {schema}.waiting GROUP BY queue
 ) AS d ON d.queue = q.name
 ORDER BY 1;

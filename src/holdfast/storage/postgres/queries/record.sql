@@ -1,17 +1,17 @@
 -- name: record
--- The columns of a record, in its order. What NULL stands for is said here and nowhere else.
+-- The columns of a record, in its order. What NULL stands for is said here.
 j.id::text AS id, j.task, j.queue, coalesce(o.state, CASE WHEN h.id IS NULL THEN w.state ELSE 'running' END) AS state,
 j.priority,
-CASE WHEN o.id IS NOT NULL THEN coalesce(o.rank, o.run_at, j.run_at)
-    WHEN h.id IS NOT NULL THEN coalesce(h.rank, h.run_at, j.run_at) ELSE w.rank END AS rank,
-j.payload, coalesce(o.version, h.version, w.version) AS version, coalesce(o.attempt, h.attempt, w.attempt) AS attempt,
-coalesce(o.failures, h.failures, w.failures) AS failures, coalesce(o.losses, h.losses, w.losses) AS losses,
-j.max_attempts, j.timeout, j.lease,
-coalesce(j.backoff, '["exponential",1000000,2.0,3600000000,0]') AS backoff,
-coalesce(j.retention, '{"age":604800000000}') AS retention, coalesce(j.dead_retention, '{}') AS dead_retention,
+CASE WHEN o.id IS NOT NULL THEN coalesce(o.rank, o.run_at, j.run_at, j.created_at)
+    WHEN h.id IS NOT NULL THEN coalesce(h.rank, h.run_at, j.run_at, j.created_at) ELSE w.rank END AS rank,
+j.payload, coalesce(o.version, h.version, w.version, 1) AS version, coalesce(o.attempt, h.attempt, w.attempt, 0) AS attempt,
+coalesce(CASE WHEN o.id IS NOT NULL THEN o.failures WHEN h.id IS NOT NULL THEN h.failures ELSE w.failures END, 0)
+    AS failures,
+coalesce(CASE WHEN o.id IS NOT NULL THEN o.losses WHEN h.id IS NOT NULL THEN h.losses ELSE w.losses END, 0) AS losses,
+j.max_attempts, j.timeout, j.lease, {backoff} AS backoff, {retention} AS retention, {dead_retention} AS dead_retention,
 j.created_at,
-CASE WHEN o.id IS NOT NULL THEN coalesce(o.run_at, j.run_at)
-    WHEN h.id IS NOT NULL THEN coalesce(h.run_at, j.run_at) ELSE w.run_at END AS run_at,
+CASE WHEN o.id IS NOT NULL THEN coalesce(o.run_at, j.run_at, j.created_at)
+    WHEN h.id IS NOT NULL THEN coalesce(h.run_at, j.run_at, j.created_at) ELSE coalesce(w.run_at, w.rank) END AS run_at,
 CASE WHEN o.id IS NOT NULL THEN o.started_at WHEN h.id IS NOT NULL THEN h.started_at ELSE w.started_at END AS started_at,
 o.finished_at, j.expires_at, o.prune_at, o.keep_last, h.stamp,
 CASE WHEN o.id IS NOT NULL THEN o.settled WHEN h.id IS NOT NULL THEN h.settled ELSE w.settled END AS settled,
@@ -22,7 +22,24 @@ j.errors,
 CASE WHEN o.id IS NOT NULL THEN o.reason WHEN h.id IS NOT NULL THEN h.reason ELSE w.reason END AS reason,
 j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
 coalesce(o.held_key, h.held_key, w.held_key) IS NOT NULL AS holds_key, j.chain_id::text AS chain_id, j.after,
-coalesce(j.run_when, 'succeeded') AS run_when, coalesce(o.waits, h.waits, w.waits, 0) AS waits, j.limits, j.min_version
+{run_when} AS run_when, coalesce(CASE WHEN o.id IS NOT NULL THEN o.waits WHEN h.id IS NOT NULL THEN h.waits ELSE w.waits END, 0)
+    AS waits, j.limits, coalesce(j.min_version, 1) AS min_version
+
+-- name: backoff
+-- How long a failed job waits.
+coalesce(j.backoff, '["exponential",1000000,2.0,3600000000,0]')
+
+-- name: retention
+-- How long an ended job is kept.
+coalesce(j.retention, '{"age":604800000000}')
+
+-- name: dead_retention
+-- How long a dead letter is kept.
+coalesce(j.dead_retention, '{}')
+
+-- name: run_when
+-- When a follower runs.
+coalesce(j.run_when, 'succeeded')
 
 -- name: moving
 -- A job beside its moving row, or rows.
