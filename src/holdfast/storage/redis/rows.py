@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from struct import Struct
+from typing import Any
 
 import msgspec
 
@@ -38,8 +39,10 @@ SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
 
 _SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS = 1, 2, 4, 8, 16, 32, 64
 _RAN, _HELD, _SETTLED = 256, 512, 1024
-_HEAD = Struct("<BHIiIBBdddddH")
+_HEAD = Struct("<BHI")
 _RUN = Struct("<III8s8sdddddH")
+_FIRST = Struct("<dBH")
+_REST = Struct("<iIBdddd")
 _LENGTH = Struct("<H")
 _STAMP = Struct("<q")
 
@@ -211,23 +214,15 @@ def _records(told: Iterator[bytes]) -> Iterator[Record]:
 
 
 def _of_row(id: bytes, row: bytes) -> tuple[Record, int]:
-    (
-        state,
-        marks,
-        version,
-        priority,
-        waits,
-        min_version,
-        scope,
-        created_at,
-        run_at,
-        rank,
-        lease,
-        expires_at,
-        length,
-    ) = _HEAD.unpack_from(row)
-    at = _HEAD.size + length
-    record = copy(_template(row[_HEAD.size : at]))
+    state, marks, version = _HEAD.unpack_from(row)
+    run_ends = _HEAD.size
+    if marks & _RAN:
+        run = _RUN.unpack_from(row, _HEAD.size)
+        run_ends += _RUN.size + run[-1]
+    lease, scope, length = _FIRST.unpack_from(row, run_ends)
+    at = run_ends + _FIRST.size + length
+    record = copy(_template(row[at - length : at]))
+    priority, waits, min_version, created_at, run_at, rank, expires_at = _REST.unpack_from(row, at)
     record.id = id_text(id)
     record.state = STATES[state - 1]
     record.version = version
@@ -245,44 +240,36 @@ def _of_row(id: bytes, row: bytes) -> tuple[Record, int]:
         record.parked = bool(marks & _PARKED)
         record.hidden = bool(marks & _HIDDEN)
         record.holds_key = bool(marks & _HOLDS_KEY)
-    at = _add_names(record, row, at, scope)
     if marks & _RAN:
-        _add_run(record, row, at, marks)
+        _add_run(record, marks, run, row[run_ends - run[-1] : run_ends])
+    if scope or len(row) > at + _REST.size + 4:
+        _add_names(record, row, at + _REST.size, scope)
     return record, marks
 
 
-def _add_names(record: Record, row: bytes, at: int, scope: int) -> int:
-    """The unique key, and what it can be found by. Gives where they end."""
-    length: int
+def _add_names(record: Record, row: bytes, at: int, scope: int) -> None:
+    """The unique key, and what it can be found by."""
     (length,) = _LENGTH.unpack_from(row, at)
-    at += 2
+    at += 2 + length
     if length:
-        record.unique_key = row[at : at + length].decode()
-        at += length
-    if scope:
-        record.unique_scope = SCOPES[scope]
-    (length,) = _LENGTH.unpack_from(row, at)
-    at += 2
-    for name in row[at : at + length].split(b"\x00")[:-1] if length else ():
+        record.unique_key = row[at - length : at].decode()
+    record.unique_scope = SCOPES[scope]
+    for name in row[at + 2 :].split(b"\x00")[:-1]:
         if name[:1] == b"k":
             record.key = plain(name[1:])
         else:
             record.chain_id = plain(name[1:])
-    return at + length
 
 
-def _add_run(record: Record, row: bytes, at: int, marks: int) -> None:
-    (attempt, failures, losses, stamp, settled, until, started_at, finished_at, prune_at, keep_last, length) = (
-        _RUN.unpack_from(row, at)
-    )
+def _add_run(record: Record, marks: int, run: tuple[Any, ...], leased_by: bytes) -> None:
+    attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at, keep_last, _ = run
     record.attempt = attempt
     record.failures = failures
     record.losses = losses
     if marks & _HELD:
         (record.stamp,) = _STAMP.unpack(stamp)
-        at += _RUN.size
-        record.leased_by = row[at : at + length].decode()
-        record.leased_until = int(until)
+        record.leased_by = leased_by.decode()
+        record.leased_until = int(leased_until)
     if marks & _SETTLED:
         (record.settled,) = _STAMP.unpack(settled)
     if started_at != NONE:

@@ -4,31 +4,30 @@
 -- KEYS     see the prelude
 -- ARGV     now, origin, where to go on ('0': from the start), about how many rows
 -- returns  {where to go on, how many were put back}
-local scanned = redis.call('HSCAN', rows, ARGV[3], 'COUNT', ARGV[4])
+local scanned = call('HSCAN', rows, ARGV[3], 'COUNT', ARGV[4])
 local mended = 0
 
 local function missing(row)
   gone, came = {}, {}
-  counted, deeper = {}, {}
   place(row)
   local lacking = false
   for key, list in pairs(came) do
     for number = 2, #list, 2 do
-      lacking = lacking or not redis.call('ZSCORE', key, list[number])
+      lacking = lacking or not call('ZSCORE', key, list[number])
     end
   end
-  if not redis.call('ZSCORE', created, row.id) then
-    note(came, created, row.created_at, row.id)
+  if not call('ZSCORE', created, row[ID]) then
+    note(came, created, details(row).created_at, row[ID])
     lacking = true
   end
-  counted, deeper = {}, {} -- a row is counted by its state, wherever it stands
+  counted = {} -- a row is counted by its state, wherever it stands
   return lacking
 end
 
 local put_back = {}
 for number = 1, #scanned[2], 2 do
   local row = read(scanned[2][number], scanned[2][number + 1])
-  if redis.call('HEXISTS', jobs, row.id) == 0 then
+  if call('HEXISTS', jobs, row[ID]) == 0 then
     redis.log(redis.LOG_WARNING, 'holdfast: a row without a body is left as it is')
   else
     local before = woken

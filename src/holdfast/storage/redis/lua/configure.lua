@@ -5,12 +5,12 @@
 -- returns  nothing
 local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
 if what == 'settings' then
-  redis.call('HSET', queues, queue, ARGV[4])
-  if ARGV[5] == '' then redis.call('HDEL', bounds, queue) else redis.call('HSET', bounds, queue, ARGV[5]) end
+  call('HSET', queues, queue, ARGV[4])
+  if ARGV[5] == '' then call('HDEL', bounds, queue) else call('HSET', bounds, queue, ARGV[5]) end
 else
-  redis.call('HDEL', queues, '')
-  redis.call('HSETNX', queues, queue, '')
-  redis.call(what == 'pause' and 'SADD' or 'SREM', paused, queue)
+  call('HDEL', queues, '')
+  call('HSETNX', queues, queue, '')
+  call(what == 'pause' and 'SADD' or 'SREM', paused, queue)
   if what == 'resume' then
     woken[queue] = true
     publish(origin)

@@ -24,28 +24,22 @@ local function shape_of(text)
   shape.state = shape.waits > 0 and BLOCKED or shape.run_at > now and SCHEDULED or READY
   shape.queue = string.match(shape.lane, '^[^%z]*')
   shape.expires_at = shape.expires == NONE and NONE or now + shape.expires
-  shape.row = {
-    state = shape.state, marks = 0, version = 1, priority = shape.priority, waits = shape.waits,
-    min_version = shape.min_version, scope = shape.scope, created_at = now, run_at = shape.run_at, rank = shape.run_at,
-    lease = shape.lease, expires_at = shape.expires_at, started_at = NONE, prune_at = NONE, lane = shape.lane,
-    unique = '', names = '', id = '',
+  shape.rest = {
+    lease = shape.lease, scope = shape.scope, lane = shape.lane, priority = shape.priority, waits = shape.waits,
+    min_version = shape.min_version, created_at = now, run_at = shape.run_at, rank = shape.run_at,
+    expires_at = shape.expires_at, unique = '', names = '',
   }
   return shape
 end
 
 -- A job that was never claimed has a short row; without key and names it is the same for all jobs of a shape.
-local function fresh_text(row)
-  return pack(HEAD, row.state, row.marks, 1, row.priority, row.waits, row.min_version, row.scope, row.created_at, row.run_at,
-    row.rank, row.lease, row.expires_at, #row.lane, row.lane, #row.unique, row.unique, #row.names, row.names)
-end
+local function fresh_text(shape, marks) return pack(HEAD, shape.state, marks, 1) .. rest_of(shape.rest) end
 
 for number = 1, shape_count do
   local shape = shape_of(ARGV[3 + number])
-  shape.text = fresh_text(shape.row)
-  if shape.state == READY then
-    shape.lane_head = lane_of(shape.row) .. pack('>I4', 2147483647 - shape.priority) .. ordered(shape.run_at)
-    shape.lane_tail = may_expire(shape.row) and pack('<d', shape.expires_at) or ''
-  end
+  shape.text = fresh_text(shape, 0)
+  shape.lane_head = lane_head(shape.lane, false, shape.min_version, shape.priority, shape.run_at)
+  shape.lane_tail = shape.expires_at == NONE and '' or pack('<d', shape.expires_at)
   shapes[number] = shape
 end
 
@@ -68,8 +62,8 @@ end
 
 -- ---- what is on record -----------------------------------------------------------------------------------------------
 local on_record = {}
-slices(ids, NAMED_ONCE, function(from, to)
-  for number, text in ipairs(redis.call('HMGET', rows, unpack(ids, from, to))) do
+slices(ids, AT_ONCE, function(from, to)
+  for number, text in ipairs(call('HMGET', rows, unpack(ids, from, to))) do
     if text then on_record[ids[from + number - 1]] = true end
   end
 end)
@@ -82,7 +76,7 @@ local function owner_of(job)
   local known_owners = owners[apart(job)]
   local owner = known_owners[job.unique]
   if owner ~= nil then return owner end
-  owner = redis.call('HGET', apart(job) and kept_keys or held_keys, job.unique)
+  owner = call('HGET', apart(job) and kept_keys or held_keys, job.unique)
   if owner and apart(job) then
     local ends, id = parse('<dc16', owner)
     owner = (ends == NONE or ends > now) and id
@@ -93,13 +87,13 @@ end
 
 local limits = {} -- of bounded queues
 local added = {}
-if redis.call('HLEN', bounds) > 0 then
+if call('HLEN', bounds) > 0 then
   for _, shape in ipairs(shapes) do
-    local bound = redis.call('HGET', bounds, shape.queue)
+    local bound = call('HGET', bounds, shape.queue)
     if bound and not limits[shape.queue] then
       local most, policy, drop_below = string.match(bound, '^(%S+) (%S+) (%S+)$')
       limits[shape.queue] = { most = tonumber(most), policy = policy, drop_below = tonumber(drop_below) }
-      added[shape.queue] = tonumber(redis.call('HGET', depths, shape.queue) or 0)
+      added[shape.queue] = tonumber(call('HGET', depths, shape.queue) or 0)
     end
   end
 end
@@ -139,22 +133,20 @@ if #fresh == 0 then return answer end
 local bodies, texts, births = {}, {}, {}
 
 local function store_keyed(job)
-  local shape, row = job.shape, job.shape.row
-  row.id, row.unique, row.names, row.marks = job.id, job.unique, job.names, 0
+  local shape, marks = job.shape, 0
+  shape.rest.unique, shape.rest.names = job.unique, job.names
   if shape.scope >= ANY then
     local ends = shape.scope == WINDOW and now + shape.window or NONE
     note(set, kept_keys, job.unique, pack('<dc16', ends, job.id))
     if ends ~= NONE then note(came, windows, ends, job.unique) else note(gone, windows, job.unique) end
   elseif shape.scope > 0 then
-    row.marks = HOLDS_KEY
+    marks = HOLDS_KEY
     note(set, held_keys, job.unique, job.id)
   end
-  for name in string.gmatch(row.names, '([^%z]+)%z') do
+  for name in string.gmatch(job.names, '([^%z]+)%z') do
     note(came, named, 0, name .. '\0' .. ordered(now) .. job.id)
   end
-  local text = fresh_text(row)
-  row.unique, row.names, row.marks = '', '', 0
-  return text
+  return fresh_text(shape, marks)
 end
 
 for number, job in ipairs(fresh) do
@@ -167,16 +159,14 @@ for number, job in ipairs(fresh) do
   elseif shape.state == SCHEDULED then
     note(came, schedule, shape.run_at, job.id)
   else
-    shape.row.id = job.id
-    note(came, aside, 0, in_aside(shape.row))
+    note(came, aside, 0, in_aside(shape.state, shape.lane, shape.run_at, job.id))
   end
   if shape.expires_at ~= NONE then note(came, expiring, shape.expires_at, job.id) end
   shape.stored = (shape.stored or 0) + 1
 end
 for _, shape in ipairs(shapes) do
   if shape.stored then
-    sum(counted, shape.lane .. '\0' .. shape.state, shape.stored)
-    sum(deeper, shape.queue, shape.stored)
+    tally(shape.lane, shape.state, shape.stored)
     if shape.state == READY then woken[shape.queue] = true end
   end
 end

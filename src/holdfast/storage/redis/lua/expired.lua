@@ -4,5 +4,5 @@
 -- ARGV     now, limit
 -- returns  records (see `tell`)
 local answer = {}
-tell(answer, redis.call('ZRANGEBYSCORE', expiring, '-inf', clock(ARGV[1]), 'LIMIT', 0, ARGV[2]))
+tell(answer, call('ZRANGEBYSCORE', expiring, '-inf', clock(ARGV[1]), 'LIMIT', 0, ARGV[2]))
 return answer

@@ -3,12 +3,12 @@
 -- KEYS     see the prelude
 -- ARGV     worker, stamp
 -- returns  records (see `tell`) of running jobs, in no order
-local ids = redis.call('ZRANGE', leases, 0, -1)
+local ids = call('ZRANGE', leases, 0, -1)
 load(ids)
 local ours, answer = {}, {}
 for _, id in ipairs(ids) do
   local row = known[id]
-  if row and row.state == RUNNING and row.leased_by == ARGV[1] and row.stamp == ARGV[2] then ours[#ours + 1] = id end
+  if row and row[STATE] == RUNNING and row[LEASED_BY] == ARGV[1] and row[STAMP] == ARGV[2] then ours[#ours + 1] = id end
 end
 tell(answer, ours)
 return answer

@@ -7,13 +7,13 @@ local now, limit, longest = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- A lease reaches further than now + lease only if it was given after now: then the clock went back, and all are looked at.
 local function cut()
-  local ids = redis.call('ZRANGE', leases, 0, -1)
+  local ids = call('ZRANGE', leases, 0, -1)
   load(ids)
   for _, id in ipairs(ids) do
     local row = known[id]
-    if row and row.leased_until > now + row.lease then
-      row.leased_until = now + row.lease
-      note(came, leases, row.leased_until, id)
+    if row and row[LEASED_UNTIL] > now + row[LEASE] then
+      row[LEASED_UNTIL] = now + row[LEASE]
+      note(came, leases, row[LEASED_UNTIL], id)
       changed(row)
     end
   end
@@ -21,16 +21,16 @@ local function cut()
   flush()
 end
 
-if tonumber(redis.call('HGET', meta, 'given') or NONE) > now then cut() end
+if tonumber(call('HGET', meta, 'given') or NONE) > now then cut() end
 
 local over, skipped = {}, 0
 while #over < limit do
-  local ids = redis.call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', skipped, NAMED_ONCE)
+  local ids = call('ZRANGEBYSCORE', leases, '-inf', now, 'LIMIT', skipped, AT_ONCE)
   if #ids == 0 then break end
   skipped = skipped + #ids
   load(ids)
   for _, id in ipairs(ids) do
-    if #over < limit and known[id] and known[id].lease <= longest then over[#over + 1] = id end
+    if #over < limit and known[id] and known[id][LEASE] <= longest then over[#over + 1] = id end
   end
 end
 local answer = {}

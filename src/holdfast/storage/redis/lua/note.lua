@@ -29,9 +29,9 @@ end
 local kept = {} -- log lines by id, as they will be
 
 local function log(row, added)
-  local lines = kept[row.id] or (has(row, HAS_LOG) and lines_of(redis.call('HGET', logs, row.id) or '')) or {}
+  local lines = kept[row[ID]] or (has(row, HAS_LOG) and lines_of(call('HGET', logs, row[ID]) or '')) or {}
   for _, line in ipairs(added) do lines[#lines + 1] = line end
-  kept[row.id] = lines
+  kept[row[ID]] = lines
   mark(row, HAS_LOG, true)
 end
 
@@ -42,14 +42,14 @@ for number, told in ipairs(notes) do
   answers[number] = answer
   if answer == 0 then
     if told.progress ~= '' then
-      note(set, progress, row.id, string.sub(told.progress, 2))
+      note(set, progress, row[ID], string.sub(told.progress, 2))
       mark(row, HAS_PROGRESS, true)
-      touched[row.id] = row
+      touched[row[ID]] = row
       ended_some = true
     end
     if #told.lines > 0 then
       log(row, told.lines)
-      touched[row.id] = row
+      touched[row[ID]] = row
     end
   end
 end

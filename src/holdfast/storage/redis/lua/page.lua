@@ -21,19 +21,19 @@ local function shown_before(id, score)
   return top ~= '+inf' and score == tonumber(top) and (top_id == '' or not id_before(id, top_id))
 end
 
-local function may_fit(text)
-  local state, marks = parse('<BH', text)
-  if band(marks, HIDDEN) ~= 0 or string.sub(states, state, state) == '0' then return false end
+local function may_fit(id, text)
+  local state, marks = parse(HEAD, text)
+  if band(marks, HIDDEN) ~= 0 or sub(states, state, state) == '0' then return false end
   if queue == '' and task == '' then return true end
-  local its_queue, its_task = string.match(parse('<Hc0', text, 58), '^([^%z]*)%z([^%z]*)')
-  return (queue == '' or queue == its_queue) and (task == '' or task == its_task)
+  local lane = read(id, text)[LANE]
+  return (queue == '' or queue == queue_of(lane)) and (task == '' or task == task_of(lane))
 end
 
-local start = top == '+inf' and 0 or redis.call('ZCOUNT', index, '(' .. top, '+inf')
+local start = top == '+inf' and 0 or call('ZCOUNT', index, '(' .. top, '+inf')
 local looked, found, more, last_score, last_id = 0, {}, true, '', ''
 while more and looked < budget and #found < most do
-  local listed = redis.call('ZREVRANGE', index, start, start + NAMED_ONCE - 1, 'WITHSCORES')
-  local ids, scores, over = {}, {}, #listed < 2 * NAMED_ONCE
+  local listed = call('ZREVRANGE', index, start, start + AT_ONCE - 1, 'WITHSCORES')
+  local ids, scores, over = {}, {}, #listed < 2 * AT_ONCE
   for number = 1, #listed, 2 do
     local score = tonumber(listed[number + 1])
     if score < floor then
@@ -44,16 +44,16 @@ while more and looked < budget and #found < most do
       ids[#ids + 1], scores[#scores + 1] = listed[number], listed[number + 1]
     end
   end
-  local texts = #ids > 0 and redis.call('HMGET', rows, unpack(ids)) or {}
+  local texts = #ids > 0 and call('HMGET', rows, unpack(ids)) or {}
   for number, text in ipairs(texts) do
     if #found >= most then
       over = false
       break
     end
     looked, last_score, last_id = looked + 1, scores[number], ids[number]
-    if text and may_fit(text) then found[#found + 1] = ids[number] end
+    if text and may_fit(ids[number], text) then found[#found + 1] = ids[number] end
   end
-  start, more = start + NAMED_ONCE, not over
+  start, more = start + AT_ONCE, not over
 end
 local records = {}
 tell(records, found)

@@ -14,66 +14,98 @@ local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
 
-local BLOCKED, SCHEDULED, READY, RUNNING, DEAD = 1, 2, 3, 4, 7
+local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
 local NONE = -9007199254740992 -- stands for "no number"
 local NOBODY = '\0\0\0\0\0\0\0\0' -- stands for "no stamp"
-local NAMED_ONCE = 500 -- elements of one variadic command; unpack() fails beyond some thousands
+local AT_ONCE = 500 -- names in one variadic command; unpack() fails beyond some thousands
+
+local band, bor, bnot = bit.band, bit.bor, bit.bnot
+local pack, parse, match, sub = struct.pack, struct.unpack, string.match, string.sub
+local call = redis.call
+
+local function clock(given)
+  if given ~= '' then return tonumber(given) end
+  local time = call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+-- The next argument, from the first on.
+local arguments_read = 0
+
+local function argument()
+  arguments_read = arguments_read + 1
+  return ARGV[arguments_read]
+end
+
+-- ---- rows ------------------------------------------------------------------------------------------------------------
+-- A row is a text of three parts: its head; once it was claimed, its run; and its rest, which seldom changes.
+-- As a table it is a list, because a list is made in one step: row[STATE], row[MARKS] …
+local HEAD = '<BHI4' -- state, marks, version
+local RUN = '<BHI4I4I4I4c8c8dddddHc0' -- the head and: attempt … leased_by
+local FIRST = '<dBHc0' -- the first of the rest: lease, unique scope, lane
+local REST = '<dBHc0i4I4BddddHc0Hc0' -- and priority, waits, min_version, created_at, run_at, rank, expires_at, unique key, names
+
+local STATE, MARKS, VERSION, ATTEMPT, FAILURES, LOSSES, STAMP, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
+local LEASED_UNTIL, STARTED_AT, FINISHED_AT, PRUNE_AT, KEEP_LAST, LEASED_BY = 9, 10, 11, 12, 13, 14
+local REST_TEXT, ID, LEASE, SCOPE, LANE, DETAILS = 15, 16, 17, 18, 19, 20
 
 -- marks of a row
 local SUSPECT, PARKED, HIDDEN, HOLDS_KEY = 1, 2, 4, 8
 local HAS_OUTCOME, HAS_ERRORS, HAS_PROGRESS, HAS_LOG = 16, 32, 64, 128
-local RAN, HELD, SETTLED = 256, 512, 1024
+local RAN, HELD, HAS_SETTLED = 256, 512, 1024
 
-local band, bor, bnot = bit.band, bit.bor, bit.bnot
-local pack, parse = struct.pack, struct.unpack
-
-local function clock(given)
-  if given ~= '' then return tonumber(given) end
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
-
--- ---- rows ------------------------------------------------------------------------------------------------------------
--- state, marks, version, priority, waits, min_version, unique scope, created_at, run_at, rank, lease, expires_at,
--- lane, unique key, names; and once it was claimed: attempt, failures, losses, stamp, settled, leased_until, started_at,
--- finished_at, prune_at, keep_last, leased_by
-local HEAD = '<BHI4i4I4BBdddddHc0Hc0Hc0'
-local RUN = '<I4I4I4c8c8dddddHc0'
-
-local function has(row, mark) return band(row.marks, mark) ~= 0 end
+local function has(row, mark) return band(row[MARKS], mark) ~= 0 end
 
 local function mark(row, which, on)
-  row.marks = on and bor(row.marks, which) or band(row.marks, bnot(which))
+  row[MARKS] = on and bor(row[MARKS], which) or band(row[MARKS], bnot(which))
 end
 
 local function read(id, text)
-  local row, at = { id = id }
-  row.state, row.marks, row.version, row.priority, row.waits, row.min_version, row.scope, row.created_at, row.run_at,
-    row.rank, row.lease, row.expires_at, row.lane, row.unique, row.names, at = parse(HEAD, text)
-  if band(row.marks, RAN) ~= 0 then
-    row.attempt, row.failures, row.losses, row.stamp, row.settled, row.leased_until, row.started_at, row.finished_at,
-      row.prune_at, row.keep_last, row.leased_by = parse(RUN, text, at)
+  local state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+    keep_last, leased_by, at
+  if band(parse('<H', text, 2), RAN) ~= 0 then
+    state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+      keep_last, leased_by, at = parse(RUN, text)
   else
-    row.attempt, row.failures, row.losses, row.stamp, row.settled, row.leased_by = 0, 0, 0, NOBODY, NOBODY, ''
-    row.leased_until, row.started_at, row.finished_at, row.prune_at, row.keep_last = NONE, NONE, NONE, NONE, NONE
+    state, marks, version, at = parse(HEAD, text)
+    attempt, failures, losses, stamp, settled, leased_by = 0, 0, 0, NOBODY, NOBODY, ''
+    leased_until, started_at, finished_at, prune_at, keep_last = NONE, NONE, NONE, NONE, NONE
   end
-  return row
+  local lease, scope, lane = parse(FIRST, text, at)
+  return { state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+    keep_last, leased_by, sub(text, at), id, lease, scope, lane, false }
 end
 
 local function written(row)
-  row.marks = bor(row.marks, RAN)
-  return pack(HEAD, row.state, row.marks, row.version, row.priority, row.waits, row.min_version, row.scope, row.created_at,
-    row.run_at, row.rank, row.lease, row.expires_at, #row.lane, row.lane, #row.unique, row.unique, #row.names, row.names)
-    .. pack(RUN, row.attempt, row.failures, row.losses, row.stamp, row.settled, row.leased_until, row.started_at,
-      row.finished_at, row.prune_at, row.keep_last, #row.leased_by, row.leased_by)
+  row[MARKS] = bor(row[MARKS], RAN)
+  return pack(RUN, row[STATE], row[MARKS], row[VERSION], row[ATTEMPT], row[FAILURES], row[LOSSES], row[STAMP], row[SETTLED],
+    row[LEASED_UNTIL], row[STARTED_AT], row[FINISHED_AT], row[PRUNE_AT], row[KEEP_LAST], #row[LEASED_BY], row[LEASED_BY])
+    .. row[REST_TEXT]
 end
 
--- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record.
-local known = {}
+-- What seldom changes about a row, by name.
+local function details(row)
+  local found = row[DETAILS]
+  if not found then
+    found = {}
+    found.lease, found.scope, found.lane, found.priority, found.waits, found.min_version, found.created_at, found.run_at,
+      found.rank, found.expires_at, found.unique, found.names = parse(REST, row[REST_TEXT])
+    row[DETAILS] = found
+  end
+  return found
+end
+
+local function rest_of(found)
+  return pack(REST, found.lease, found.scope, #found.lane, found.lane, found.priority, found.waits, found.min_version,
+    found.created_at, found.run_at, found.rank, found.expires_at, #found.unique, found.unique, #found.names, found.names)
+end
 
 local function slices(list, size, work)
   for from = 1, #list, size do work(from, math.min(from + size - 1, #list)) end
 end
+
+-- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record.
+local known = {}
 
 local function load(ids)
   local missing = {}
@@ -83,12 +115,12 @@ local function load(ids)
       missing[#missing + 1] = id
     end
   end
-  slices(missing, NAMED_ONCE, function(from, to)
-    local texts = redis.call('HMGET', rows, unpack(missing, from, to))
-    for number, text in ipairs(texts) do
-      if text then
+  slices(missing, AT_ONCE, function(from, to)
+    local texts = call('HMGET', rows, unpack(missing, from, to))
+    for number = 1, #texts do
+      if texts[number] then
         local id = missing[from + number - 1]
-        known[id] = read(id, text)
+        known[id] = read(id, texts[number])
       end
     end
   end)
@@ -97,7 +129,7 @@ end
 -- ---- what is to be written -------------------------------------------------------------------------------------------
 local gone, came = {}, {} -- members that leave a sorted set, scores and members that join one: by key
 local unset, set = {}, {} -- fields that leave a hash, fields and values that join one: by key
-local counted, deeper = {}, {} -- differences of counts and depths
+local counted = {} -- differences of counts, by lane and state
 local woken, ended_some = {}, false
 
 local function note(lists, key, first, second)
@@ -106,34 +138,53 @@ local function note(lists, key, first, second)
     list = {}
     lists[key] = list
   end
-  list[#list + 1] = first
-  if second then list[#list + 1] = second end
+  local last = #list
+  list[last + 1] = first
+  if second then list[last + 2] = second end
 end
 
-local function changed(row) note(set, rows, row.id, written(row)) end
+local function changed(row) note(set, rows, row[ID], written(row)) end
 
 local function variadic(command, lists)
   for key, list in pairs(lists) do
-    slices(list, 2 * NAMED_ONCE, function(from, to) redis.call(command, key, unpack(list, from, to)) end)
+    slices(list, 2 * AT_ONCE, function(from, to) call(command, key, unpack(list, from, to)) end)
   end
 end
 
-local function add_up(key, differences)
-  for field, difference in pairs(differences) do
-    if difference ~= 0 and redis.call('HINCRBY', key, field, difference) <= 0 then redis.call('HDEL', key, field) end
+local function add_up(key, field, difference)
+  if difference ~= 0 and call('HINCRBY', key, field, difference) <= 0 then call('HDEL', key, field) end
+end
+
+local function tally(lane, state, difference)
+  local states = counted[lane]
+  if not states then
+    states = {}
+    counted[lane] = states
   end
+  states[state] = (states[state] or 0) + difference
+end
+
+local function write_counts()
+  local deeper = {}
+  for lane, states in pairs(counted) do
+    local queue = match(lane, '^[^%z]*')
+    for state, difference in pairs(states) do
+      add_up(counts, lane .. '\0' .. state, difference)
+      if state <= READY then deeper[queue] = (deeper[queue] or 0) + difference end
+    end
+  end
+  for queue, difference in pairs(deeper) do add_up(depths, queue, difference) end
 end
 
 -- Removals first: they are allowed when the memory is full, and once a script has written, it may write on.
 local function flush()
-  redis.call('ZREM', leases, '')
+  call('ZREM', leases, '')
   variadic('ZREM', gone)
   variadic('HDEL', unset)
   variadic('HSET', set)
   variadic('ZADD', came)
-  add_up(counts, counted)
-  add_up(depths, deeper)
-  gone, came, unset, set, counted, deeper = {}, {}, {}, {}, {}, {}
+  write_counts()
+  gone, came, unset, set, counted = {}, {}, {}, {}, {}
 end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
@@ -146,79 +197,111 @@ local function publish(origin)
 end
 
 -- ---- places ----------------------------------------------------------------------------------------------------------
--- Numbers as eight bytes whose order is theirs.
-local function ordered(number) return pack('>I8', number + 2251799813685248) end
+-- Numbers as eight bytes whose order is theirs. Within a script most of them are the same.
+local last_ordered, last_text
 
-local function queue_of(row) return string.match(row.lane, '^[^%z]*') end
+local function ordered(number)
+  if number ~= last_ordered then
+    last_ordered, last_text = number, pack('>I8', number + 2251799813685248)
+  end
+  return last_text
+end
+
+local queues_of, tasks_of = {}, {}
+
+local function queue_of(lane)
+  local queue = queues_of[lane]
+  if not queue then
+    queue = match(lane, '^[^%z]*')
+    queues_of[lane] = queue
+  end
+  return queue
+end
+
+local function task_of(lane)
+  local task = tasks_of[lane]
+  if not task then
+    task = match(lane, '%z([^%z]*)')
+    tasks_of[lane] = task
+  end
+  return task
+end
 
 -- A lane's members begin with: r (or s for suspects), the row's version, queue NUL task NUL routing key NUL.
 -- They go on with priority (the highest first), rank, id and, as long as it matters, when it expires.
-local function lane_of(row) return (has(row, SUSPECT) and 's' or 'r') .. string.char(row.min_version) .. row.lane .. '\0' end
+local function lane_head(lane, suspect, min_version, priority, rank)
+  return (suspect and 's' or 'r') .. string.char(min_version) .. lane .. '\0' .. pack('>I4', 2147483647 - priority)
+    .. ordered(rank)
+end
 
-local function may_expire(row) return row.expires_at ~= NONE and row.started_at == NONE end
+local function may_expire(row) return row[STARTED_AT] == NONE and details(row).expires_at ~= NONE end
 
 local function in_lane(row)
-  local tail = may_expire(row) and pack('<d', row.expires_at) or ''
-  return lane_of(row) .. pack('>I4', 2147483647 - row.priority) .. ordered(row.rank) .. row.id .. tail
+  local found = details(row)
+  local tail = may_expire(row) and pack('<d', found.expires_at) or ''
+  return lane_head(row[LANE], has(row, SUSPECT), found.min_version, found.priority, found.rank) .. row[ID] .. tail
 end
 
 -- Jobs that wait neither in a lane nor for a time: state, queue NUL run_at id.
-local function in_aside(row) return row.state .. queue_of(row) .. '\0' .. ordered(row.run_at) .. row.id end
+local function in_aside(state, lane, run_at, id) return state .. queue_of(lane) .. '\0' .. ordered(run_at) .. id end
 
 -- Ended jobs of a task: task NUL dead or other NUL keep_last NUL finished_at id.
 local function among_ended(row)
-  local task = string.match(row.lane, '%z([^%z]*)')
-  local group = row.state == DEAD and 'd' or 'o'
-  local keep_last = row.keep_last == NONE and '-' or string.format('%.0f', row.keep_last)
-  return task .. '\0' .. group .. '\0' .. keep_last .. '\0' .. ordered(row.finished_at) .. row.id
+  local group = row[STATE] == DEAD_STATE and '\0d\0' or '\0o\0'
+  local keep_last = row[KEEP_LAST] == NONE and '-' or string.format('%.0f', row[KEEP_LAST])
+  return task_of(row[LANE]) .. group .. keep_last .. '\0' .. ordered(row[FINISHED_AT]) .. row[ID]
 end
 
-local function sum(differences, field, difference) differences[field] = (differences[field] or 0) + difference end
-
-local function count(row, difference)
-  if not has(row, HIDDEN) then sum(counted, row.lane .. '\0' .. row.state, difference) end
-  if row.state <= READY then sum(deeper, queue_of(row), difference) end
+local function lift_waiting(row)
+  if may_expire(row) then note(gone, expiring, row[ID]) end
+  if row[STATE] == SCHEDULED then
+    note(gone, schedule, row[ID])
+  elseif row[STATE] == READY and not has(row, PARKED) then
+    note(gone, lanes, in_lane(row))
+  else
+    note(gone, aside, in_aside(row[STATE], row[LANE], details(row).run_at, row[ID]))
+  end
 end
 
 -- Take a row out of its indexes, before it changes.
 local function lift(row)
-  count(row, -1)
-  if row.state <= READY then
-    if may_expire(row) then note(gone, expiring, row.id) end
-    if row.state == SCHEDULED then
-      note(gone, schedule, row.id)
-    elseif row.state == READY and not has(row, PARKED) then
-      note(gone, lanes, in_lane(row))
-    else
-      note(gone, aside, in_aside(row))
-    end
-  elseif row.state > RUNNING and not has(row, HIDDEN) then
+  local state, hidden = row[STATE], has(row, HIDDEN)
+  if not hidden then tally(row[LANE], state, -1) end
+  if state <= READY then
+    lift_waiting(row)
+  elseif state > RUNNING and not hidden then
     note(gone, ended, among_ended(row))
-    if row.state == DEAD then note(gone, dead, row.id) end
+    if state == DEAD_STATE then note(gone, dead, row[ID]) end
   end
-  if has(row, HELD) then note(gone, leases, row.id) end
-  if row.prune_at ~= NONE then note(gone, prunable, row.id) end
+  if has(row, HELD) then note(gone, leases, row[ID]) end
+  if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
+end
+
+local function place_waiting(row)
+  local found = details(row)
+  if may_expire(row) then note(came, expiring, found.expires_at, row[ID]) end
+  if row[STATE] == READY then woken[queue_of(row[LANE])] = true end
+  if row[STATE] == SCHEDULED then
+    note(came, schedule, found.run_at, row[ID])
+  elseif row[STATE] == READY and not has(row, PARKED) then
+    note(came, lanes, 0, in_lane(row))
+  else
+    note(came, aside, 0, in_aside(row[STATE], row[LANE], found.run_at, row[ID]))
+  end
 end
 
 -- Put a row where it belongs as it is now.
 local function place(row)
-  count(row, 1)
-  if row.state <= READY then
-    if may_expire(row) then note(came, expiring, row.expires_at, row.id) end
-    if row.state == READY then woken[queue_of(row)] = true end
-    if row.state == SCHEDULED then
-      note(came, schedule, row.run_at, row.id)
-    elseif row.state == READY and not has(row, PARKED) then
-      note(came, lanes, 0, in_lane(row))
-    else
-      note(came, aside, 0, in_aside(row))
-    end
-  elseif row.state > RUNNING and not has(row, HIDDEN) then
+  local state, hidden = row[STATE], has(row, HIDDEN)
+  if not hidden then tally(row[LANE], state, 1) end
+  if state <= READY then
+    place_waiting(row)
+  elseif state > RUNNING and not hidden then
     note(came, ended, 0, among_ended(row))
-    if row.state == DEAD then note(came, dead, row.created_at, row.id) end
+    if state == DEAD_STATE then note(came, dead, details(row).created_at, row[ID]) end
   end
-  if has(row, HELD) then note(came, leases, row.leased_until, row.id) end
-  if row.prune_at ~= NONE then note(came, prunable, row.prune_at, row.id) end
+  if has(row, HELD) then note(came, leases, row[LEASED_UNTIL], row[ID]) end
+  if row[PRUNE_AT] ~= NONE then note(came, prunable, row[PRUNE_AT], row[ID]) end
 end
 
 local function set_back(row)
@@ -230,61 +313,65 @@ end
 -- Answers: 0 accepted, 1 repeated, 2 taken, 3 completed, 4 cancelled, 5 not found, 6 stale, 7 key taken.
 local function lost(row)
   if has(row, HIDDEN) then return 5 end
-  if row.state == 8 then return 4 end
-  return row.state > RUNNING and 3 or 2
+  if row[STATE] == CANCELLED then return 4 end
+  return row[STATE] > RUNNING and 3 or 2
 end
 
-local function carries(row, attempt, stamp) return has(row, HELD) and row.attempt == attempt and row.stamp == stamp end
+local function carries(row, attempt, stamp) return row[ATTEMPT] == attempt and row[STAMP] == stamp and has(row, HELD) end
 
 local function standing(row, attempt, stamp)
   if not row then return 5 end
-  if row.state == RUNNING and carries(row, attempt, stamp) then return 0 end
+  if row[STATE] == RUNNING and carries(row, attempt, stamp) then return 0 end
   return lost(row)
 end
 
 -- Until when leases were given: a clock that stands before it went back.
 local function leases_given(now)
-  local last = redis.call('HGET', meta, 'given')
+  local last = call('HGET', meta, 'given')
   if not last or tonumber(last) < now then note(set, meta, 'given', string.format('%.0f', now)) end
 end
 
 local HOLD = '<c16I4c8d' -- id, attempt, stamp, and when the handler began
 
--- Note when handlers began, for holds that stand. Gives the rows that changed.
-local function note_started(from, to)
+-- Note when handlers began (so many arguments follow), for holds that stand. Gives the rows that changed.
+local function note_started(length)
   local began, ids = {}, {}
-  for number = from, to do
-    local hold = { parse(HOLD, ARGV[number]) }
-    began[#began + 1] = hold
-    ids[#ids + 1] = hold[1]
+  for number = 1, length do
+    began[number] = { parse(HOLD, argument()) }
+    ids[number] = began[number][1]
   end
   load(ids)
   local touched = {}
   for _, hold in ipairs(began) do
     local row = known[hold[1]]
     if standing(row, hold[2], hold[3]) == 0 then
-      row.started_at = hold[4]
-      touched[row.id] = row
+      row[STARTED_AT] = hold[4]
+      touched[row[ID]] = row
     end
   end
   return touched
 end
 
 -- ---- records ---------------------------------------------------------------------------------------------------------
+local EXTRAS = HAS_OUTCOME + HAS_ERRORS + HAS_PROGRESS
+
 -- Append to `answer`, for each id: id, row, body and those of outcome, errors, progress that its marks tell of.
 -- An id that is not on record is left out.
 local function tell(answer, ids)
-  slices(ids, NAMED_ONCE, function(from, to)
-    local texts = redis.call('HMGET', rows, unpack(ids, from, to))
-    local bodies = redis.call('HMGET', jobs, unpack(ids, from, to))
-    for number, text in ipairs(texts) do
-      if text and bodies[number] then
+  slices(ids, AT_ONCE, function(from, to)
+    local texts = call('HMGET', rows, unpack(ids, from, to))
+    local bodies = call('HMGET', jobs, unpack(ids, from, to))
+    for number = 1, #texts do
+      local text, body = texts[number], bodies[number]
+      if text and body then
         local id, at = ids[from + number - 1], #answer
-        answer[at + 1], answer[at + 2], answer[at + 3] = id, text, bodies[number]
+        answer[at + 1], answer[at + 2], answer[at + 3] = id, text, body
         local marks = parse('<H', text, 2)
-        if band(marks, HAS_OUTCOME) ~= 0 then answer[#answer + 1] = redis.call('HGET', outcomes, id) or '' end
-        if band(marks, HAS_ERRORS) ~= 0 then answer[#answer + 1] = redis.call('HGET', errors, id) or '' end
-        if band(marks, HAS_PROGRESS) ~= 0 then answer[#answer + 1] = redis.call('HGET', progress, id) or '' end
+        if band(marks, EXTRAS) ~= 0 then
+          if band(marks, HAS_OUTCOME) ~= 0 then answer[#answer + 1] = call('HGET', outcomes, id) or '' end
+          if band(marks, HAS_ERRORS) ~= 0 then answer[#answer + 1] = call('HGET', errors, id) or '' end
+          if band(marks, HAS_PROGRESS) ~= 0 then answer[#answer + 1] = call('HGET', progress, id) or '' end
+        end
       end
     end
   end)
@@ -298,13 +385,13 @@ local function below(prefix) return '(' .. prefix .. '\255' end
 local function names_under(index, prefix)
   local found, from = {}, '[' .. prefix
   while true do
-    local member = redis.call('ZRANGEBYLEX', index, from, below(prefix), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', index, from, below(prefix), 'LIMIT', 0, 1)[1]
     if not member then return found end
-    local name = string.match(member, '^[^%z]*', #prefix + 1)
+    local name = match(member, '^[^%z]*', #prefix + 1)
     found[#found + 1] = name
     from = '[' .. prefix .. name .. '\1'
   end
 end
 
 -- The members that begin with a text that ends in NUL, whatever bytes follow.
-local function beyond(prefix) return '(' .. string.sub(prefix, 1, -2) .. '\1' end
+local function beyond(prefix) return '(' .. sub(prefix, 1, -2) .. '\1' end

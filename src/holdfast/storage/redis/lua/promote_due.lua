@@ -1,13 +1,13 @@
 -- Part of exchange and promote: scheduled jobs whose time has come become ready, the earliest first. Gives how many.
 local function promote(now, limit)
-  local due = redis.call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, limit)
+  local due = call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, limit)
   load(due)
   local promoted = 0
   for _, id in ipairs(due) do
     local row = known[id]
-    if row and row.state == SCHEDULED then
+    if row and row[STATE] == SCHEDULED then
       lift(row)
-      row.state, row.version = READY, row.version + 1
+      row[STATE], row[VERSION] = READY, row[VERSION] + 1
       set_back(row)
       promoted = promoted + 1
     else

@@ -16,7 +16,7 @@ end
 -- ---- past their time: held ones stay, and do not use up the limit -----------------------------------------------------------
 local skipped = 0
 while #leaving < limit do
-  local ids = redis.call('ZRANGEBYSCORE', prunable, '-inf', now, 'LIMIT', skipped, NAMED_ONCE)
+  local ids = call('ZRANGEBYSCORE', prunable, '-inf', now, 'LIMIT', skipped, AT_ONCE)
   if #ids == 0 then break end
   skipped = skipped + #ids
   load(ids)
@@ -37,7 +37,7 @@ local function newer(prefix, kinds, tail)
   local found = 0
   for _, kind in ipairs(kinds) do
     local under = prefix .. kind .. '\0'
-    found = found + redis.call('ZLEXCOUNT', ended, '(' .. under .. tail, beyond(under))
+    found = found + call('ZLEXCOUNT', ended, '(' .. under .. tail, beyond(under))
   end
   return found
 end
@@ -45,7 +45,7 @@ end
 local function too_many(prefix, kinds, kept)
   local under, from = prefix .. kept .. '\0', nil
   while #leaving < limit do
-    local member = redis.call('ZRANGEBYLEX', ended, from or '[' .. under, beyond(under), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', ended, from or '[' .. under, beyond(under), 'LIMIT', 0, 1)[1]
     if not member then return end
     local tail = string.sub(member, #under + 1)
     if newer(prefix, kinds, tail) < tonumber(kept) then return end
@@ -75,8 +75,9 @@ for _, id in ipairs(leaving) do
   local row = known[id]
   lift(row)
   note(gone, created, id)
-  for name in string.gmatch(row.names, '([^%z]+)%z') do
-    note(gone, named, name .. '\0' .. ordered(row.created_at) .. id)
+  local found = details(row)
+  for name in string.gmatch(found.names, '([^%z]+)%z') do
+    note(gone, named, name .. '\0' .. ordered(found.created_at) .. id)
   end
   for _, key in ipairs({ rows, jobs }) do note(unset, key, id) end
   if has(row, HAS_OUTCOME) then note(unset, outcomes, id) end
@@ -84,7 +85,7 @@ for _, id in ipairs(leaving) do
   if has(row, HAS_PROGRESS) then note(unset, progress, id) end
   if has(row, HAS_LOG) then note(unset, logs, id) end
 end
-local over = redis.call('ZRANGEBYSCORE', windows, '-inf', now, 'LIMIT', 0, 20 * NAMED_ONCE)
+local over = call('ZRANGEBYSCORE', windows, '-inf', now, 'LIMIT', 0, 20 * AT_ONCE)
 for _, key in ipairs(over) do
   note(gone, windows, key)
   note(unset, kept_keys, key)

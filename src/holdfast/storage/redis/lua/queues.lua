@@ -15,7 +15,7 @@ end
 local function look_into(queue, lane)
   local from = '[' .. lane
   while true do
-    local member = redis.call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
     if not member then return end
     local priority, rank = parse('>I4I8', member, #lane + 1)
     due_since(queue, rank - 2251799813685248)
@@ -27,7 +27,7 @@ end
 for _, kind in ipairs({ 'r', 's' }) do
   local from = '[' .. kind
   while true do
-    local member = redis.call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
     if not member then break end
     local version = string.byte(member, 2)
     local base = kind .. string.char(version)
@@ -43,7 +43,7 @@ for _, kind in ipairs({ 'r', 's' }) do
 end
 for _, queue in ipairs(names_under(aside, tostring(READY))) do
   local prefix = READY .. queue .. '\0'
-  local member = redis.call('ZRANGEBYLEX', aside, '[' .. prefix, beyond(prefix), 'LIMIT', 0, 1)[1]
+  local member = call('ZRANGEBYLEX', aside, '[' .. prefix, beyond(prefix), 'LIMIT', 0, 1)[1]
   due_since(queue, parse('>I8', member, #prefix + 1) - 2251799813685248)
 end
 
@@ -52,4 +52,4 @@ for queue, since in pairs(oldest) do
   listed[#listed + 1] = queue
   listed[#listed + 1] = since
 end
-return { redis.call('HGETALL', queues), redis.call('SMEMBERS', paused), redis.call('HGETALL', depths), listed }
+return { call('HGETALL', queues), call('SMEMBERS', paused), call('HGETALL', depths), listed }

@@ -3,12 +3,11 @@
 -- KEYS     see the prelude
 -- ARGV     now, 'renew' or 'check', number of notes of what began, the notes, then the holds (see HOLD)
 -- returns  an answer per hold (see the prelude), as one text
-local now, writes = clock(ARGV[1]), ARGV[2] == 'renew'
-local begun = tonumber(ARGV[3])
-local touched = note_started(4, 3 + begun)
+local now, writes = clock(argument()), argument() == 'renew'
+local touched = note_started(tonumber(argument()))
 
 local holds, ids = {}, {}
-for number = 4 + begun, #ARGV do
+for number = arguments_read + 1, #ARGV do
   local hold = { parse(HOLD, ARGV[number]) }
   holds[#holds + 1] = hold
   ids[#ids + 1] = hold[1]
@@ -19,9 +18,9 @@ for number, hold in ipairs(holds) do
   local row = known[hold[1]]
   local answer = standing(row, hold[2], hold[3])
   if answer == 0 and writes then
-    row.leased_until = now + row.lease
-    note(came, leases, row.leased_until, row.id)
-    touched[row.id] = row
+    row[LEASED_UNTIL] = now + row[LEASE]
+    note(came, leases, row[LEASED_UNTIL], row[ID])
+    touched[row[ID]] = row
     renewed = true
   end
   answers[number] = answer

@@ -5,15 +5,15 @@
 -- returns  for 'list': the texts, each after the worker's name and when it was seen (eight bytes)
 local now, what = clock(ARGV[1]), ARGV[2]
 if what == 'beat' then
-  redis.call('HSET', workers, ARGV[3], pack('<d', now) .. ARGV[4])
+  call('HSET', workers, ARGV[3], pack('<d', now) .. ARGV[4])
 elseif what == 'leave' then
-  redis.call('HDEL', workers, ARGV[3])
+  call('HDEL', workers, ARGV[3])
 else
-  local listed, forgotten = redis.call('HGETALL', workers), {}
+  local listed, forgotten = call('HGETALL', workers), {}
   local earliest = now - tonumber(ARGV[3])
   for number = 1, #listed, 2 do
     if parse('<d', listed[number + 1]) < earliest then forgotten[#forgotten + 1] = listed[number] end
   end
   if #forgotten > 0 then variadic('HDEL', { [workers] = forgotten }) end
-  return redis.call('HGETALL', workers)
+  return call('HGETALL', workers)
 end

@@ -1,0 +1,146 @@
+-- Part of exchange: judges changes by their guards and writes those that hold. Gives an answer per change.
+local free_key, apply_changes
+
+do
+  -- A change is a list too: id, guard, attempt or version, stamp, state (0: none), failures, losses, options, delay or instant,
+  -- started_at, keep, keep_last, and the texts of outcome and errors.
+  local CHANGE = '<c16BI4c8BI4I4Hdddd'
+  local WHOM, GUARD, NUMBER, GUARD_STAMP, NEW_STATE, NEW_FAILURES, NEW_LOSSES, OPTIONS = 1, 2, 3, 4, 5, 6, 7, 8
+  local TIME, NEW_STARTED_AT, KEEP, NEW_KEEP_LAST, OUTCOME, ERRORS = 9, 10, 11, 12, 13, 14
+  local BY_HOLD, BY_ENDED_HOLD, BY_VERSION, BY_LAPSE = 0, 1, 2, 3
+  local IS_SUSPECT, IS_HIDDEN, KEEPS_HOLD, FREES_KEY, TAKES_KEY, HAS_TIME, TIME_IS_INSTANT = 1, 2, 4, 8, 16, 32, 64
+  local WITH_OUTCOME, WITH_ERRORS = 128, 256
+
+  local function wants(change, option) return band(change[OPTIONS], option) ~= 0 end
+
+  local function next_change()
+    local id, guard, number, stamp, state, failures, losses, options, time, started_at, keep, keep_last =
+      parse(CHANGE, argument())
+    local outcome = band(options, WITH_OUTCOME) ~= 0 and argument()
+    local fault = band(options, WITH_ERRORS) ~= 0 and argument()
+    return { id, guard, number, stamp, state, failures, losses, options, time, started_at, keep, keep_last, outcome, fault }
+  end
+
+  local taken_keys = {} -- owners of keys as this list has left them; false: nobody
+
+  local function owner_of(unique)
+    local owner = taken_keys[unique]
+    if owner == nil then return call('HGET', held_keys, unique) end
+    return owner
+  end
+
+  local function judged(row, change, now)
+    if not row then return 5 end
+    local guard = change[GUARD]
+    if guard <= BY_ENDED_HOLD then
+      local fits = guard == BY_HOLD and row[STATE] == RUNNING or guard == BY_ENDED_HOLD and row[STATE] > RUNNING
+      if fits and carries(row, change[NUMBER], change[GUARD_STAMP]) then return 0 end
+      if has(row, HAS_SETTLED) and row[SETTLED] == change[GUARD_STAMP] then return 1 end
+      return lost(row)
+    end
+    local over = row[LEASED_UNTIL] ~= NONE and row[LEASED_UNTIL] <= now
+    if row[VERSION] ~= change[NUMBER] or (guard == BY_LAPSE and not over) then return 6 end
+    return 0
+  end
+
+  function free_key(row)
+    if has(row, HOLDS_KEY) then
+      local unique = details(row).unique
+      taken_keys[unique] = false
+      note(unset, held_keys, unique)
+      mark(row, HOLDS_KEY, false)
+    end
+  end
+
+  local function take_key(row)
+    local unique = details(row).unique
+    if unique == '' then return end
+    mark(row, HOLDS_KEY, true)
+    taken_keys[unique] = row[ID]
+    note(set, held_keys, unique, row[ID])
+  end
+
+  local function write_texts(row, change)
+    if change[OUTCOME] then
+      note(set, outcomes, row[ID], change[OUTCOME])
+      mark(row, HAS_OUTCOME, true)
+    elseif has(row, HAS_OUTCOME) then
+      note(unset, outcomes, row[ID])
+      mark(row, HAS_OUTCOME, false)
+    end
+    if change[ERRORS] then
+      note(set, errors, row[ID], change[ERRORS])
+      mark(row, HAS_ERRORS, true)
+    end
+  end
+
+  local function write_time(row, time)
+    local found = details(row)
+    found.run_at, found.rank = time, time
+    row[REST_TEXT] = rest_of(found)
+  end
+
+  local function write_values(row, change, now)
+    local state = change[NEW_STATE]
+    if wants(change, HAS_TIME) then
+      write_time(row, wants(change, TIME_IS_INSTANT) and change[TIME] or now + change[TIME])
+    end
+    if state == SCHEDULED and details(row).run_at <= now then state = READY end
+    if state <= RUNNING then
+      row[FINISHED_AT] = NONE
+    elseif row[STATE] <= RUNNING then
+      row[FINISHED_AT] = now
+    end
+    row[STATE], row[FAILURES], row[LOSSES] = state, change[NEW_FAILURES], change[NEW_LOSSES]
+    mark(row, SUSPECT, wants(change, IS_SUSPECT))
+    mark(row, HIDDEN, wants(change, IS_HIDDEN))
+    write_texts(row, change)
+    if change[NEW_STARTED_AT] ~= NONE then row[STARTED_AT] = change[NEW_STARTED_AT] end
+    row[PRUNE_AT] = change[KEEP] == NONE and NONE or now + change[KEEP]
+    row[KEEP_LAST] = change[NEW_KEEP_LAST]
+  end
+
+  local function write(row, change, now)
+    local state = change[NEW_STATE]
+    lift(row)
+    row[VERSION] = row[VERSION] + 1
+    if change[GUARD] <= BY_ENDED_HOLD and state > 0 then
+      row[SETTLED] = change[GUARD_STAMP]
+      mark(row, HAS_SETTLED, true)
+    end
+    if state == 0 or not wants(change, KEEPS_HOLD) then
+      row[STAMP], row[LEASED_BY], row[LEASED_UNTIL] = NOBODY, '', NONE
+      mark(row, HELD, false)
+    end
+    if state == 0 or wants(change, FREES_KEY) then
+      free_key(row)
+    elseif wants(change, TAKES_KEY) then
+      take_key(row)
+    end
+    if state > 0 then write_values(row, change, now) end
+    set_back(row)
+    ended_some = ended_some or row[STATE] > RUNNING
+  end
+
+  local function apply(row, change, now)
+    local answer = judged(row, change, now)
+    if answer == 0 and wants(change, TAKES_KEY) then
+      local owner = details(row).unique ~= '' and owner_of(details(row).unique)
+      if owner and owner ~= row[ID] then return 7 end
+    end
+    if answer == 0 then write(row, change, now) end
+    return answer
+  end
+
+
+  function apply_changes(now)
+    local changes, ids, answers = {}, {}, {}
+    for number = 1, tonumber(argument()) do
+      local change = next_change()
+      changes[number], ids[number] = change, change[WHOM]
+    end
+    load(ids)
+    for number, change in ipairs(changes) do answers[number] = apply(known[change[WHOM]], change, now) end
+    return answers
+  end
+end
