@@ -70,7 +70,7 @@ class Server:
             address.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, write_concern=MAJORITY
         )
         self.database = database.with_options(read_concern=LOCAL)
-        self._committed = database.with_options(read_concern=COMMITTED)
+        self.committed = database.with_options(read_concern=COMMITTED)
         self._quick = database.with_options(write_concern=WriteConcern(1))
 
     async def close(self) -> None:
@@ -95,7 +95,7 @@ class Server:
         patience = Patience()
         while True:
             try:
-                return await awaited(steps(), self._committed)
+                return await awaited(steps(), self.committed)
             except PyMongoError as error:
                 if not is_broken(error) or patience.over:
                     raise explained(error, self.address) from error

@@ -26,6 +26,7 @@ from holdfast.storage.contract import Topic
 from holdfast.storage.listeners import Listener, Listeners
 
 from .documents import Document
+from .faults import explained
 from .server import Server
 from .steps import PREFIX
 
@@ -58,6 +59,7 @@ class Signals:
         self._changed = False
         self._post: asyncio.Task[None] | None = None
         self._ears: dict[Topic, asyncio.Task[None]] = {}
+        self._told_of_trouble = False
         self._closed = False
 
     # -- telling -------------------------------------------------------------------------------------
@@ -103,8 +105,11 @@ class Signals:
                     async for event in stream:
                         self._heard(topic, event["fullDocument"])
                         pause = FIRST_PAUSE
-            except Exception:
+            except Exception as error:
                 _log.debug("a change stream broke and is opened again", exc_info=True)
+                if pause == LONGEST_PAUSE and not self._told_of_trouble:
+                    self._told_of_trouble = True
+                    _log.warning("%s; until it does, workers only poll", _trouble(error, self._server))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
@@ -116,7 +121,7 @@ class Signals:
             "fullDocument.by": {"$ne": self._name},
         }
         pipeline = [{"$match": others}, {"$project": {"fullDocument.ready": 1}}]
-        return await self._server.database[COLLECTION].watch(pipeline, max_await_time_ms=AWAIT)
+        return await self._server.committed[COLLECTION].watch(pipeline, max_await_time_ms=AWAIT)
 
     def _heard(self, topic: Topic, document: Document) -> None:
         self._listeners.tell(document.get("ready", ()) if topic == "ready" else (), topic == "changed")
@@ -134,3 +139,7 @@ class Signals:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._ears = {}
         self._listeners.clear()
+
+
+def _trouble(error: Exception, server: Server) -> str:
+    return f"the change stream that carries signals does not open: {explained(error, server.address)}"

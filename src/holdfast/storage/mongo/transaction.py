@@ -20,10 +20,11 @@ from holdfast.errors import StoreError
 from holdfast.job import Hold, NewJob
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
+from holdfast.storage.guards import judged
 
-from .apply import apply
+from .apply import apply, look
 from .enqueue import enqueue
-from .faults import explained, is_transient
+from .faults import explained, is_conflict, is_transient
 from .server import Patience, Server
 from .steps import Steps, awaited, update
 
@@ -100,7 +101,12 @@ class MongoTransaction(StoreTransaction):
 
     async def _complete(self, change: Change) -> Verdict:
         try:
-            applied = await self._take(apply([change], self._now()))
+            try:
+                applied = await awaited(apply([change], self._now()), self._server.database, self.connection)
+            except PyMongoError as error:
+                if not is_conflict(error):
+                    raise
+                return await self._overtaken(change)
             (verdict,) = applied.verdicts
             if verdict is not ACCEPTED:
                 await self._undo("its completion was refused")
@@ -114,6 +120,14 @@ class MongoTransaction(StoreTransaction):
             raise
         await self._end("it is committed")
         self._tell(self._ready | applied.ready, applied.changed)
+        return verdict
+
+    async def _overtaken(self, change: Change) -> Verdict:
+        """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
+        await self._undo("its job was moved meanwhile")
+        verdict = await self._server.read(lambda: _judged(change, self._now()))
+        if verdict is ACCEPTED:
+            raise StoreError("the transaction met another move of its job and was rolled back; run it again")
         return verdict
 
     async def _take(self, steps: Steps[T]) -> T:
@@ -151,6 +165,11 @@ class MongoTransaction(StoreTransaction):
             if self._job is not None:
                 self._pinned.discard(self._job)
                 self._job = None
+
+
+def _judged(change: Change, now: int) -> Steps[Verdict]:
+    rows = yield from look([change.id])
+    return judged(rows.get(change.id), change, now)
 
 
 def _pin(hold: Hold) -> Steps[None]:
