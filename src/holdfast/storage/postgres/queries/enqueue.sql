@@ -59,5 +59,8 @@ ON CONFLICT (key) DO NOTHING;
 INSERT INTO {schema}.kept_keys (key, starts, ends, job)
 SELECT given.key, coalesce((SELECT max(last.ends) FROM {schema}.kept_keys AS last WHERE last.key = given.key), 0),
     given.life + {now}, given.job
-FROM unnest(%(keys)s::text[], %(ids)s::uuid[], %(lives)s::bigint[]) AS given (key, job, life) ORDER BY given.key
+FROM unnest(%(keys)s::text[], %(ids)s::uuid[], %(lives)s::bigint[]) AS given (key, job, life)
+WHERE NOT EXISTS (  -- taken since it was looked for
+    SELECT 1 FROM {schema}.kept_keys AS taken WHERE taken.key = given.key AND (taken.ends IS NULL OR taken.ends > {now}))
+ORDER BY given.key
 ON CONFLICT (key, starts) DO NOTHING;
