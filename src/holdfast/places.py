@@ -65,10 +65,12 @@ class Places:
         path = parse(self.url).path
         return None if path is None else path.absolute()
 
-    @property
-    def driver(self) -> str:
-        """The library that its connections come from."""
-        return "apsw" if self.url.startswith("sqlite+apsw") else "sqlite3"
+    @cached_property
+    def in_memory(self) -> bool:
+        """Whether the store lives in its opener and in nothing else."""
+        from .storage.urls import parse
+
+        return self.file is None and parse(self.url).server is None
 
     def here(self) -> Place | None:
         """The place of the running loop if it is open."""
@@ -117,7 +119,7 @@ class Places:
             self._opening.pop(loop, None)
 
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
-        if not migrate and self._settings.migrate and self.file is not None:
+        if not migrate and self._settings.migrate and not self.in_memory:
             return self._made(migrate=False)
         if self._open_store is None:
             # kept, because a memory store lives in it

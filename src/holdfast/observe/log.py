@@ -97,10 +97,12 @@ def clock_jumped(seconds: float) -> None:
     logger.warning("the store's clock moved by %+.1f s against this machine's; reaping waits", seconds)
 
 
-def caller_does_not_sync() -> None:
+def caller_is_careless(setting: str, when: str, remedy: str) -> None:
     logger.warning(
-        "a connection given as connection= has PRAGMA synchronous below FULL: jobs that it commits may be lost when the "
-        "power fails; run PRAGMA synchronous=FULL on it if they must not be"
+        "a connection given as connection= has %s: jobs that it commits may be lost when %s; %s if they must not be",
+        setting,
+        when,
+        remedy,
     )
 
 

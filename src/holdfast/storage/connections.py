@@ -2,7 +2,7 @@
 
 The store says what to run (`Storage.insertion`: only INSERT and plain SELECT), the caller's own connection runs it, and
 the caller commits or rolls back. Nothing here commits, waits, or migrates. Whether the connection fits is checked first:
-it must lead to the app's own database, by the same driver, and be inside a transaction or about to begin one.
+it must lead to the app's own database (`Storage.home`), and be inside a transaction or about to begin one.
 
 After the commit workers are woken where the library tells us of it (SQLAlchemy, Django); on raw connections the store
 notices by itself, or the caller says `await app.signal(queue)`.
@@ -11,25 +11,26 @@ notices by itself, or the caller says `await app.signal(queue)`.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
 from ..sync import in_caller, is_blocking
-from .contract import Full, Insertion, Placed, Storage
-from .lines import Line, reach_of, session_form
+from .contract import Full, Placed, Storage
+from .home import Home
+from .lines import reach_of, session_form
+from .talk import AsyncLine, Line, Rows, Statement, Talk
 
 if TYPE_CHECKING:
     from ..context import Transaction
     from ..job import NewJob
     from ..places import Place, Places
 
-_WHICH_FILE = "select file, (select synchronous from pragma_synchronous) from pragma_database_list where name = 'main'"
-_SYNCED = 2  # PRAGMA synchronous=FULL
+_at_home: WeakKeyDictionary[Any, Home] = WeakKeyDictionary()  # connections that were asked, and need not be again
 _WARNED_AT_MOST = 1000
 _warned: set[int] = set()  # connections whose sessions do not sync, by identity
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
@@ -44,21 +45,73 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
         return await _in_session(await places.get(migrate=False), connection, form, jobs)
     reach = reach_of(connection)
     place = await places.get(migrate=False)
-    await _refuse_when_full(place, jobs)
     insertion = place.storage.insertion(jobs)
+    home = await place.storage.home()
+    await _refuse_when_full(place, jobs)
+    statements = [Statement(*insert) for insert in insertion.inserts]
+    if any(job.unique_key is not None for job in jobs):  # only then another job can stand for one of these
+        statements.append(Statement(*insertion.readback, answers=True))
     teller = Teller(place.storage, {job.queue for job in jobs})
 
-    def work(line: Line) -> list[tuple[Any, ...]]:
-        _check(line, places)
-        rows = _run(line, insertion)
+    def talk(home: Home, line: Line | AsyncLine) -> Talk[Rows]:
+        yield from _led_home(home, line)
+        rows: Rows = []
+        for statement in statements:
+            rows = yield statement
         line.after_commit(teller)
         return rows
 
-    standing = {int(position): str(id) for position, id in await reach(work)}
+    try:
+        rows = await reach(partial(talk, home), home.explained)
+    except _Elsewhere as error:
+        again = await place.storage.home(fresh=True)
+        if again == home:
+            raise StoreError(str(error)) from None
+        rows = await reach(partial(talk, again), again.explained)
+    standing = {int(position): str(id) for position, id in rows}
     return [
         Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
         for position, job in enumerate(jobs)
     ]
+
+
+# ---- is it the right one ---------------------------------------------------------------------------
+class _Elsewhere(StoreError):
+    """It leads to another database, or ours has been restarted since we looked at it."""
+
+
+def _led_home(home: Home, line: Line | AsyncLine) -> Talk[None]:
+    """Refuse a connection that cannot carry this store's jobs."""
+    if line.dialect != home.dialect:
+        raise InvalidCall(
+            f"connection= is one to {line.dialect}, the app's store is {home}; "
+            "jobs join a transaction only in their own database"
+        )
+    line.check()
+    driver = line.driver()
+    home.refuse(driver)
+    if home.once and _at_home.get(driver) == home:
+        return
+    answer = yield Statement(home.question, answers=True)
+    if (elsewhere := home.elsewhere(answer)) is not None:
+        raise _Elsewhere(
+            f"connection= leads to {elsewhere}, the app's store is {home}; "
+            "jobs join a transaction only in their own database"
+        )
+    line.check()  # in a pipeline it knows its state only now
+    if (unsafe := home.check(answer)) is not None:
+        _warn_once(driver, partial(log.caller_is_careless, *unsafe))
+    if home.once:
+        _at_home[driver] = home
+
+
+def _warn_once(connection: object, warn: Callable[[], None]) -> None:
+    """A job is as durable as the session that commits it."""
+    if id(connection) not in _warned:
+        if len(_warned) >= _WARNED_AT_MOST:
+            _warned.clear()
+        _warned.add(id(connection))
+        warn()
 
 
 # ---- a session of the store's own driver -----------------------------------------------------------
@@ -96,43 +149,7 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
         raise QueueFull(f"{full}; inside a transaction nothing waits for room") from None
 
 
-# ---- is it the right one ---------------------------------------------------------------------------
-def _check(line: Line, places: Places) -> None:
-    line.check()
-    rows = line.execute(_WHICH_FILE)
-    driver = type(line.driver()).__module__.partition(".")[0]
-    ours = places.driver
-    if driver in ("sqlite3", "apsw") and driver != ours:
-        raise InvalidCall(
-            f"connection= is of {driver}, the app's store uses {ours}: two SQLite libraries in one process break each "
-            f"other's locks on one file. Use a connection of {ours}, or the URL of the other driver"
-        )
-    theirs = str(rows[0][0]) if rows and rows[0][0] else ":memory:"
-    if places.file is None or not _same_file(theirs, places.file):
-        raise StoreError(
-            f"connection= leads to {theirs}, the app's store is {places.file or places.url}; "
-            "jobs join a transaction only in their own database"
-        )
-    if rows[0][1] < _SYNCED:
-        _warn_once(line.driver(), log.caller_does_not_sync)
-
-
-def _warn_once(connection: object, warn: Callable[[], None]) -> None:
-    """A job is as durable as the session that commits it."""
-    if id(connection) not in _warned:
-        if len(_warned) >= _WARNED_AT_MOST:
-            _warned.clear()
-        _warned.add(id(connection))
-        warn()
-
-
-def _same_file(one: str, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
-
-
+# ---- is there room ---------------------------------------------------------------------------------
 async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
     """Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
     loop = asyncio.get_running_loop()
@@ -154,13 +171,6 @@ async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
     for job in jobs:
         if job.queue in place.rooms:
             place.rooms[job.queue] -= 1
-
-
-# ---- running it ------------------------------------------------------------------------------------
-def _run(line: Line, insertion: Insertion) -> list[tuple[Any, ...]]:
-    for statement, parameter in insertion.inserts:
-        line.execute(statement, parameter)
-    return line.execute(*insertion.readback)
 
 
 # ---- after the commit ------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ import msgspec
 from ..errors import StoreError
 from ..job import ANY, Hold, Loss, NewJob, Record, Routing, State
 from ..lifecycle import Change
+from .home import Home
 
 CHUNK = 500
 LOG_LINES = 100
@@ -268,6 +269,11 @@ class Storage(ABC):
     @abstractmethod
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError."""
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        """The database that a caller's connection must lead to before it may run an insertion. `fresh`: looked at anew,
+        since the server may have been restarted."""
+        raise StoreError(f"the {self.name} store has no transaction that a connection could join")
 
     def joining(self, jobs: Sequence[NewJob]) -> Joining:
         """The same enqueue for a session of the store's own driver that is in a transaction of the caller's, on stores whose

@@ -32,6 +32,7 @@ from holdfast.storage.contract import (
     WorkerRow,
     one_change_each,
 )
+from holdfast.storage.home import Home
 
 from . import listing, shared, upkeep
 from .apply import HOLDING, apply, check, note, note_started, renew
@@ -40,6 +41,7 @@ from .claim import promote
 from .database import Database, Work
 from .driver import Connection, DriverName
 from .enqueue import enqueue
+from .home import SqliteHome
 from .insertion import insertion
 from .journal import Journal
 from .place import Place
@@ -134,6 +136,9 @@ class SqliteStorage(Storage):
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         return insertion(jobs, self._now())
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        return SqliteHome(self._place, self._driver)
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
