@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
 from ..sync import in_caller, is_blocking
-from .contract import Full, Placed, Storage
+from .contract import Full, Insertion, Placed, Storage
 from .home import Home
 from .lines import reach_of, session_form
 from .talk import AsyncLine, Line, Rows, Statement, Talk
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _at_home: WeakKeyDictionary[Any, Home] = WeakKeyDictionary()  # connections that were asked, and need not be again
 _WARNED_AT_MOST = 1000
 _warned: set[int] = set()  # connections whose sessions do not sync, by identity
+_KEYS_AT_MOST = 20  # tries for a key that others take and free meanwhile
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
 _COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
 
@@ -48,16 +49,12 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
     insertion = place.storage.insertion(jobs)
     home = await place.storage.home()
     await _refuse_when_full(place, jobs)
-    statements = [Statement(*insert) for insert in insertion.inserts]
-    if any(job.unique_key is not None for job in jobs):  # only then another job can stand for one of these
-        statements.append(Statement(*insertion.readback, answers=True))
+    keyed = any(job.unique_key is not None for job in jobs)
     teller = Teller(place.storage, {job.queue for job in jobs})
 
     def talk(home: Home, line: Line | AsyncLine) -> Talk[Rows]:
         yield from _led_home(home, line)
-        rows: Rows = []
-        for statement in statements:
-            rows = yield statement
+        rows = yield from _inserted(insertion, keyed)
         line.after_commit(teller)
         return rows
 
@@ -73,6 +70,23 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
         Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
         for position, job in enumerate(jobs)
     ]
+
+
+def _inserted(insertion: Insertion, keyed: bool) -> Talk[Rows]:
+    """Run the statements. Only with keys another job may stand for one of these, and only then it is asked which.
+
+    A key may be taken at the first statement and free at the last, since others commit meanwhile; then nobody stands for
+    its job, and the same statements are run again. What they have stored already they leave as it is.
+    """
+    for _ in range(_KEYS_AT_MOST):
+        for insert in insertion.inserts:
+            yield Statement(*insert)
+        if not keyed:
+            return []
+        rows = yield Statement(*insertion.readback, answers=True)
+        if all(id is not None for _, id in rows):
+            return rows
+    raise StoreError("a unique key was taken and freed by others again and again: roll back and repeat")
 
 
 # ---- is it the right one ---------------------------------------------------------------------------

@@ -5,13 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import InvalidCall, StoreError
+from .home import ABORTED
 from .talk import Rows, Statement, Tells
 
 IDLE, IN_ERROR = 0, 3  # libpq's states of a transaction
-ABORTED = (
-    "the transaction of connection= is aborted, because a statement in it failed before: roll it back, or to a savepoint, "
-    "and repeat"
-)
 
 
 class _Untold:

@@ -6,7 +6,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from ..errors import InvalidCall, StoreError
-from .drivers import ABORTED, autocommitting, refuse_psycopg_state, refuse_sqlite_autocommit
+from .drivers import autocommitting, refuse_psycopg_state, refuse_sqlite_autocommit
+from .home import ABORTED
 from .talk import Rows, Statement, Tells
 
 _PLACEHOLDERS = {"qmark": "?", "format": "%s", "pyformat": "%s", "numeric_dollar": "$1", "numeric": ":1"}

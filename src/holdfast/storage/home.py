@@ -14,6 +14,10 @@ from typing import Any, NamedTuple
 from ..errors import HoldfastError
 
 Rows = Sequence[Sequence[Any]]
+ABORTED = (
+    "the transaction of connection= is aborted, because a statement in it failed before: roll it back, or to a savepoint, "
+    "and repeat"
+)
 
 
 class Unsafe(NamedTuple):

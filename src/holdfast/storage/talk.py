@@ -80,7 +80,7 @@ def hold(line: Callable[[], Line], talk: Callable[[Line], Talk[T]], explain: Exp
         try:
             statement = next(said)
             while True:
-                statement = said.send(reached.execute(statement))
+                statement = said.send(_read(reached.execute(statement)))
         except StopIteration as over:
             value: T = over.value
             return value
@@ -95,12 +95,17 @@ async def hold_awaited(line: AsyncLine, talk: Callable[[AsyncLine], Talk[T]], ex
         try:
             statement = next(said)
             while True:
-                statement = said.send(await line.execute(statement))
+                statement = said.send(_read(await line.execute(statement)))
         except StopIteration as over:
             value: T = over.value
             return value
         finally:
             said.close()
+
+
+def _read(rows: Rows) -> Rows:
+    """Rows with texts in them; where the caller's session has no encoding, its driver gives bytes."""
+    return [tuple(value.decode() if isinstance(value, bytes) else value for value in row) for row in rows]
 
 
 @contextmanager

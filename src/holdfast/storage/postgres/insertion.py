@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from holdfast.job import NewJob
@@ -10,11 +11,14 @@ from holdfast.storage.contract import Insertion
 from .queries import load
 from .rows import json_text, marked
 
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+
 
 def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion:
     """The statements that put the jobs on record in a transaction that the caller owns."""
-    sql = load("insertion", schema, parameter="?", room="true")
-    text = full_text(jobs, now)
+    # a text before it is JSON: callers teach their drivers other ways with JSON
+    sql = load("insertion", schema, parameter="?::text", room="true")
+    text = _in_ascii(full_text(jobs, now))
     scopes = {job.unique_scope for job in jobs if job.unique_key is not None}
     inserts = [(sql["insert"], text)]
     if scopes & {"waiting", "active"}:
@@ -27,6 +31,16 @@ def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion
 def full_text(jobs: Sequence[NewJob], now: int | None) -> str:
     """Jobs with everything that a job may have."""
     return json_text([_fields(number, job, now) for number, job in enumerate(jobs)])
+
+
+def _in_ascii(text: str) -> str:
+    """The same JSON for sessions of any encoding."""
+    return text if text.isascii() else _NOT_ASCII.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
 def _fields(number: int, job: NewJob, now: int | None) -> dict[str, object]:

@@ -33,12 +33,14 @@ from holdfast.storage.contract import (
     WorkerRow,
     one_change_each,
 )
+from holdfast.storage.home import Home
 
 from .address import Address
 from .apply import Apply, Effects, is_plain_success
 from .claim import Claims
 from .durability import read_durability
 from .enqueue import Enqueue
+from .home import look
 from .insertion import insertion
 from .listing import Listing, parse_cursor
 from .schema import PostgresLedger, migrations
@@ -69,6 +71,7 @@ class PostgresStorage(Storage):
         self._claims = Claims(address.schema)
         self._upkeep = Upkeep(address.schema)
         self._listing = Listing(address.schema)
+        self._home: Home | None = None
         self._opening = asyncio.Lock()
         self._opened: tuple[Server, Signals, int] | None = None
 
@@ -119,6 +122,11 @@ class PostgresStorage(Storage):
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         return insertion(jobs, self._address.schema, self._now())
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        if self._home is None or fresh:
+            self._home = await self._server().plainly(lambda connection: look(connection, self._address))
+        return self._home
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(

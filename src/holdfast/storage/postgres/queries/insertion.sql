@@ -73,15 +73,14 @@ NOT EXISTS (
     SELECT 1 FROM {schema}.queues WHERE max_depth IS NOT NULL AND queues.name IN (SELECT every.queue FROM given AS every))
 
 -- name: readback
--- The job that stands for each: itself, or the one whose key it shares.
+-- The job that stands for each: itself, or the one whose key it shares; nobody when that key became free just now.
 WITH given AS MATERIALIZED ({given})
 SELECT given.number, coalesce(
     (SELECT jobs.id FROM {schema}.jobs WHERE jobs.id = given.id),
     CASE WHEN given.unique_scope IN ('any', 'window')
     THEN (
         SELECT taken.job FROM {schema}.kept_keys AS taken
-        WHERE taken.key = given.unique_key AND (taken.ends IS NULL OR taken.ends > given.created_at)
-        ORDER BY taken.starts DESC LIMIT 1)
+        WHERE taken.key = given.unique_key ORDER BY taken.starts DESC LIMIT 1)
     ELSE (SELECT taken.job FROM {schema}.held_keys AS taken WHERE taken.key = given.unique_key)
     END)::text
 FROM given ORDER BY given.number;
