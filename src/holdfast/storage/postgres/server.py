@@ -1,51 +1,91 @@
-"""The way to the server: two pools of connections, transactions, and patience.
+"""The way to the server: three pools of connections, transactions, and patience.
 
 `quick` connections run the few statements that a queue lives on. Their planner settings keep those on their indexes: a
 plan made while a table was empty would otherwise read the whole table for ever. `plain` connections run everything else
-with the user's own settings, so that a long listing never keeps a renewal waiting.
+with the user's own settings, so that a long listing never keeps a renewal waiting. The third pool is for transactions of
+handlers.
 
-Behind a pooler (PgBouncer in transaction mode) a session is not ours: nothing is prepared, set or listened to there.
+Work runs in a task of its own. A caller who is cancelled does not cut a statement in two: it ends, or its connection is
+given up, before the caller goes on. A server that does not answer for long is hung up on.
+
+Behind a pooler (PgBouncer in transaction mode) a session is not ours: nothing is prepared or listened to there, and
+settings are made for one transaction at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor
 from psycopg.adapt import AdaptersMap
+from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
-from psycopg_pool import AsyncConnectionPool
 
-from .address import Address
-from .faults import broken, conflicting, explained
+from holdfast.errors import StoreError
+
+from .address import CONNECT_WITHIN, Address
+from .faults import READ_ONLY, Unreached, broken, conflicting, explained, state_of
+from .pool import Connection as Connection
+from .pool import Pool, hang_up
+from .queries import load
 
 T = TypeVar("T")
-Connection = AsyncConnection[tuple[Any, ...]]
 Cursor = AsyncCursor[tuple[Any, ...]]
-Work = Callable[[Connection], Awaitable[T]]
-Statement = tuple[str, Mapping[str, Any]]
+Work = Callable[[Connection], Coroutine[Any, Any, T]]
+Statement = tuple[LiteralString, Mapping[str, Any]]
 
 QUICK, PLAIN, TRANSACTIONS = 4, 4, 32  # connections at most
-CONNECT_WITHIN = 10.0
+OLDEST = 130000
+TAKE_WITHIN = 10.0  # seconds that a caller waits in line for a connection
+ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent server is hung up on
+SETTLE_WITHIN = 2.0  # seconds that a cancelled caller waits for the end of its statement
 PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
 CONFLICTS = 20
-_log = logging.getLogger("holdfast")
 
-_ON_INDEXES = ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin")
+_ON_INDEXES = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off")
 _OURS = {
+    "default_transaction_isolation": "read committed",
+    "jit": "off",
     # a host that dies with a transaction open must not keep its locks
     "idle_in_transaction_session_timeout": "60s",
     "tcp_keepalives_idle": "30",
     "tcp_keepalives_interval": "10",
     "tcp_keepalives_count": "3",
-    "jit": "off",
 }
+
+
+class Session(AsyncConnection[tuple[Any, ...]]):
+    """A connection of ours. `first` is said at the beginning of every transaction."""
+
+    first: Statement | None = None
+
+    @asynccontextmanager
+    async def transaction(  # type: ignore[override]  # as the driver's own, silent about a server that is gone already
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[None]:
+        inner = self.pgconn.transaction_status != TransactionStatus.IDLE
+        begin, commit, *undo = _SAVEPOINT if inner else _TRANSACTION
+        await self.execute(begin, prepare=False)
+        try:
+            if self.first is not None and not inner:
+                await self.execute(*self.first)
+            yield
+        except BaseException:
+            for each in undo:
+                with suppress(psycopg.Error):
+                    await self.execute(each, prepare=False)
+            raise
+        await self.execute(commit, prepare=False)
+
+
+_TRANSACTION: tuple[LiteralString, ...] = ("BEGIN", "COMMIT", "ROLLBACK")
+_SAVEPOINT: tuple[LiteralString, ...] = ("SAVEPOINT ours", "RELEASE ours", "ROLLBACK TO ours", "RELEASE ours")
 
 
 class Server:
@@ -53,64 +93,87 @@ class Server:
 
     def __init__(self, address: Address) -> None:
         self.address = address
-        self.pooled = False  # somebody stands between us and the server
+        self.pooled = address.pooler == "on"  # somebody stands between us and the server
         self.version = 0
-        self._quick = self._pool(QUICK, self._prepare_quick)
-        self._plain = self._pool(PLAIN, self._prepare)
-        self._transactions = self._pool(TRANSACTIONS, self._prepare, least=0)
+        self._sql = load("server", address.schema)
+        self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
+        self._plain = Pool(partial(self._session, {}), PLAIN)
+        self._transactions = Pool(self._for_handlers, TRANSACTIONS)
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
-        """Look at the server with a connection of its own, so that what is wrong is said at once and in its words."""
+        """Look at the server, so that what is wrong is said at once and in its words."""
         try:
-            async with await self.connect() as connection:
+            connection = await self.connect()
+            try:
+                cursor = await connection.execute(self._sql["look"], prepare=False)
+                ((backend, encoding, read_only, standby),) = await cursor.fetchall()
                 self.version = connection.info.server_version
-                backend = await _value(connection, "SELECT pg_backend_pid()")
-                self.pooled = backend != connection.info.backend_pid
-            for pool in (self._quick, self._plain, self._transactions):
-                await pool.open(wait=False)
-        except psycopg.Error as error:
+                if self.address.pooler == "auto":
+                    self.pooled = backend != connection.info.backend_pid
+            finally:
+                await connection.close()
+        except (psycopg.Error, OSError) as error:
             raise explained(error, str(self.address)) from error
+        self._check(encoding, read_only, standby)
+
+    def _check(self, encoding: str, read_only: bool, standby: bool) -> None:
+        if self.version < OLDEST:
+            raise StoreError(
+                f"{self.address}: this server is PostgreSQL {self.version // 10000}; Holdfast needs 13 or newer"
+            )
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.address}: the database is encoded in {encoding}, which cannot hold every text; "
+                "use one made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            )
+        if standby or read_only:
+            why = "it is a replica" if standby else "default_transaction_read_only is on for this role or database"
+            raise StoreError(f"{self.address}: this server takes no writes ({why}); use the address of the primary")
 
     async def close(self) -> None:
-        for pool in (self._quick, self._plain, self._transactions):
-            with suppress(psycopg.Error):
-                await pool.close(timeout=5.0)
+        await asyncio.gather(*(pool.close(5.0) for pool in (self._quick, self._plain, self._transactions)))
 
-    async def connect(self) -> Connection:
+    async def connect(self, kind: type[Connection] = AsyncConnection) -> Connection:
         """A connection beside the pools."""
-        connecting = AsyncConnection.connect(self.address.dsn, autocommit=True, **self.address.defaults)
-        return await asyncio.wait_for(connecting, CONNECT_WITHIN + 5.0)
+        within = float(self.address.given.get("connect_timeout") or CONNECT_WITHIN)
+        hosts = 1 + self.address.dsn.count(",")
+        connecting = kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
+        return await asyncio.wait_for(connecting, hosts * within + 5.0 if within else None)
 
     # -- work ----------------------------------------------------------------------------------------
-    async def quickly(self, work: Work[T], *, repeat: bool = False) -> T:
+    async def quickly(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
         """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
-        return await self._patiently(self._quick, work, repeat)
+        return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
 
     async def plainly(self, work: Work[T], *, repeat: bool = True) -> T:
         """Run other work."""
-        return await self._patiently(self._plain, work, repeat)
+        return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
 
     async def lend(self) -> Connection:
         """A connection for a handler's transaction; give it back."""
         try:
-            return await self._transactions.getconn(CONNECT_WITHIN)
-        except psycopg.Error as error:
+            return await self._transactions.take(TAKE_WITHIN)
+        except TimeoutError as error:
+            told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
+            raise Unreached(f"{self.address}: {told}") from error
+        except (psycopg.Error, OSError) as error:
             raise explained(error, str(self.address)) from error
 
     async def give_back(self, connection: Connection) -> None:
-        await self._transactions.putconn(connection)
+        self._transactions.give(connection)
 
-    async def _patiently(self, pool: AsyncConnectionPool[Connection], work: Work[T], repeat: bool) -> T:
+    async def _patiently(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
         loop = asyncio.get_running_loop()
-        until = loop.time() + (PATIENCE if repeat else 0.0)
+        until = loop.time() + patience
         tries = 0
         while True:
             try:
-                async with pool.connection(CONNECT_WITHIN) as connection:
-                    return await work(connection)
-            except psycopg.Error as error:
+                return await self._once(pool, work, within)
+            except (psycopg.Error, OSError) as error:
                 tries += 1
+                if state_of(error) == READ_ONLY:
+                    pool.forget()  # the server became a replica: the primary is elsewhere
                 if conflicting(error) and tries < CONFLICTS:
                     await asyncio.sleep(random.uniform(0, 0.005 * tries))
                 elif broken(error) and loop.time() < until:
@@ -118,55 +181,88 @@ class Server:
                 else:
                     raise explained(error, str(self.address)) from error
 
-    # -- connections ---------------------------------------------------------------------------------
-    def _pool(
-        self, most: int, prepare: Callable[[Connection], Awaitable[None]], *, least: int = 1
-    ) -> AsyncConnectionPool[Connection]:
-        return AsyncConnectionPool(
-            self.address.dsn,
-            kwargs={"autocommit": True, **self.address.defaults},
-            min_size=least,
-            max_size=most,
-            open=False,
-            configure=prepare,
-            timeout=CONNECT_WITHIN,
-            max_idle=300.0,
-            reconnect_timeout=float("inf"),
-            num_workers=2,
-        )
+    async def _once(self, pool: Pool, work: Work[T], within: float) -> T:
+        loop = asyncio.get_running_loop()
+        connection = await pool.take(TAKE_WITHIN)
+        late = loop.call_later(within, hang_up, connection)
+        running = loop.create_task(work(connection))
+        running.add_done_callback(partial(_ended, pool, connection, late))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                await _settled(running, connection)
+            raise
 
-    async def _prepare(self, connection: Connection) -> None:
-        _read_as_texts(connection.adapters)
+    # -- connections ---------------------------------------------------------------------------------
+    async def _session(self, planning: Mapping[str, str]) -> Connection:
+        session = await self.connect(Session)
+        assert isinstance(session, Session)
+        settings = {**_OURS, **planning}
+        if self.pooled:
+            session.prepare_threshold = None
+            session.first = self._setting(planning, local=True) if planning else None
+        else:
+            session.prepare_threshold = 0 if planning else 2
+            if self.version >= 140000:
+                # a statement that waits for a lock notices that its client is gone
+                settings["client_connection_check_interval"] = "10s"
+            await self._prepared(session, self._setting(settings, local=False))
+        _read_as_texts(session.adapters)
+        return session
+
+    async def _for_handlers(self) -> Connection:
+        connection = await self.connect()
         if self.pooled:
             connection.prepare_threshold = None
-            return
-        connection.prepare_threshold = 2
-        await self._set(connection, _OURS)
+        else:
+            await self._prepared(connection, self._setting(_OURS, local=False))
+        _read_as_texts(connection.adapters)
+        return connection
 
-    async def _prepare_quick(self, connection: Connection) -> None:
-        await self._prepare(connection)
-        if not self.pooled:
-            connection.prepare_threshold = 0
-            await self._set(connection, dict.fromkeys(_ON_INDEXES, "off"))
+    async def _prepared(self, connection: Connection, setting: Statement) -> None:
+        try:
+            await connection.execute(*setting, prepare=False)
+        except BaseException:
+            await connection.close()
+            raise
 
-    async def _set(self, connection: Connection, settings: dict[str, str]) -> None:
-        for name, value in settings.items():
-            with suppress(psycopg.errors.UndefinedObject, psycopg.errors.InvalidParameterValue):
-                await connection.execute("SELECT set_config(%s, %s, false)", (name, value), prepare=False)
+    def _setting(self, settings: Mapping[str, str], *, local: bool) -> Statement:
+        return self._sql["set"], {"names": list(settings), "values": list(settings.values()), "local": local}
+
+
+def _ended(pool: Pool, connection: Connection, late: asyncio.TimerHandle, running: asyncio.Task[Any]) -> None:
+    late.cancel()
+    pool.give(connection)
+    if not running.cancelled():
+        running.exception()  # its caller may be gone
+
+
+async def _settled(running: asyncio.Task[Any], connection: Connection) -> None:
+    """Wait for the end of a statement whose caller was cancelled."""
+    late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, hang_up, connection)
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        hang_up(connection)
+        raise
+    finally:
+        late.cancel()
 
 
 def _read_as_texts(adapters: AdaptersMap) -> None:
     adapters.register_loader("uuid", TextLoader)
 
 
-async def _value(connection: Connection, statement: str) -> Any:
-    row = await (await connection.execute(statement.encode())).fetchone()
-    assert row is not None
-    return row[0]
-
-
 async def together(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
     """Run statements in one round trip; outside a transaction they are one by themselves."""
+    first = connection.first if isinstance(connection, Session) else None
+    if first is not None and connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        return (await _at_once(connection, [first, *statements]))[1:]
+    return await _at_once(connection, statements)
+
+
+async def _at_once(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
     if len(statements) == 1:
         return [await connection.execute(*statements[0])]
     async with connection.pipeline():

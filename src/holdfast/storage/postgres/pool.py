@@ -1,0 +1,165 @@
+"""Connections that are taken and given back.
+
+One is opened when all others are busy, up to a limit; then callers wait in line. One that broke, or that comes back in the
+middle of something, is closed. One that has something to say while nobody asked it is about to end: it is not handed out.
+So a restarted server is met by a new connection and not by an error. A connection that cannot be opened is its taker's
+error at once, in the server's words: when to try again is the caller's decision.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.pq import ConnStatus, PipelineStatus, TransactionStatus
+
+from .faults import FULL_HOUSE, state_of
+
+IDLE_FOR = 300.0  # seconds after which a connection that nobody needs is closed
+Connection = AsyncConnection[tuple[Any, ...]]
+
+
+class Pool:
+    """Up to `most` connections of one kind."""
+
+    def __init__(self, connect: Callable[[], Awaitable[Connection]], most: int) -> None:
+        self._connect = connect
+        self._most = most
+        self._idle: list[tuple[Connection, float]] = []  # the most recently used last
+        self._busy: set[Connection] = set()
+        self._opening = 0
+        self._line: deque[asyncio.Future[Connection | None]] = deque()
+        self._closed = False
+
+    async def take(self, within: float) -> Connection:
+        """A connection that works, as far as can be seen from here. TimeoutError: all were busy for so long."""
+        until = monotonic() + within
+        while not self._closed:
+            if (connection := self._idle_one()) is not None:
+                return connection
+            if len(self._busy) + self._opening < self._most:
+                try:
+                    return await self._opened()
+                except psycopg.Error as error:
+                    if not self._busy or state_of(error) != FULL_HOUSE:
+                        raise
+            # what is given back is handed to the first in line; None: it was broken, and there is room for another
+            given = await self._in_line(until - monotonic())
+            if given is not None:
+                return given
+        raise psycopg.InterfaceError("the store is closed")
+
+    def give(self, connection: Connection) -> None:
+        """Done with it."""
+        self._busy.discard(connection)
+        if self._closed or not _fit(connection):
+            _close(connection)
+            self._hand_on(None)
+        elif not self._hand_on(connection):
+            self._idle.append((connection, monotonic()))
+            if self._idle[0][1] < monotonic() - IDLE_FOR:
+                _close(self._idle.pop(0)[0])
+
+    def forget(self) -> None:
+        """Close the idle ones: they lead to the wrong server."""
+        while self._idle:
+            _close(self._idle.pop()[0])
+
+    async def close(self, within: float) -> None:
+        """Close everything; those at work may finish."""
+        self._closed = True
+        self.forget()
+        while self._hand_on(None):
+            pass
+        until = monotonic() + within
+        while (self._busy or self._opening) and monotonic() < until:
+            await asyncio.sleep(0.005)
+        for connection in self._busy:
+            hang_up(connection)
+
+    def _idle_one(self) -> Connection | None:
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if _silent(connection):
+                self._busy.add(connection)
+                return connection
+            _close(connection)
+        return None
+
+    async def _opened(self) -> Connection:
+        self._opening += 1
+        try:
+            connection = await self._connect()
+        except BaseException:
+            self._opening -= 1
+            self._hand_on(None)
+            raise
+        self._opening -= 1
+        self._busy.add(connection)
+        return connection
+
+    async def _in_line(self, within: float) -> Connection | None:
+        place: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        self._line.append(place)
+        try:
+            async with asyncio.timeout(within):
+                return await place
+        except BaseException:
+            if place.done() and not place.cancelled() and (given := place.result()) is not None:
+                self.give(given)
+            raise
+        finally:
+            with suppress(ValueError):
+                self._line.remove(place)
+
+    def _hand_on(self, connection: Connection | None) -> bool:
+        while self._line:
+            place = self._line.popleft()
+            if not place.done():
+                if connection is not None:
+                    self._busy.add(connection)
+                place.set_result(connection)
+                return True
+        return False
+
+
+def hang_up(connection: Connection) -> None:
+    """End a connection under whoever waits for its answer: the wait ends with an error, as if the server had hung up."""
+    with suppress(OSError, psycopg.Error):
+        line = socket.socket(fileno=os.dup(connection.pgconn.socket))
+        try:
+            line.shutdown(socket.SHUT_RDWR)
+        finally:
+            line.close()
+
+
+def _fit(connection: Connection) -> bool:
+    server = connection.pgconn
+    return (
+        server.status == ConnStatus.OK
+        and server.transaction_status == TransactionStatus.IDLE
+        and server.pipeline_status == PipelineStatus.OFF
+    )
+
+
+def _silent(connection: Connection) -> bool:
+    """A server says nothing unasked but that it is about to end, or has new settings: then a fresh connection is better."""
+    try:
+        heard = select.poll()
+        heard.register(connection.pgconn.socket, select.POLLIN)
+        return not heard.poll(0)
+    except psycopg.Error:
+        return False
+
+
+def _close(connection: Connection) -> None:
+    connection.pgconn.finish()
