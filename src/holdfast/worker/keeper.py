@@ -38,9 +38,11 @@ class Keeper:
             before = monotonic()
             await sleep(stopping, pause)
             self._warn_when_blocked(monotonic() - before - pause)
-            await self.renew()
-            await self._ask()
-            self._distrust()
+            try:
+                await self.renew()
+                await self._ask()
+            finally:
+                self._distrust()  # most of all when nobody answers
 
     async def renew(self) -> None:
         due = self._held.due_for_renewal(boottime())

@@ -50,6 +50,7 @@ from .transaction import PostgresTransaction
 from .upkeep import Upkeep
 
 Demand = Literal["full", "normal", "relaxed"]
+BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach
 _log = logging.getLogger("holdfast")
 
 
@@ -210,11 +211,12 @@ class PostgresStorage(Storage):
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         renew = self._apply.renew
         return await self._server().quickly(
-            lambda connection: renew(connection, holds, started, self._now()), repeat=True
+            lambda connection: renew(connection, holds, started, self._now()), repeat=True, patience=BRIEF
         )
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
-        return await self._server().quickly(lambda connection: self._apply.check(connection, holds), repeat=True)
+        check = self._apply.check
+        return await self._server().quickly(lambda connection: check(connection, holds), repeat=True, patience=BRIEF)
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
         return await self._server().plainly(lambda connection: self._apply.holding(connection, worker, stamp))
@@ -277,7 +279,7 @@ class PostgresStorage(Storage):
 
     async def beat(self, worker: WorkerRow) -> None:
         await self._server().quickly(
-            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True
+            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True, patience=BRIEF
         )
 
     async def leave(self, worker: str) -> None:
