@@ -48,8 +48,7 @@ class Apply:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
-        results = "string_to_array(%(results)s::text, chr(30), chr(31))"
-        self._sql = load("apply", schema, results=results)
+        self._sql = load("apply", schema)
         self._lock = {table: load("apply", schema, table=table)["lock"] for table in TABLES}
         self._leave = {table: load("apply", schema, table=table)["leave"] for table in TABLES}
         self._wait = load("apply", schema, columns=", ".join(WAITING))["wait"]

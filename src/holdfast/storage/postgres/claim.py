@@ -6,7 +6,8 @@ A lane is the ready jobs of one queue, task and routing key; the claim index kee
 not: a claim that began at the head of its lane would wade through every job claimed before. So a worker that claims full
 batches remembers how far it came in each lane and goes on from there. What comes to lie before the mark (a late commit, a
 promoted, retried or more urgent job) is found by the next claim from the start: whenever a claim comes back short, and at
-least every second (or every 20 times what such a claim took, should that be longer).
+least every second. Where a claim from the start is slow because the lanes are full of such entries, it is made only so often
+that it takes one part in twenty of the time.
 """
 
 from __future__ import annotations
@@ -25,16 +26,18 @@ from .server import Connection, Cursor, Statement, together
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
 START_EVERY = 1.0
 START_SHARE = 20  # a claim from the start may take one part in so many of the time
+ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
 
 Lane = tuple[str, str, str]  # queue, task, route
 Mark = tuple[int, int, str]  # urgency, rank, id of the last job claimed there
 
 
 class Outlook(NamedTuple):
-    """What a claim tells beside its jobs."""
+    """What a claim tells beside its jobs; `took` are the seconds that the server needed."""
 
     next_due: int | None
     suspects: bool
+    took: float
 
 
 class Marks:
@@ -42,23 +45,25 @@ class Marks:
 
     def __init__(self) -> None:
         self._lanes: dict[Want, dict[Lane, Mark]] = {}
-        self._from_start: dict[Want, float] = {}
+        self._until: dict[Want, float] = {}
 
     def of(self, want: Want, now: float) -> Mapping[Lane, Mark] | None:
         """The lanes to go on in, None to begin at the start."""
-        if want.limit < MARKED_FROM or now >= self._from_start.get(_kind(want), 0.0):
+        if want.limit < MARKED_FROM or now >= self._until.get(_kind(want), 0.0):
             return None
         return self._lanes.get(_kind(want))
 
-    def note(self, want: Want, claimed: Sequence[Record], began: float, *, from_start: bool) -> None:
-        kind = _kind(want)
-        if len(claimed) < want.limit or want.limit < MARKED_FROM:
-            self._lanes.pop(kind, None)
+    def note(self, want: Want, claimed: Sequence[Record], took: float, *, from_start: bool) -> None:
+        if want.limit < MARKED_FROM:
             return
+        kind, now = _kind(want), monotonic()
+        rotten = took > ROTTEN + ROTTEN_PER_JOB * want.limit
+        full = len(claimed) >= want.limit
         if from_start:
-            now = monotonic()
-            self._from_start[kind] = now + max(START_EVERY, START_SHARE * (now - began))
             self._lanes[kind] = {}
+            self._until[kind] = now + (max(START_EVERY if full else 0.0, START_SHARE * took) if full or rotten else 0.0)
+        elif not full and not rotten:
+            self._until[kind] = 0.0
         lanes = self._lanes.setdefault(kind, {})
         for record in claimed:
             lanes[record.queue, record.task, _route(record.routing_key)] = (
@@ -95,14 +100,14 @@ class Claims:
         outlooks = [(self._sql["outlook"], {**_wanted(want), "now": now}) for want in claim.wants]
         cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *outlooks])
         earlier, promoted = cursors[: len(before)], cursors[len(before)]
+        outlook = await _outlook(cursors[len(cursors) - len(outlooks) :])
         claimed: list[Record] = []
         for want, mark, cursor in zip(wants, marks, cursors[len(before) + 1 :], strict=False):
             found = records_of(await cursor.fetchall())
             if len(found) < want.limit and mark is None and not want.alone:
                 found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
-            self._marks.note(want, found, began, from_start=mark is None)
+            self._marks.note(want, found, outlook.took, from_start=mark is None)
             claimed += found
-        outlook = await _outlook(cursors[len(cursors) - len(outlooks) :])
         return earlier, claimed, outlook, {queue for (queue,) in await promoted.fetchall()}
 
     async def _passed_over(
@@ -128,13 +133,13 @@ class Claims:
 
 async def _outlook(cursors: Sequence[Cursor]) -> Outlook:
     next_due: int | None = None
-    suspects = False
+    suspects, took = False, 0.0
     for cursor in cursors:
         row = await cursor.fetchone()
         assert row is not None
         next_due = None if row[0] is None else max(0, int(row[0]))
-        suspects = suspects or row[1]
-    return Outlook(next_due, suspects)
+        suspects, took = suspects or row[1], row[2]
+    return Outlook(next_due, suspects, took)
 
 
 def _wanted(want: Want) -> dict[str, Any]:

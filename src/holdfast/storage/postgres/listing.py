@@ -53,6 +53,7 @@ class Listing:
         """A page, newest first."""
         conditions, values = await self._conditions(connection, filter)
         if after is not None:
+            conditions.append("j.created_at <= %(after_at)s::bigint")
             conditions.append("(j.created_at, j.id) < (%(after_at)s::bigint, %(after_id)s::uuid)")
             values |= {"after_at": after[0], "after_id": after[1]}
         statement = self._sql["find"].replace("{fitting}", _all(conditions))

@@ -1,9 +1,10 @@
 """Wake-ups: to listeners of this loop directly, to other processes by NOTIFY and from them by LISTEN.
 
 A NOTIFY is sent after the commit, by a statement of its own: inside a transaction it would make commits wait for each
-other. Those that come within a moment are one. The ear is a connection of its own; when it breaks it is opened again, for
-ever, and everybody is woken once it is, because something may have been missed. Behind a pooler nobody can listen: then
-polling alone finds the jobs.
+other. The first goes out at once; what is told while it is on its way, or within a moment after it, goes out together. The
+ear is a connection of its own; when it breaks it is opened again, for ever, and everybody is woken once it is, because
+something may have been missed. Behind a pooler nobody can listen: then polling alone finds the jobs. Both can be switched
+off (`?signals=off`).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from psycopg import sql
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Topic
+from holdfast.storage.listeners import Listener, Listeners
 
+from .pool import hang_up
 from .server import Connection, Server
 
-GATHER = {"ready": 0.0005, "changed": 0.02}  # seconds in which wake-ups are gathered into one
+REST = {"ready": 0.005, "changed": 0.02}  # seconds between two NOTIFYs, for what is told meanwhile
 LONGEST = 7000  # bytes of a NOTIFY's text; PostgreSQL takes 8000
-CHECK_EVERY = 30.0  # seconds after which a silent ear is asked whether it still hears
+CHECK_EVERY = 15.0  # seconds after which a silent ear is asked whether it still hears
+ANSWER_WITHIN = 5.0
 _log = logging.getLogger("holdfast")
 
 
@@ -38,20 +42,6 @@ class Told(msgspec.Struct, array_like=True):
     changed: bool
 
 
-class _Listener:
-    def __init__(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> None:
-        self.topic = topic
-        self.wake = wake
-        self._queues = queues
-
-    def concerned(self, ready: Collection[str] | None, changed: bool) -> bool:
-        if self.topic == "changed":
-            return changed
-        if ready is None:
-            return True
-        return bool(ready) if self._queues is None else not self._queues.isdisjoint(ready)
-
-
 class Signals:
     """One loop's share: who listens here, what is to be told elsewhere, and the ear."""
 
@@ -59,13 +49,14 @@ class Signals:
         self._server = server
         self._sender = sender
         self._channel = channel_of(server.address.schema)
-        self._listeners: list[_Listener] = []
+        self._listeners = Listeners()
         self._ready: set[str] = set()
         self._changed = False
+        self._last = 0.0  # when a NOTIFY was sent last
         self._due: asyncio.TimerHandle | None = None
         self._sending: asyncio.Task[None] | None = None
         self._ear: asyncio.Task[None] | None = None
-        self._again = False
+        self._line: Connection | None = None
         self._closed = False
 
     # -- telling -------------------------------------------------------------------------------------
@@ -73,110 +64,136 @@ class Signals:
         """Something was committed here."""
         if self._closed or not (ready or changed):
             return
-        self._tell_here(ready, changed)
-        self._ready |= set(ready)
-        self._changed |= changed
-        self._plan(GATHER["ready"] if ready else GATHER["changed"])
+        self._listeners.tell(ready, changed)
+        if self._server.address.signals:
+            self._ready.update(ready)
+            self._changed |= changed
+            self._plan(REST["ready"] if ready else REST["changed"])
 
-    def _plan(self, delay: float) -> None:
+    def _plan(self, rest: float) -> None:
+        if self._sending is not None:
+            return  # planned when it is sent
+        at = self._last + rest
         loop = asyncio.get_running_loop()
+        if at <= loop.time():
+            self._send()
+        elif self._due is None or self._due.when() > at:
+            self._cancel_due()
+            self._due = loop.call_at(at, self._send)
+
+    def _cancel_due(self) -> None:
         if self._due is not None:
-            if self._due.when() <= loop.time() + delay:
-                return
             self._due.cancel()
-        self._due = loop.call_later(delay, self._send)
+            self._due = None
 
     def _send(self) -> None:
-        self._due = None
-        if self._sending is not None and not self._sending.done():
-            self._again = True
-            return
-        self._sending = asyncio.get_running_loop().create_task(self._notify(), name="holdfast signal")
+        self._cancel_due()
+        loop = asyncio.get_running_loop()
+        self._last = loop.time()
+        ready, changed = sorted(self._ready), self._changed
+        self._ready.clear()
+        self._changed = False
+        self._sending = loop.create_task(self._notify(ready, changed), name="holdfast signal")
+        self._sending.add_done_callback(self._sent)
 
-    async def _notify(self) -> None:
-        ready, changed = self._ready, self._changed
-        self._ready, self._changed = set(), False
-        text = msgspec.json.encode(Told(self._sender, sorted(ready), changed)).decode()
-        if len(text.encode()) > LONGEST:
-            text = msgspec.json.encode(Told(self._sender, None, changed)).decode()
+    def _sent(self, sending: asyncio.Task[None]) -> None:
+        self._sending = None
+        if not self._closed and not sending.cancelled() and (self._ready or self._changed):
+            self._plan(REST["ready"] if self._ready else REST["changed"])
+
+    async def _notify(self, ready: list[str], changed: bool) -> None:
+        values = {"channel": self._channel, "text": _text(Told(self._sender, ready, changed))}
         try:
-            await self._server.quickly(
-                lambda connection: connection.execute("SELECT pg_notify(%s, %s)", (self._channel, text))
-            )
+            await self._server.quickly(lambda connection: connection.execute(_NOTIFY, values))
         except StoreError:
             _log.debug("a signal was not sent", exc_info=True)
-        if self._again and not self._closed:
-            self._again = False
-            self._plan(0.0)
 
     async def flush(self) -> None:
         """Send what is to be sent, now."""
-        if self._due is not None:
-            self._due.cancel()
-            self._send()
-        if self._sending is not None:
-            with suppress(asyncio.CancelledError):
-                await self._sending
+        while self._ready or self._changed or self._sending is not None:
+            if self._sending is None:
+                self._send()
+            assert self._sending is not None
+            await asyncio.wait([self._sending])
 
     # -- listening -----------------------------------------------------------------------------------
     def listen(
         self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
     ) -> Callable[[], None]:
-        listener = _Listener(topic, wake, queues)
-        self._listeners.append(listener)
-        if self._ear is None and not self._server.pooled and not self._closed:
+        listener = Listener(topic, wake, queues)
+        self._listeners.add(listener)
+        if self._ear is None and self._hears() and not self._closed:
             self._ear = asyncio.get_running_loop().create_task(self._hear(), name="holdfast ear")
-        return lambda: self._stop(listener)
+        return listener.stop
 
-    def _stop(self, listener: _Listener) -> None:
-        with suppress(ValueError):
-            self._listeners.remove(listener)
-
-    def _tell_here(self, ready: Collection[str] | None, changed: bool) -> None:
-        for listener in list(self._listeners):
-            if listener.concerned(ready, changed):
-                listener.wake()
+    def _hears(self) -> bool:
+        return self._server.address.signals and not self._server.pooled
 
     async def _hear(self) -> None:
         pause = 0.1
         while not self._closed:
             try:
-                async with await self._server.connect() as connection:
-                    await connection.execute(sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
-                    self._tell_here(None, True)
+                self._line = await self._server.connect()
+                try:
+                    await _answered(self._line, sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    self._listeners.tell(None, True)
                     pause = 0.1
-                    await self._attend(connection)
-            except (psycopg.Error, OSError, TimeoutError, StoreError) as error:
+                    await self._attend(self._line)
+                finally:
+                    await self._line.close()
+            except (psycopg.Error, OSError, StoreError) as error:
                 _log.debug("the ear on %s is deaf, it is opened again: %s", self._server.address, error)
             await asyncio.sleep(random.uniform(0.5, 1.0) * pause)
             pause = min(5.0, 2 * pause)
 
     async def _attend(self, connection: Connection) -> None:
+        """Hear, until the connection breaks. One that may have broken without a word is asked now and then."""
         while not self._closed:
             async for heard in connection.notifies(timeout=CHECK_EVERY):
                 self._heard(heard.payload)
-            await asyncio.wait_for(connection.execute("SELECT 1"), CHECK_EVERY)
+            await _answered(connection, sql.SQL("SELECT 1"))
 
     def _heard(self, text: str) -> None:
         try:
             told = msgspec.json.decode(text, type=Told)
         except msgspec.MsgspecError:
-            self._tell_here(None, True)  # somebody's own NOTIFY on our channel: a wake-up for all
+            self._listeners.tell(None, True)  # somebody's own NOTIFY on our channel: a wake-up for all
             return
         if told.sender != self._sender:
-            self._tell_here(told.ready, told.changed)
+            self._listeners.tell(told.ready, told.changed)
 
     # -- the end -------------------------------------------------------------------------------------
     async def close(self) -> None:
-        with suppress(StoreError):
-            await self.flush()
+        self._cancel_due()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self.flush()
         self._closed = True
         if self._ear is not None:
+            if self._line is not None:
+                hang_up(self._line)  # whatever it waits for
             self._ear.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ear
             self._ear = None
         self._listeners.clear()
+
+
+async def _answered(connection: Connection, statement: sql.Composable) -> None:
+    """Run a statement, but do not wait for ever: a line that swallows every word is as good as cut."""
+    late = asyncio.get_running_loop().call_later(ANSWER_WITHIN, hang_up, connection)
+    try:
+        await connection.execute(statement)
+    finally:
+        late.cancel()
+
+
+_NOTIFY = "SELECT pg_catalog.pg_notify(%(channel)s::text, %(text)s::text)"
+
+
+def _text(told: Told) -> str:
+    text = msgspec.json.encode(told)
+    return (text if len(text) <= LONGEST else msgspec.json.encode(Told(told.sender, None, told.changed))).decode()
 
 
 def channel_of(schema: str) -> str:

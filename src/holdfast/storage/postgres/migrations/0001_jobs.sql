@@ -36,7 +36,8 @@ CREATE TABLE {schema}.jobs (
     errors text COLLATE "C",             -- of failed attempts: the one column that is ever written again
     PRIMARY KEY (id)
 ) PARTITION BY RANGE (id);
-CREATE INDEX jobs_created ON {schema}.jobs (created_at, id);
+-- without id, so that only the primary key can serve a search for one, even in a partition that is still empty
+CREATE INDEX jobs_created ON {schema}.jobs (created_at);
 CREATE INDEX jobs_key ON {schema}.jobs (key) WHERE key IS NOT NULL;
 CREATE INDEX jobs_chain ON {schema}.jobs (chain_id) WHERE chain_id IS NOT NULL;
 CREATE TABLE {schema}.jobs_rest PARTITION OF {schema}.jobs DEFAULT;
@@ -102,7 +103,7 @@ CREATE TABLE {schema}.holds (
     reason text COLLATE "C",
     progress text COLLATE "C"
 ) WITH (
-    fillfactor = 80,
+    fillfactor = 50, -- room for renewals on the same page
     autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0,
     autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 100000,
     autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 10000

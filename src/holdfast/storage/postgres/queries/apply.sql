@@ -1,22 +1,30 @@
+-- name: standing_places
+-- The rows of holds that stand, looked up one by one, whatever the statistics say.
+SELECT hold.place
+FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)
+    CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}.holds
+        WHERE holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended
+        OFFSET 0) AS hold
+
 -- name: succeed
 -- The plain success of holders, the most common change of all.
 WITH gone AS (
-    DELETE FROM {schema}.holds USING unnest(
-            %(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[], %(failures)s::integer[], {results},
-            %(keeps)s::bigint[], %(begans)s::bigint[]
-        ) AS given (id, attempt, stamp, failures, result, keep, began)
-    WHERE holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended
-    RETURNING holds.*, given.failures AS failed, given.result, given.keep, given.began
+    DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places})) RETURNING *
 ),
 freed AS (
-    DELETE FROM {schema}.held_keys USING gone WHERE gone.held_key IS NOT NULL AND held_keys.key = gone.held_key
+    DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL))
 )
 INSERT INTO {schema}.outcomes (
     finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
     progress)
-SELECT clock.now, clock.now + coalesce(keep, %(keep)s::bigint), run_at, rank, coalesce(began, started_at), stamp,
-    version + 1, attempt, failed, waits, id, 'succeeded', result, progress
-FROM gone CROSS JOIN (SELECT {now} AS now) AS clock
+SELECT clock.now, clock.now + coalesce(said.keep, %(keep)s::bigint), run_at, rank, coalesce(said.began, started_at),
+    stamp, version + 1, attempt, said.failures, waits, gone.id, 'succeeded', said.result, progress
+FROM gone
+    JOIN unnest(
+        %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
+        %(keeps)s::bigint[], %(begans)s::bigint[]) AS said (id, failures, result, keep, began) ON said.id = gone.id
+    CROSS JOIN (SELECT {now} AS now) AS clock
 RETURNING id::text;
 
 -- name: lock
@@ -26,7 +34,7 @@ SELECT id::text FROM {schema}.{table} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY i
 -- name: look
 -- Jobs as they stand, and the time.
 SELECT {record}, {now}
-FROM {schema}.jobs j {moving} WHERE j.id = ANY(%(ids)s::uuid[]);
+FROM {schema}.jobs j {moving_by_id} WHERE j.id = ANY(%(ids)s::uuid[]);
 
 -- name: take_key
 -- A key of scope active for a job that gets it back.
@@ -38,8 +46,7 @@ SELECT job::text FROM {schema}.held_keys WHERE key = %(key)s::text;
 
 -- name: free_keys
 -- Keys that jobs give up.
-DELETE FROM {schema}.held_keys USING unnest(%(keys)s::text[], %(ids)s::uuid[]) AS given (key, job)
-WHERE held_keys.key = given.key AND held_keys.job = given.job;
+DELETE FROM {schema}.held_keys WHERE key = ANY(%(keys)s::text[]) AND job = ANY(%(ids)s::uuid[]);
 
 -- name: leave
 -- Moving rows that are replaced by others.
@@ -61,38 +68,36 @@ UPDATE {schema}.holds SET ended = true WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: errors
 -- What went wrong, on the jobs' own rows.
-UPDATE {schema}.jobs SET errors = given.errors
-FROM unnest(%(ids)s::uuid[], %(errors)s::text[]) AS given (id, errors) WHERE jobs.id = given.id;
+UPDATE {schema}.jobs SET errors = (%(errors)s::text[])[array_position(%(ids)s::uuid[], id)]
+WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: started
 -- Note which handlers began.
-UPDATE {schema}.holds SET started_at = given.at
-FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[], %(ats)s::bigint[])
-    AS given (id, attempt, stamp, at)
-WHERE holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended;
+UPDATE {schema}.holds SET started_at = (
+    SELECT given.at FROM unnest(%(ids)s::uuid[], %(stamps)s::bigint[], %(ats)s::bigint[]) AS given (id, stamp, at)
+    WHERE given.id = holds.id AND given.stamp = holds.stamp)
+WHERE ctid = ANY(ARRAY({standing_places}));
 
 -- name: renew
 -- Prolong the leases of holds that stand. One whose row is locked is about to be told of by its holder: it still stands.
 UPDATE {schema}.holds SET leased_until = lease + {now}
 WHERE id = ANY(ARRAY(
-    SELECT holds.id
+    SELECT hold.id
     FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)
-        JOIN {schema}.holds ON holds.id = given.id
-    WHERE holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended
-    ORDER BY holds.id FOR NO KEY UPDATE OF holds SKIP LOCKED))
+        CROSS JOIN LATERAL (
+            SELECT holds.id FROM {schema}.holds
+            WHERE holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended
+            FOR NO KEY UPDATE SKIP LOCKED) AS hold))
 RETURNING id::text;
 
 -- name: standing
 -- Which of these holds stand.
-SELECT holds.id::text
-FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)
-    JOIN {schema}.holds ON holds.id = given.id
-WHERE holds.attempt = given.attempt AND holds.stamp = given.stamp AND NOT holds.ended;
+SELECT id::text FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}));
 
 -- name: progress
 -- Write the progress that handlers told.
-UPDATE {schema}.holds SET progress = given.progress
-FROM unnest(%(ids)s::uuid[], %(texts)s::text[]) AS given (id, progress) WHERE holds.id = given.id;
+UPDATE {schema}.holds SET progress = (%(texts)s::text[])[array_position(%(ids)s::uuid[], id)]
+WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: log
 -- Append lines to jobs' logs, in order.
@@ -101,15 +106,14 @@ SELECT job, line FROM unnest(%(ids)s::uuid[], %(lines)s::text[]) WITH ORDINALITY
 
 -- name: cut_log
 -- Keep the newest lines of jobs' logs.
-DELETE FROM {schema}.log USING unnest(%(ids)s::uuid[]) AS given (job)
-WHERE log.job = given.job AND log.number <= (
-    SELECT number FROM {schema}.log AS kept WHERE kept.job = given.job
-    ORDER BY number DESC LIMIT 1 OFFSET %(lines)s::integer);
+DELETE FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]) AND number <= (
+    SELECT kept.number FROM {schema}.log AS kept WHERE kept.job = log.job
+    ORDER BY kept.number DESC LIMIT 1 OFFSET %(lines)s::integer);
 
 -- name: holding
 -- What a worker holds under a stamp, in the order of a claim.
 SELECT {record}
-FROM {schema}.jobs j JOIN {schema}.holds h ON h.id = j.id
-    LEFT JOIN {schema}.waiting w ON w.id = j.id LEFT JOIN {schema}.outcomes o ON o.id = j.id
-WHERE h.leased_by = %(worker)s::text AND h.stamp = %(stamp)s::bigint AND NOT h.ended
+FROM (
+    SELECT id FROM {schema}.holds WHERE leased_by = %(worker)s::text AND stamp = %(stamp)s::bigint AND NOT ended
+) AS held CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = held.id OFFSET 0) AS j {moving_by_id}
 ORDER BY j.priority DESC, rank, j.id;

@@ -7,9 +7,10 @@ WHERE id = ANY(ARRAY(
 RETURNING queue;
 
 -- name: outlook
--- When the next job is due, and whether there are suspects that this want would get.
+-- When the next job is due, whether there are suspects that this want would get, and how long the transaction took so far.
 SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now}, EXISTS (
-    SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run});
+        SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
+    extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8;
 
 -- name: wanted
 -- Whether a job is wanted.
@@ -104,8 +105,8 @@ held AS (
     FROM taken
 ),
 freed AS (
-    DELETE FROM {schema}.held_keys USING gone
-    WHERE gone.key_waits AND gone.held_key IS NOT NULL AND held_keys.key = gone.held_key
+    DELETE FROM {schema}.held_keys
+    WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL))
 )
 SELECT j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(j.version, 1) + 1,
     coalesce(j.attempt, 0) + 1, coalesce(j.failures, 0), coalesce(j.losses, 0), j.max_attempts, j.timeout, j.lease,

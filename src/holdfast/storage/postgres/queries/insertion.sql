@@ -1,7 +1,9 @@
 -- name: given
--- The jobs in a JSON array, with the instant at which they are put on record.
-SELECT job.*, coalesce(job.now, {clock}) AS created_at, coalesce(job.at, coalesce(job.now, {clock}) + job.delay) AS run_at
-FROM json_to_recordset({parameter}::json) AS job (
+-- The jobs in a JSON array, with the instant at which they are put on record: one for all of them.
+WITH clock AS MATERIALIZED (SELECT {clock} AS instant)
+SELECT job.*, coalesce(job.now, clock.instant) AS created_at,
+    coalesce(job.at, coalesce(job.now, clock.instant) + job.delay) AS run_at
+FROM clock CROSS JOIN json_to_recordset({parameter}::json) AS job (
     number integer, id uuid, task text, queue text, priority integer, at bigint, delay bigint, now bigint, payload text,
     max_attempts bigint, timeout bigint, lease bigint, backoff text, retention text, dead_retention text, expires bigint,
     key text, tenant text, routing_key text, tags text, meta text, unique_key text, unique_scope text,

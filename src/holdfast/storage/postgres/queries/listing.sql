@@ -1,6 +1,6 @@
 -- name: get
 -- Jobs by id.
-SELECT {record} FROM {schema}.jobs j {moving} WHERE j.id = ANY(%(ids)s::uuid[]);
+SELECT {record} FROM {schema}.jobs j {moving_by_id} WHERE j.id = ANY(%(ids)s::uuid[]);
 
 -- name: find
 -- Visible jobs that fit, newest first.

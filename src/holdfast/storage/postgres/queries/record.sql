@@ -46,3 +46,9 @@ coalesce(j.run_when, 'succeeded')
 LEFT JOIN {schema}.waiting w ON w.id = j.id
 LEFT JOIN {schema}.holds h ON h.id = j.id
 LEFT JOIN {schema}.outcomes o ON o.id = j.id
+
+-- name: moving_by_id
+-- The same for a few jobs: looked up one by one, whatever the statistics say.
+LEFT JOIN LATERAL (SELECT * FROM {schema}.waiting WHERE waiting.id = j.id OFFSET 0) w ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.holds WHERE holds.id = j.id OFFSET 0) h ON true
+LEFT JOIN LATERAL (SELECT * FROM {schema}.outcomes WHERE outcomes.id = j.id OFFSET 0) o ON true

@@ -8,21 +8,19 @@ WHERE id = ANY(ARRAY(
 -- Jobs whose lease is over, the longest over first.
 SELECT {record}
 FROM (
-    SELECT * FROM {schema}.holds WHERE leased_until <= {now} AND lease <= %(longest)s::numeric
+    SELECT id, leased_until FROM {schema}.holds WHERE leased_until <= {now} AND lease <= %(longest)s::numeric
     ORDER BY leased_until, id LIMIT %(limit)s::integer
-) AS h JOIN {schema}.jobs j ON j.id = h.id
-    LEFT JOIN {schema}.waiting w ON w.id = h.id LEFT JOIN {schema}.outcomes o ON o.id = h.id
-ORDER BY h.leased_until, h.id;
+) AS late CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = late.id OFFSET 0) AS j {moving_by_id}
+ORDER BY late.leased_until, late.id;
 
 -- name: expired
 -- Waiting jobs that were not started in time.
 SELECT {record}
 FROM (
-    SELECT * FROM {schema}.waiting WHERE expires_at <= {now} AND started_at IS NULL
+    SELECT id, expires_at FROM {schema}.waiting WHERE expires_at <= {now} AND started_at IS NULL
     ORDER BY expires_at, id LIMIT %(limit)s::integer
-) AS w JOIN {schema}.jobs j ON j.id = w.id
-    LEFT JOIN {schema}.holds h ON h.id = w.id LEFT JOIN {schema}.outcomes o ON o.id = w.id
-ORDER BY w.expires_at, w.id;
+) AS late CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = late.id OFFSET 0) AS j {moving_by_id}
+ORDER BY late.expires_at, late.id;
 
 -- name: brief
 -- Ended jobs that were to be kept for less than a day, and have been.
