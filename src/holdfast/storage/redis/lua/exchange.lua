@@ -52,7 +52,7 @@ local function claim(row, member, lane)
   mark(row, HELD, true)
   if row[SCOPE] == WAITING_SCOPE then free_key(row) end
   note(came, leases, row[LEASED_UNTIL], row[ID])
-  changed(row)
+  return changed(row)
 end
 
 -- Whether the row stands where the index says. One that nobody has claimed has never left its lane.
@@ -60,7 +60,34 @@ local function belongs(row, member)
   return row and row[STATE] == READY and not has(row, PARKED) and (not has(row, RAN) or in_lane(row) == member)
 end
 
-local claimed = {}
+-- Rows that were enqueued together and never claimed have the same text, before and after: one is parsed for all.
+local fresh_rows = {}
+
+local function fresh_row(text)
+  local fresh = fresh_rows[text]
+  if fresh == nil then
+    local row = read('', text)
+    fresh = row[STATE] == READY and row[MARKS] == 0 and { lane = row[LANE], leased_until = now + row[LEASE] }
+    if fresh then
+      fresh.text = pack(RUN, RUNNING, RAN + HELD, row[VERSION] + 1, 1, 0, 0, stamp, NOBODY, fresh.leased_until, NONE, NONE,
+        NONE, NONE, #worker, worker) .. row[REST_TEXT]
+    end
+    fresh_rows[text] = fresh
+  end
+  return fresh
+end
+
+local function claim_fresh(fresh, id, member, lane)
+  note(gone, lanes, member)
+  if #member - #lane > 28 then note(gone, expiring, id) end
+  tally(fresh.lane, READY, -1)
+  tally(fresh.lane, RUNNING, 1)
+  note(came, leases, fresh.leased_until, id)
+  note(set, rows, id, fresh.text)
+  return fresh.text
+end
+
+local claimed, claimed_texts = {}, {}
 
 local function take(chosen)
   local ids = {}
@@ -68,14 +95,20 @@ local function take(chosen)
     taken[choice[1]] = true
     ids[number] = sub(choice[1], #choice[2] + 13, #choice[2] + 28)
   end
-  load(ids)
+  local texts = texts_of(ids)
   for number, choice in ipairs(chosen) do
-    local row = known[ids[number]]
-    if belongs(row, choice[1]) then
-      claim(row, choice[1], choice[2])
-      claimed[#claimed + 1] = ids[number]
+    local id, member, text, text_now = ids[number], choice[1], texts[number], nil
+    local fresh = text and known[id] == nil and fresh_row(text)
+    if fresh then
+      text_now = claim_fresh(fresh, id, member, choice[2])
+    elseif belongs(row_of(id, text), member) then
+      text_now = claim(known[id], member, choice[2])
     else
-      note(gone, lanes, choice[1]) -- it is not what the index says
+      note(gone, lanes, member) -- it is not what the index says
+    end
+    if text_now then
+      local last = #claimed + 1
+      claimed[last], claimed_texts[last] = id, text_now
     end
   end
 end
@@ -99,7 +132,7 @@ end
 
 local due = call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
 local records = {}
-tell(records, claimed)
+tell(records, claimed, claimed_texts)
 return {
   table.concat(answers), publish(origin), ended_some and 1 or 0,
   due and math.max(0, tonumber(due) - now) or false, any_suspect(), records,

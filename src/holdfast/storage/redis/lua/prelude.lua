@@ -104,26 +104,35 @@ local function slices(list, size, work)
   for from = 1, #list, size do work(from, math.min(from + size - 1, #list)) end
 end
 
+-- The texts of rows, in the order of their ids. false: not on record.
+local function texts_of(ids)
+  local found = {}
+  slices(ids, AT_ONCE, function(from, to)
+    local texts = call('HMGET', rows, unpack(ids, from, to))
+    for number = 1, #texts do found[from + number - 1] = texts[number] end
+  end)
+  return found
+end
+
 -- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record.
 local known = {}
+
+local function row_of(id, text)
+  local row = known[id]
+  if row == nil then
+    row = text and read(id, text)
+    known[id] = row
+  end
+  return row
+end
 
 local function load(ids)
   local missing = {}
   for _, id in ipairs(ids) do
-    if known[id] == nil then
-      known[id] = false
-      missing[#missing + 1] = id
-    end
+    if known[id] == nil then missing[#missing + 1] = id end
   end
-  slices(missing, AT_ONCE, function(from, to)
-    local texts = call('HMGET', rows, unpack(missing, from, to))
-    for number = 1, #texts do
-      if texts[number] then
-        local id = missing[from + number - 1]
-        known[id] = read(id, texts[number])
-      end
-    end
-  end)
+  local texts = texts_of(missing)
+  for number, id in ipairs(missing) do row_of(id, texts[number]) end
 end
 
 -- ---- what is to be written -------------------------------------------------------------------------------------------
@@ -143,7 +152,11 @@ local function note(lists, key, first, second)
   if second then list[last + 2] = second end
 end
 
-local function changed(row) note(set, rows, row[ID], written(row)) end
+local function changed(row)
+  local text = written(row)
+  note(set, rows, row[ID], text)
+  return text
+end
 
 local function variadic(command, lists)
   for key, list in pairs(lists) do
@@ -246,10 +259,13 @@ end
 local function in_aside(state, lane, run_at, id) return state .. queue_of(lane) .. '\0' .. ordered(run_at) .. id end
 
 -- Ended jobs of a task: task NUL dead or other NUL keep_last NUL finished_at id.
+local function ended_group(lane, state, keep_last)
+  local kept = keep_last == NONE and '-\0' or string.format('%.0f', keep_last) .. '\0'
+  return task_of(lane) .. (state == DEAD_STATE and '\0d\0' or '\0o\0') .. kept
+end
+
 local function among_ended(row)
-  local group = row[STATE] == DEAD_STATE and '\0d\0' or '\0o\0'
-  local keep_last = row[KEEP_LAST] == NONE and '-' or string.format('%.0f', row[KEEP_LAST])
-  return task_of(row[LANE]) .. group .. keep_last .. '\0' .. ordered(row[FINISHED_AT]) .. row[ID]
+  return ended_group(row[LANE], row[STATE], row[KEEP_LAST]) .. ordered(row[FINISHED_AT]) .. row[ID]
 end
 
 local function lift_waiting(row)
@@ -356,10 +372,10 @@ end
 local EXTRAS = HAS_OUTCOME + HAS_ERRORS + HAS_PROGRESS
 
 -- Append to `answer`, for each id: id, row, body and those of outcome, errors, progress that its marks tell of.
--- An id that is not on record is left out.
-local function tell(answer, ids)
+-- An id that is not on record is left out. `written_rows`: the rows' texts, if they have just been written.
+local function tell(answer, ids, written_rows)
   slices(ids, AT_ONCE, function(from, to)
-    local texts = call('HMGET', rows, unpack(ids, from, to))
+    local texts = written_rows and { unpack(written_rows, from, to) } or call('HMGET', rows, unpack(ids, from, to))
     local bodies = call('HMGET', jobs, unpack(ids, from, to))
     for number = 1, #texts do
       local text, body = texts[number], bodies[number]
