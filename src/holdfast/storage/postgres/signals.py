@@ -15,16 +15,17 @@ import random
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from hashlib import blake2b
+from typing import LiteralString
 
 import msgspec
 import psycopg
-from psycopg import sql
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Topic
 from holdfast.storage.listeners import Listener, Listeners
 
 from .pool import hang_up
+from .queries import load
 from .server import Connection, Server
 
 REST = {"ready": 0.005, "changed": 0.02}  # seconds between two NOTIFYs, for what is told meanwhile
@@ -48,7 +49,7 @@ class Signals:
     def __init__(self, server: Server, sender: str) -> None:
         self._server = server
         self._sender = sender
-        self._channel = channel_of(server.address.schema)
+        self._sql = load("signals", server.address.schema, channel=channel_of(server.address.schema))
         self._listeners = Listeners()
         self._ready: set[str] = set()
         self._changed = False
@@ -102,9 +103,9 @@ class Signals:
             self._plan(REST["ready"] if self._ready else REST["changed"])
 
     async def _notify(self, ready: list[str], changed: bool) -> None:
-        values = {"channel": self._channel, "text": _text(Told(self._sender, ready, changed))}
+        notify, values = self._sql["notify"], {"text": _text(Told(self._sender, ready, changed))}
         try:
-            await self._server.quickly(lambda connection: connection.execute(_NOTIFY, values))
+            await self._server.quickly(lambda connection: connection.execute(notify, values))
         except StoreError:
             _log.debug("a signal was not sent", exc_info=True)
 
@@ -135,7 +136,7 @@ class Signals:
             try:
                 self._line = await self._server.connect()
                 try:
-                    await _answered(self._line, sql.SQL("LISTEN {}").format(sql.Identifier(self._channel)))
+                    await _answered(self._line, self._sql["listen"])
                     self._listeners.tell(None, True)
                     pause = 0.1
                     await self._attend(self._line)
@@ -151,7 +152,7 @@ class Signals:
         while not self._closed:
             async for heard in connection.notifies(timeout=CHECK_EVERY):
                 self._heard(heard.payload)
-            await _answered(connection, sql.SQL("SELECT 1"))
+            await _answered(connection, self._sql["ask"])
 
     def _heard(self, text: str) -> None:
         try:
@@ -179,16 +180,13 @@ class Signals:
         self._listeners.clear()
 
 
-async def _answered(connection: Connection, statement: sql.Composable) -> None:
+async def _answered(connection: Connection, statement: LiteralString) -> None:
     """Run a statement, but do not wait for ever: a line that swallows every word is as good as cut."""
     late = asyncio.get_running_loop().call_later(ANSWER_WITHIN, hang_up, connection)
     try:
-        await connection.execute(statement)
+        await connection.execute(statement, prepare=False)
     finally:
         late.cancel()
-
-
-_NOTIFY = "SELECT pg_catalog.pg_notify(%(channel)s::text, %(text)s::text)"
 
 
 def _text(told: Told) -> str:
