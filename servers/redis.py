@@ -23,7 +23,7 @@ class Redis:
 
     def command(self, folder: Path, port: int, settings: Mapping[str, str]) -> list[str]:
         # What was answered is in the file's hands either way: only a loss of power tells the two apart.
-        kept = {"save": "", "appendonly": "yes", "appendfsync": "always" if self._durable else "no"}
+        kept = {"save": "", "appendonly": "yes", "appendfsync": "always" if self._durable else "everysec"}
         where = {"port": str(port), "bind": "127.0.0.1", "dir": str(folder / "data")}
         return [
             str(self._program),
