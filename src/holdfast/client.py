@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import HoldfastError, InvalidCall, QueueFull
 from .gatherer import room, stored
 from .handle import JobHandle
-from .ids import new_id
+from .ids import new_ids
 from .job import NewJob
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
@@ -120,17 +120,22 @@ def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> list[NewJob]:
     return jobs
 
 
-def _ids(calls: Sequence[Call[Any]]) -> Iterator[str]:
+def _ids(calls: Sequence[Call[Any]]) -> list[str]:
     """An id for each; those of an enqueue that failed again. A call that stands there several times is several jobs."""
-    used: Counter[Call[Any]] | None = Counter() if len(set(calls)) < len(calls) else None
+    used: Counter[Call[Any]] = Counter()
+    fresh = iter(new_ids(len(calls)))
+    if len(set(calls)) == len(calls) and not any(call._ids for call in calls):
+        for call, id in zip(calls, fresh, strict=True):
+            call._ids.append(id)
+        return [call._ids[0] for call in calls]
+    ids = []
     for call in calls:
-        number = 0
-        if used is not None:
-            number = used[call]
-            used[call] += 1
+        number = used[call]
+        used[call] += 1
         if number == len(call._ids):
-            call._ids.append(new_id())
-        yield call._ids[number]
+            call._ids.append(next(fresh))
+        ids.append(call._ids[number])
+    return ids
 
 
 def _check_size(payload: str, definition: Definition) -> None:

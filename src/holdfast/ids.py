@@ -23,22 +23,35 @@ _fresh: list[int] = []
 
 def new_id() -> str:
     """A new id, greater than every id this process has made before."""
+    return new_ids(1)[0]
+
+
+def new_ids(count: int) -> list[str]:
+    """New ids, rising, all greater than every id this process has made before."""
     global _last
+    made = []
     with _lock:
-        if not _fresh:
+        while len(_fresh) < count:
             _draw()
-        random = _fresh.pop()
         earliest = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
-        if _last < earliest:
-            # most of the sequence is drawn at random, so that two processes of one millisecond interleave
-            _last = earliest | (random >> 34)
-        else:
-            _last += 1 + (random >> 56)
         value = _last
-    high = value >> _SEQUENCE_BITS << 16 | 0x7000 | (value >> 20) & 0xFFF
-    low = 0x8000_0000_0000_0000 | (value & 0xF_FFFF) << 42 | random & 0x3FF_FFFF_FFFF
-    text = f"{high:016x}{low:016x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+        for _ in range(count):
+            random = _fresh.pop()
+            if value < earliest:
+                # most of the sequence is drawn at random, so that two processes of one millisecond interleave
+                value = earliest | (random >> 34)
+            else:
+                value += 1 + (random >> 56)
+            parts = (
+                value >> _SEQUENCE_BITS + 16,
+                value >> _SEQUENCE_BITS & 0xFFFF,
+                value >> 20 & 0xFFF,
+                0x8000 | value >> 6 & 0x3FFF,
+                (value & 0x3F) << 42 | random & 0x3FF_FFFF_FFFF,
+            )
+            made.append("%08x-%04x-7%03x-%04x-%012x" % parts)  # noqa: UP031  # in half the time of an f-string
+        _last = value
+    return made
 
 
 def new_stamp() -> int:

@@ -77,7 +77,9 @@ class Pump:
         self._lost_claims: list[Claim] = []
         self._suspects_since: float | None = None
         self._alone: Attempt | None = None
-        self._rate = 0.0
+        self._rate = 0.0  # jobs a second, the store's share of the time included
+        self._grown = 0  # jobs that the slots would be through with in no time
+        self._fed = (0.0, 0)  # when the slots were last given jobs, and how many
         self._rate_from = (monotonic(), 0)
         self._took = 0.005  # seconds of a recent exchange
         self._waker: asyncio.Future[None] | None = None
@@ -144,13 +146,21 @@ class Pump:
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
             self._more = True
+        if self._handlers_first(now):
+            return False
         if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy or self._has_much()):
             return True
         return self._more and self.slots.waiting <= self._ahead() // 2 and self._demand() > 0
 
     def _has_much(self) -> bool:
         """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
-        return 2 * len(self._ended) >= self._store.chunk
+        return self._store.in_flight > 1 and 2 * len(self._ended) >= self._store.chunk
+
+    def _handlers_first(self, now: float) -> bool:
+        """Whether handlers that never wait are just being gone through. A store that takes one exchange at a time works in
+        this process: beside them it would only fight for the interpreter's lock, which costs both a fifth."""
+        going = self.slots.waiting > 0 and not self.slots.running
+        return going and self._store.in_flight == 1 and now - self._fed[0] < GATHER
 
     async def _sleep(self) -> None:
         until = min(self._poll_at, self._due_at) if self._demand() > 0 else float("inf")
@@ -166,6 +176,7 @@ class Pump:
 
     def _begin_exchange(self) -> None:
         batch = self._take()
+        self._look_back()
         claim = self._claim()
         if claim is not None:
             self._asked += claim.wants[0].limit
@@ -267,9 +278,16 @@ class Pump:
         return [attempt for attempt in running if not attempt.said_change]
 
     # -- claims --------------------------------------------------------------------------------------
+    def _look_back(self) -> None:
+        """Slots that are through with all they were given last may get twice as many, if they were that fast. Where some
+        are still at work nothing is known: quick jobs say little about slow ones beside them."""
+        since, jobs = self._fed
+        fast = jobs / max(monotonic() - since, 0.000_01) * AHEAD
+        self._grown = 0 if self.slots.busy else int(min(2 * jobs, fast))
+
     def _ahead(self) -> int:
-        """How many unstarted jobs to hold for the slots, by the recent rate."""
-        return int(min(2 * self._store.chunk, self._rate * (AHEAD + self._took)))
+        """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
+        return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self._took)), self._grown))
 
     def _demand(self) -> int:
         if not self.claiming or self._alone is not None:
@@ -311,6 +329,7 @@ class Pump:
         if alone and attempts:
             self._alone = attempts[0]
         if attempts:
+            self._fed = (monotonic(), len(attempts))
             self.slots.feed(attempts)
 
     async def _recover_claim(self) -> None:

@@ -18,12 +18,14 @@ from .queries import load
 from .rows import Many, json_text, lists_of
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
-_PLAIN = Many(_sql["insert_plain"], 13, (250, 50, 10, 2, 1))
+_PLAIN = Many(_sql["insert_plain"], 5, (250, 100, 40, 15, 5, 2, 1), padded=True)
 _FULL = Many(_sql["insert_full"], 28, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
 
+MOST_KINDS = 8  # of jobs in a list that go in by kind
+Kind = tuple[str, str, int | None, int | None, int, str, str, str]  # task, queue and the options of a job
 KeyName = tuple[bool, str]  # kept apart from the rows (scopes any and window)?, unique_key
 
 
@@ -121,33 +123,40 @@ def key_ends(job: NewJob, now: int) -> int | None:
 
 
 def _insert(work: Work, jobs: Sequence[NewJob], now: int) -> None:
-    plain: list[tuple[Any, ...]] = []
-    full: list[tuple[Any, ...]] = []
+    """Plain jobs go in by kind, because those of a list are mostly of one; where the kinds are many, as the others do."""
+    plain: dict[Kind, list[NewJob]] = {}
+    full: list[NewJob] = []
+    last: Kind | None = None
+    alike = full
     for job in jobs:
-        state, run_at = place_of(job, now)
-        if state == "ready":
-            work.ready.add(job.queue)
-        row = (
-            job.id,
-            job.task,
-            job.queue,
-            state,
-            job.priority,
-            run_at,
-            job.payload,
-            job.max_attempts,
-            job.timeout,
-            job.lease,
-            job.backoff,
-            job.retention,
-            job.dead_retention,
-        )
-        if _is_plain(job):
-            plain.append(row)
-        else:
-            full.append(row + rest_of(job, now))
-    _PLAIN.run(work.connection, plain, now)
-    _FULL.run(work.connection, full, now)
+        if not _is_plain(job):
+            full.append(job)
+            continue
+        kind = (
+            job.task, job.queue, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention,
+        )  # fmt: skip
+        if kind != last:
+            last, alike = kind, plain.setdefault(kind, [])
+        alike.append(job)
+    if len(plain) > MOST_KINDS:
+        plain, full = {}, list(jobs)
+    for kind, alike in plain.items():
+        rows = [(job.id, job.payload, *_place(work, job, now)) for job in alike]
+        _PLAIN.run(work.connection, rows, *kind, now)
+    _FULL.run(work.connection, [_whole(work, job, now) for job in full], now)
+
+
+def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:
+    state, run_at = place_of(job, now)
+    if state == "ready":
+        work.ready.add(job.queue)
+    return state, job.priority, run_at
+
+
+def _whole(work: Work, job: NewJob, now: int) -> tuple[Any, ...]:
+    options = (job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention)
+    state, priority, run_at = _place(work, job, now)
+    return (job.id, job.task, job.queue, state, priority, run_at, job.payload, *options, *rest_of(job, now))
 
 
 def _is_plain(job: NewJob) -> bool:

@@ -59,7 +59,6 @@ class SqliteStorage(Storage):
     """One loop's door to a file. The threads and connections behind it are shared by all loops of the process."""
 
     name = "SQLite"
-    in_flight = 2  # the second waits in line while the writer's thread does the first
 
     def __init__(
         self,
