@@ -45,8 +45,8 @@ SERVERS = {  # scheme: package, which is also the name of its extra
 SCHEMES = ("memory", "sqlite", "sqlite+apsw", *SERVERS)
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "memory": {},
-    "sqlite": {"journal": ("auto", "wal", "truncate")},
-    "sqlite+apsw": {"journal": ("auto", "wal", "truncate")},
+    "sqlite": {"journal": ("auto", "wal", "persist", "truncate")},
+    "sqlite+apsw": {"journal": ("auto", "wal", "persist", "truncate")},
 }
 
 

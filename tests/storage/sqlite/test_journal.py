@@ -15,15 +15,15 @@ from .helpers import job, store_at
 @pytest.mark.parametrize(
     ("version", "mode"),
     [
-        ((3, 37, 2), "truncate"),
-        ((3, 40, 1), "truncate"),
-        ((3, 44, 5), "truncate"),
+        ((3, 37, 2), "persist"),
+        ((3, 40, 1), "persist"),
+        ((3, 44, 5), "persist"),
         ((3, 44, 6), "wal"),
-        ((3, 45, 0), "truncate"),
-        ((3, 50, 6), "truncate"),
+        ((3, 45, 0), "persist"),
+        ((3, 50, 6), "persist"),
         ((3, 50, 7), "wal"),
-        ((3, 51, 0), "truncate"),
-        ((3, 51, 2), "truncate"),
+        ((3, 51, 0), "persist"),
+        ((3, 51, 2), "persist"),
         ((3, 51, 3), "wal"),
         ((3, 52, 0), "wal"),
         ((4, 0, 0), "wal"),
@@ -32,6 +32,7 @@ from .helpers import job, store_at
 def test_the_version_decides(version, mode):
     assert journal.mode_for("auto", version) == mode
     assert journal.mode_for("wal", version) == "wal"
+    assert journal.mode_for("persist", version) == "persist"
     assert journal.mode_for("truncate", version) == "truncate"
 
 
@@ -108,3 +109,12 @@ async def test_our_connections_sync_fully_and_map_nothing(tmp_path):
         asked = ("synchronous", "mmap_size")
         found = await store._shared.database.alone(lambda c: [c.value(f"pragma {name}") for name in asked])
         assert found == [2, 0]
+
+
+@affected
+async def test_every_writing_connection_has_the_durable_journal(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        assert await store._shared.database.alone(lambda c: c.value("pragma journal_mode")) == "persist"
+        transaction = await store.begin(1_000_000)
+        assert await transaction.execute("pragma journal_mode") == [("persist",)]
+        await transaction.rollback()

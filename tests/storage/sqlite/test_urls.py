@@ -46,7 +46,7 @@ def test_what_is_meant(url, meant):
         ("sqlite:///", "names a file"),
         ("sqlite:///data/", "names a file"),
         ("sqlite:///jobs.db?jurnal=wal", "unknown option 'jurnal' of sqlite: did you mean journal"),
-        ("sqlite:///jobs.db?journal=delete", "one of auto, wal, truncate, not 'delete'"),
+        ("sqlite:///jobs.db?journal=delete", "one of auto, wal, persist, truncate, not 'delete'"),
         ("sqlite:///jobs.db?journal", "look like .journal=auto"),
         ("sqlite:///jobs.db#x", "write %23"),
         ("sqlite:///a%00b", "NUL"),

@@ -100,6 +100,8 @@ class SqliteTransaction(StoreTransaction):
         own = writer if self._shared.place.in_memory else database.patiently(self._shared.keeper.connect)
         try:
             with database.turns:
+                # a new connection has SQLite's own kind of rollback journal, which does not survive a power loss
+                database.patiently(self._shared.keeper.check, own)
                 database.writing = True
                 self._serve(own)
         finally:
