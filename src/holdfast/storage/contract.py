@@ -343,7 +343,8 @@ class Storage(ABC):
     async def prune(self, limit: int) -> int:
         """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted apart
         from the others), and window keys that are over. Never one that still carries a hold. Newest by finished_at, then
-        id, among the visible ended jobs of the task. Gives how many jobs."""
+        id, among the visible ended jobs of the task. Gives how many jobs. A store that drops its history in pieces may keep
+        jobs that were to be kept for a day or more for a day longer, and drop more than `limit` of them at once."""
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod

@@ -55,6 +55,8 @@ class PostgresLedger:
                 self._connection.execute(migration.text)
                 self._connection.execute(self._sql["create_meta"])
                 self._rows("note_version", version=migration.number)
+                if migration.name == "partitions":
+                    self._rows("first_partitions", now=None)
                 return True
         except psycopg.Error as error:
             raise explained(error, str(self)) from error

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from time import monotonic
+
+from psycopg.errors import InsufficientPrivilege
 
 from holdfast.job import Record
 
@@ -12,6 +15,8 @@ from .server import Connection, together
 
 SMALL = 20_000
 DAY = 86_400_000_000
+PARTITIONS_EVERY = 3600.0
+DAYS_AHEAD = 2
 
 
 class Upkeep:
@@ -24,6 +29,7 @@ class Upkeep:
             for among in ("among_all", "among_counted")
         }
         self._next_long_kept = 0
+        self._partitions_at = 0.0
 
     async def lapsed(self, connection: Connection, limit: int, contact: int, now: int | None) -> list[Record]:
         """Jobs whose lease is over; leases that reach too far are cut first."""
@@ -37,6 +43,7 @@ class Upkeep:
 
     async def prune(self, connection: Connection, limit: int, now: int | None) -> int:
         """Remove what is no longer kept; gives the number of jobs."""
+        dropped = await self._keep_partitions(connection, now)
         await connection.execute(self._sql["remove_keys"], {"now": now})
         gone = await self._ids(connection, self._sql["brief"], limit, now)
         gone += await self._long_kept(connection, limit - len(gone), now)
@@ -44,11 +51,22 @@ class Upkeep:
         for (task,) in sorted(tasks):
             if len(gone) < limit:
                 gone += await self._too_many(connection, task, limit)
-        return await self._remove(connection, list(dict.fromkeys(gone))[:limit])
+        return dropped + await self._remove(connection, list(dict.fromkeys(gone))[:limit])
+
+    async def _keep_partitions(self, connection: Connection, now: int | None) -> int:
+        """Once an hour, see to the pieces of the history. A role that may not is left alone: then rows are removed."""
+        if monotonic() < self._partitions_at:
+            return 0
+        self._partitions_at = monotonic() + PARTITIONS_EVERY
+        try:
+            cursor = await connection.execute(self._sql["keep_partitions"], {"now": now, "days": DAYS_AHEAD})
+            return int((await cursor.fetchall())[0][0])
+        except InsufficientPrivilege:
+            return 0
 
     async def _long_kept(self, connection: Connection, limit: int, now: int | None) -> list[str]:
-        """Those that were kept for a day or more are looked for only when one can be due: nothing that ends from now on is
-        due within a day."""
+        """Those that were to be kept for a day or more are left to the pieces that are dropped as a whole; one that is a day
+        overdue is in a piece that cannot be. It is looked for only when there can be one: not by what ends from now on."""
         cursor = await connection.execute(self._sql["now"], {"now": now})
         at: int = (await cursor.fetchall())[0][0]
         if at < self._next_long_kept or limit <= 0:
@@ -57,7 +75,7 @@ class Upkeep:
         if len(found) < limit:
             cursor = await connection.execute(self._sql["next_long_kept"], {"now": now})
             earliest, at = (await cursor.fetchall())[0]
-            self._next_long_kept = at + DAY if earliest is None else min(max(earliest, at), at + DAY)
+            self._next_long_kept = at + DAY if earliest is None else min(max(earliest + DAY, at), at + DAY)
         return found
 
     async def _too_many(self, connection: Connection, task: str, limit: int) -> list[str]:

@@ -27,3 +27,7 @@ SELECT value FROM {schema}.meta WHERE name = 'version';
 -- Tables of the schema that have names of ours.
 SELECT relname FROM pg_catalog.pg_class JOIN pg_catalog.pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = %(schema)s::text AND relkind IN ('r', 'p') AND relname = ANY(%(tables)s::text[]);
+
+-- name: first_partitions
+-- The pieces of the history for today and tomorrow.
+SELECT {schema}.keep_partitions({now}, 1);

@@ -30,9 +30,9 @@ WHERE o.prune_at <= {now} AND o.prune_at < o.finished_at + 86400000000
 ORDER BY o.prune_at, o.id LIMIT %(limit)s::integer;
 
 -- name: long_kept
--- Ended jobs that were to be kept for longer, and have been, and when the next of them will have been.
+-- Ended jobs that were to be kept for longer and are overdue by a day: their piece of the history cannot be dropped.
 SELECT o.id::text FROM {schema}.outcomes AS o
-WHERE o.prune_at <= {now} AND o.prune_at >= o.finished_at + 86400000000
+WHERE o.prune_at <= {now} - 86400000000 AND o.prune_at >= o.finished_at + 86400000000
     AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
 LIMIT %(limit)s::integer;
 
@@ -92,3 +92,7 @@ DELETE FROM {schema}.kept_keys WHERE ends <= {now} - 60000000;
 -- name: now
 -- The store's clock.
 SELECT {now};
+
+-- name: keep_partitions
+-- Make the pieces of the coming days and drop those that are no longer needed; gives the number of jobs dropped.
+SELECT {schema}.keep_partitions({now}, %(days)s::integer);
