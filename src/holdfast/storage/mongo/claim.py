@@ -18,9 +18,12 @@ from holdfast.storage.rules import write_claim
 from .documents import DERIVED, DUE, IN_A_LANE, SLIM, Document, Lane, lane_of, records_from, update_of
 from .steps import Steps, aggregate, find, gathered, update
 
+LOOK_AGAIN = 20_000  # microseconds
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 IN_ORDER = {"order": 1, "tie": 1, "_id": 1}
 WHOLE = dict.fromkeys(DERIVED, 0)
+Position = tuple[int, int, str]  # order, tie and id of a job in a lane
+_POSITION = {"order": 1, "tie": 1}
 
 _FIRST_DUE: list[Document] = [
     {"$match": {"place": DUE}},
@@ -57,8 +60,8 @@ class Claimed(NamedTuple):
     ready: set[str]  # queues of promoted jobs
 
 
-def claim(claim: Claim, now: int, chunk: int) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want."""
+def claim(claim: Claim, now: int, chunk: int, only: Sequence[str] | None = None) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want; of the first want `only` those, if they are named."""
     outlook = yield from _look_out()
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
@@ -66,9 +69,11 @@ def claim(claim: Claim, now: int, chunk: int) -> Steps[Claimed]:
         ready = {record.queue for record in promoted}
         outlook = yield from _look_out()
     taken: list[Record] = []
-    for want in claim.wants:
-        taken += yield from _take(claim, want, outlook, now)
+    for number, want in enumerate(claim.wants):
+        taken += yield from _take(claim, want, outlook, now, only if number == 0 else None)
     next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
+    if only is not None and len(taken) < claim.wants[0].limit:  # others may leave some of what they are about to take
+        next_due = LOOK_AGAIN if next_due is None else min(next_due, LOOK_AGAIN)
     suspects = yield from _any_suspect(claim.wants, outlook, now)
     return Claimed(taken, next_due, suspects, ready)
 
@@ -100,11 +105,27 @@ def _look_out() -> Steps[Outlook]:
     )
 
 
-def _take(claim: Claim, want: Want, outlook: Outlook, now: int) -> Steps[list[Record]]:
-    lanes = [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
+def best_positions(want: Want, further: int) -> Steps[list[Position]]:
+    """Where the best jobs of a want stand, some times further than it goes. Read from the index alone."""
+    outlook = yield from _look_out()
+    lanes = _lanes(outlook, want)
+    seen: list[Position] = []
+    for begin in range(0, len(lanes), LANES_AT_ONCE):
+        filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
+        found = yield from find("jobs", filter, _POSITION, sort=IN_ORDER, limit=further * want.limit)
+        seen += [(int(one["order"]), int(one["tie"]), one["_id"]) for one in found]
+    return sorted(seen)[: further * want.limit]
+
+
+def _lanes(outlook: Outlook, want: Want) -> list[str]:
+    return [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
+
+
+def _take(claim: Claim, want: Want, outlook: Outlook, now: int, only: Sequence[str] | None) -> Steps[list[Record]]:
+    lanes = _lanes(outlook, want)
     if want.limit <= 0 or not lanes:
         return []
-    records = yield from _best(lanes, want.limit, now)
+    records = yield from _best(lanes, want.limit, now, only)
     updates = {}
     for record in records:
         before = copy(record)
@@ -114,12 +135,14 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int) -> Steps[list[Re
     return records
 
 
-def _best(lanes: Sequence[str], limit: int, now: int) -> Steps[list[Record]]:
+def _best(lanes: Sequence[str], limit: int, now: int, only: Sequence[str] | None) -> Steps[list[Record]]:
     """The best of some lanes; of very many, group by group."""
     best: list[Record] = []
+    among: Document = {} if only is None else {"_id": {"$in": list(only)}}
     for begin in range(0, len(lanes), LANES_AT_ONCE):
-        filter = _takeable(lanes[begin : begin + LANES_AT_ONCE], now)
-        best += records_from((yield from find("jobs", filter, WHOLE, sort=IN_ORDER, limit=limit)))
+        filter = among | _takeable(lanes[begin : begin + LANES_AT_ONCE], now)
+        sort = IN_ORDER if only is None else None
+        best += records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=limit)))
         best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
     return best
 

@@ -33,6 +33,10 @@ class Unreachable(StoreError, ConnectionError):
     """The server was not reached; whether the last word was heard is not known, and repeating it is safe."""
 
 
+class Conflict(StoreError):
+    """Another transaction was in the way. Nothing was done."""
+
+
 def is_transient(error: BaseException) -> bool:
     """Nothing of the transaction was done, and it may be tried again."""
     return isinstance(error, errors.PyMongoError) and error.has_error_label(TRANSIENT)
@@ -62,7 +66,7 @@ def is_duplicate(error: BaseException) -> bool:
 
 def explained(error: Exception, place: object) -> StoreError:
     """The StoreError for an error of the driver."""
-    kind = Unreachable if is_broken(error) else StoreError
+    kind = Unreachable if is_broken(error) else Conflict if is_conflict(error) else StoreError
     told = kind(f"{place}: {_words(error)}")
     told.__cause__ = error
     return told

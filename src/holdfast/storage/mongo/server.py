@@ -71,7 +71,7 @@ class Server:
         )
         self.database = database.with_options(read_concern=LOCAL)
         self.committed = database.with_options(read_concern=COMMITTED)
-        self._quick = database.with_options(write_concern=WriteConcern(1))
+        self.quick = database.with_options(write_concern=WriteConcern(1))
 
     async def close(self) -> None:
         await self.client.close()
@@ -102,13 +102,10 @@ class Server:
             await patience.pause()
 
     async def write(
-        self,
-        steps: Callable[[], Steps[T]],
-        *,
-        patience: float = PATIENCE,
-        conflict: Callable[[], None] | None = None,
+        self, steps: Callable[[], Steps[T]], *, patience: float = PATIENCE, through_conflicts: bool = True
     ) -> T:
-        """Take the steps in one transaction, again and again until it is committed. `conflict` is told of conflicts."""
+        """Take the steps in one transaction, again and again until it is committed. Without `through_conflicts` a conflict
+        is raised at once, as Conflict."""
         trying = Patience(patience)
         while True:
             try:
@@ -118,9 +115,7 @@ class Server:
                     return answer
             except PyMongoError as error:
                 again = is_transient(error) or is_broken(error)
-                if conflict is not None and is_conflict(error):
-                    conflict()
-                if not again or trying.over:
+                if not again or trying.over or (is_conflict(error) and not through_conflicts):
                     raise explained(error, self.address) from error
             await trying.pause()
 
@@ -129,7 +124,7 @@ class Server:
         ran when a worker died."""
         held = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp, "started_at": None}
         with suppress(PyMongoError):
-            await self._quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}})
+            await self.quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}})
 
     @asynccontextmanager
     async def begun(self) -> AsyncIterator[Any]:

@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Literal, TypeVar
 
 from holdfast.clock import Clock, reader
@@ -40,13 +41,14 @@ from .apply import check, holding, note, renew_started
 from .claim import promote
 from .clock import ServerClock
 from .enqueue import enqueue
-from .exchange import Turns, exchange
-from .faults import is_conflict, is_duplicate
+from .exchange import Told, exchange
+from .faults import Conflict, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
-from .server import PATIENCE, Server
+from .server import PATIENCE, Patience, Server
 from .sessions import SessionEnqueue
 from .signals import Signals
 from .steps import PREFIX, Steps
+from .tickets import Tickets
 from .transaction import MongoTransaction
 
 T = TypeVar("T")
@@ -72,7 +74,7 @@ class MongoStorage(Storage):
         self._opening = asyncio.Lock()
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
-        self._turns = Turns()
+        self._tickets = Tickets()
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
     # -- life ----------------------------------------------------------------------------------------
@@ -143,13 +145,29 @@ class MongoStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         started = self._free(started)
-        claiming = claim is not None
-        told = await self._write(
-            lambda: exchange(changes, claim, started, self._now(), self.chunk, turn=claiming and self._turns.needed),
-            conflict=self._turns.conflict if claiming else None,
-        )
+        told = await self._exchanged(changes, claim, started)
         self._signals.tell(told.ready, told.changed)
         return told.exchanged
+
+    async def _exchanged(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+        """One claim after another, as far as claimers know of each other; see `tickets`."""
+        claims = claim is not None and bool(claim.wants)
+        patience = Patience()
+        while True:
+            try:
+                async with self._tickets.drawn(self._in_use(), claim if claims else None, self._now()) as only:
+                    steps = partial(self._exchange, changes, claim, started, only)
+                    return await self._write(steps, through_conflicts=not claims)
+            except Conflict:
+                if not claims or patience.over:
+                    raise
+                self._tickets.conflict()
+            await patience.pause()
+
+    def _exchange(
+        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], only: Sequence[str] | None
+    ) -> Steps[Told]:
+        return exchange(changes, claim, started, self._now(), self.chunk, only)
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
@@ -166,9 +184,8 @@ class MongoStorage(Storage):
             return []
         try:
             return await self._write(lambda: renew_started(holds, started, self._now()), patience=RENEW_PATIENCE)
-        except StoreError as error:
-            if error.__cause__ is None or not is_conflict(error.__cause__):
-                raise
+        except Conflict:
+            pass
         if len(holds) <= 1:
             return await self.check(holds)
         middle = len(holds) // 2
@@ -266,14 +283,10 @@ class MongoStorage(Storage):
 
     # -- below ---------------------------------------------------------------------------------------
     async def _write(
-        self,
-        steps: Callable[[], Steps[T]],
-        *,
-        patience: float = PATIENCE,
-        conflict: Callable[[], None] | None = None,
+        self, steps: Callable[[], Steps[T]], *, patience: float = PATIENCE, through_conflicts: bool = True
     ) -> T:
         async with self._work() as server:
-            return await server.write(steps, patience=patience, conflict=conflict)
+            return await server.write(steps, patience=patience, through_conflicts=through_conflicts)
 
     async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:
