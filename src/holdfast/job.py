@@ -47,6 +47,8 @@ class State(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
 
+    __hash__ = str.__hash__  # that of its text, and not a call of Python code per look-up
+
     @property
     def final(self) -> bool:
         return self in FINAL
