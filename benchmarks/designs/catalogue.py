@@ -1,5 +1,6 @@
 """The designs, and how their SQL is put together."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,10 @@ TUNED = (
     " autovacuum_analyze_threshold = 10000)"
 )
 LEASE_INDEX = "CREATE INDEX holds_lease ON holds (leased_until);"
-BACKOFF, RETENTION, DEAD_RETENTION = '["exponential",1000000,2.0,3600000000,0]', '{"age":604800000000}', "{}"
+# What NULL stands for in a job's row: the policies that most jobs have.
+POLICIES = """
+    coalesce(backoff, '["exponential",1000000,2.0,3600000000,0]'), coalesce(retention, '{"age":604800000000}'),
+    coalesce(dead_retention, '{}'), coalesce(run_when, 'succeeded')"""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,11 @@ class Design:
 
     def sql(self, *, tuned: bool, batch: int) -> str:
         """Everything that the database of this design needs."""
-        texts = {
-            "tuned": TUNED.format(fill=self.fill) if tuned else "",
-            "lease_index": LEASE_INDEX if self.lease_index else "",
-            "batch": str(batch),
-            **({**_sections(self.file)} if self.whole else {}),
-        }
-        middle = "whole" if self.whole else self.file
-        return _filled("\n".join(_read(name) for name in ("shared", middle, "backlog")), texts)
+        sections = {**(_sections("whole") if self.whole else {}), **_sections(self.file)}
+        sections["tuned"] = TUNED.format(fill=self.fill) if tuned else ""
+        sections["lease_index"] = LEASE_INDEX if self.lease_index else ""
+        sections["batch"] = str(batch)
+        return _filled(_read("frame"), sections)
 
 
 DESIGNS = (
@@ -70,17 +71,20 @@ def _sections(name: str) -> dict[str, str]:
     return {head.strip(): body.strip() for head, _, body in (part.partition("\n") for part in parts)}
 
 
-def _filled(text: str, texts: dict[str, str]) -> str:
-    constant = {
-        "given": GIVEN,
-        "moving": MOVING,
-        "given_names": names(GIVEN),
-        "moving_names": names(MOVING),
-        "planned": PLANNED,
-        "backoff": BACKOFF,
-        "retention": RETENTION,
-        "dead_retention": DEAD_RETENTION,
-    }
-    for name, value in (*texts.items(), *constant.items()):  # the texts may name constants
-        text = text.replace("{" + name + "}", value)
+def _filled(text: str, sections: dict[str, str]) -> str:
+    """The text with every {name} replaced; what is put in may name others."""
+    values = {**_CONSTANT, **sections}
+    pattern = re.compile("{(" + "|".join(values) + ")}")
+    while pattern.search(text):
+        text = pattern.sub(lambda found: values[found[1]], text)
     return text
+
+
+_CONSTANT = {
+    "given": GIVEN,
+    "moving": MOVING,
+    "given_names": names(GIVEN),
+    "moving_names": names(MOVING),
+    "planned": PLANNED,
+    "policies": POLICIES,
+}

@@ -1,7 +1,9 @@
--- Nothing is ever changed: an enqueue writes batches under rising numbers, a claim takes the next number and adds a claim
--- row, a completion adds an outcome. Plain queues only: order is that of the batches, a batch is claimed whole. Retried,
--- delayed and urgent jobs would need the tables of another design beside it.
+-- Nothing is ever changed: an enqueue writes batches under rising numbers, a claim takes the next number and adds a
+-- claim row, a completion adds an outcome. Plain queues only: order is that of the batches, a batch is claimed whole.
+-- Retried, delayed and urgent jobs would need the tables of another design beside it.
 
+-- name: tables
+-- Jobs with the number of their batch, claims of batches, outcomes.
 CREATE TABLE jobs ({given},
     batch bigint NOT NULL,
     PRIMARY KEY (id)
@@ -50,17 +52,14 @@ CREATE INDEX outcomes_counted ON outcomes (task, finished_at) WHERE keep_last IS
 CREATE INDEX outcomes_dead ON outcomes (created_at, id) WHERE state = 'd';
 CALL daily('outcomes');
 
--- Numbers of batches: given to enqueues, and to claims. A number whose enqueue was rolled back would have to be skipped by
--- upkeep; nothing here rolls back.
+-- Numbers of batches: given to enqueues, and to claims. A number whose enqueue was rolled back would have to be skipped
+-- by upkeep; nothing here rolls back.
 CREATE SEQUENCE written MINVALUE 0 START 0;
 CREATE SEQUENCE handed_out MINVALUE 0 START 0;
 
--- Put jobs on record in batches of the size in which they are claimed.
-CREATE FUNCTION enqueue(given_ids uuid[], given_payloads text[], same_queue text, same_task text)
-RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
+-- name: enqueue
+-- Batches of the size in which they are claimed.
 DECLARE
-    present bigint := clock();
     number bigint;
     first integer := 1;
 BEGIN
@@ -72,65 +71,56 @@ BEGIN
             AS given (id, payload);
         first := first + {batch};
     END LOOP;
-END $$;
+END;
 
--- Finish the last batch, then claim the next.
-CREATE FUNCTION exchange(
-    done_ids uuid[], done_attempts integer[], done_stamps bigint[], done_results text[],
-    worker text, fresh_stamp bigint, wanted integer, want_queue text, want_task text,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF claimed LANGUAGE plpgsql {planned} AS $$
-#variable_conflict use_column
+-- name: finish
+-- Outcomes, if the last claim of the batch is the one that speaks.
+INSERT INTO outcomes (id, batch, started_at, finished_at, prune_at, settled, version, attempt, state, hidden,
+    result)
+SELECT id, job.batch, present, present, present + 604800000000, said_stamp, 3, said_attempt, 'c', false,
+    said_result
+FROM unnest(done_ids, done_attempts, done_stamps, done_results)
+        AS said (said_id, said_attempt, said_stamp, said_result)
+    CROSS JOIN LATERAL (SELECT id, batch FROM jobs WHERE id = said_id OFFSET 0) AS job
+    CROSS JOIN LATERAL (
+        SELECT attempt, stamp FROM claims WHERE batch = job.batch ORDER BY attempt DESC LIMIT 1) AS claim
+WHERE claim.attempt = said_attempt AND claim.stamp = said_stamp;
+
+-- name: claim
+-- The next batch, whole.
 DECLARE
-    present bigint := clock();
     number bigint;
 BEGIN
-    IF cardinality(done_ids) > 0 THEN
-        INSERT INTO outcomes (id, batch, started_at, finished_at, prune_at, settled, version, attempt, state, hidden,
-            result)
-        SELECT id, job.batch, present, present, present + 604800000000, said_stamp, 3, said_attempt, 'c', false,
-            said_result
-        FROM unnest(done_ids, done_attempts, done_stamps, done_results)
-                AS said (said_id, said_attempt, said_stamp, said_result)
-            CROSS JOIN LATERAL (SELECT id, batch FROM jobs WHERE id = said_id OFFSET 0) AS job
-            CROSS JOIN LATERAL (
-                SELECT attempt, stamp FROM claims WHERE batch = job.batch ORDER BY attempt DESC LIMIT 1) AS claim
-        WHERE claim.attempt = said_attempt AND claim.stamp = said_stamp;
+    -- the next number, if its batch is there: one claimer looks at a time, and none waits for another's commit
+    PERFORM pg_advisory_lock(1);
+    SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END INTO number FROM handed_out;
+    IF EXISTS (SELECT 1 FROM jobs WHERE batch = number) THEN
+        PERFORM nextval('handed_out');
+    ELSE
+        number := NULL;
     END IF;
-    IF wanted > 0 THEN
-        -- the next number, if its batch is there: one claimer looks at a time, and none waits for another's commit
-        PERFORM pg_advisory_lock(1);
-        SELECT CASE WHEN is_called THEN last_value + 1 ELSE 0 END INTO number FROM handed_out;
-        IF EXISTS (SELECT 1 FROM jobs WHERE batch = number) THEN
-            PERFORM nextval('handed_out');
-        ELSE
-            number := NULL;
-        END IF;
-        PERFORM pg_advisory_unlock(1);
-        IF number IS NULL THEN
-            RETURN;
-        END IF;
-        INSERT INTO claims (batch, stamp, leased_until, attempt, leased_by)
-        VALUES (number, fresh_stamp, present + 60000000, 1, worker);
-        RETURN QUERY
-        SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
-            payload, coalesce(backoff, '{backoff}'), coalesce(retention, '{retention}'),
-            coalesce(dead_retention, '{dead_retention}'), coalesce(run_when, 'succeeded'), routing_key, key, tenant,
-            tags, meta, unique_key, unique_scope, after, limits, created_at, created_at, NULL::bigint, fresh_stamp,
-            NULL::bigint, present + lease, 2, 1, 0, 0, false, worker, NULL, NULL
-        FROM jobs WHERE batch = number ORDER BY id;
+    PERFORM pg_advisory_unlock(1);
+    IF number IS NULL THEN
+        RETURN;
     END IF;
-END $$;
+    INSERT INTO claims (batch, stamp, leased_until, attempt, leased_by)
+    VALUES (number, fresh_stamp, present + 60000000, 1, worker);
+    RETURN QUERY
+    SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
+        payload, {policies}, routing_key, key, tenant,
+        tags, meta, unique_key, unique_scope, after, limits, created_at, created_at, NULL::bigint, fresh_stamp,
+        NULL::bigint, present + lease, 2, 1, 0, 0, false, worker, NULL, NULL
+    FROM jobs WHERE batch = number ORDER BY id;
+END;
 
--- The scan of a claim alone, for a look at what it reads.
-CREATE FUNCTION scan(want_queue text, want_task text, wanted integer,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF tid LANGUAGE plpgsql {planned} AS $$
-BEGIN
-    RETURN QUERY SELECT ctid FROM jobs WHERE batch = (SELECT last_value FROM handed_out) ORDER BY id;
-END $$;
+-- name: best
+-- The batch that was claimed last.
+SELECT ctid FROM jobs WHERE batch = (SELECT last_value FROM handed_out) ORDER BY id
 
--- How many jobs are on record as ended, and how many are not ended yet.
-CREATE FUNCTION count_ended() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM outcomes $$;
-CREATE FUNCTION count_open() RETURNS bigint LANGUAGE sql AS $$
-    SELECT (SELECT count(*) FROM jobs) - (SELECT count(*) FROM outcomes) $$;
+-- name: count_ended
+-- Jobs with an outcome.
+SELECT count(*) FROM outcomes
+
+-- name: count_open
+-- Jobs without one.
+SELECT (SELECT count(*) FROM jobs) - (SELECT count(*) FROM outcomes)

@@ -1,6 +1,8 @@
 -- The job row is written once; what moves stands in a thin row beside it: waiting, holds, outcomes. The tables of the
 -- store itself, with every column and index, and the texts of the lane in the waiting row.
 
+-- name: tables
+-- The job's row, and the thin rows that move.
 CREATE TABLE jobs ({given}, PRIMARY KEY (id)) PARTITION BY RANGE (id);
 -- only the key may serve a lookup by id: a plan made while a partition is empty takes any index that could
 CREATE INDEX jobs_created ON jobs (created_at);
@@ -97,97 +99,72 @@ CALL daily('outcomes');
 
 CREATE TABLE held_keys (key text COLLATE "C" PRIMARY KEY, job uuid NOT NULL);
 
--- Put jobs on record: only what differs is sent as arrays. What is as with most jobs is NULL.
-CREATE FUNCTION enqueue(given_ids uuid[], given_payloads text[], same_queue text, same_task text)
-RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-BEGIN
-    INSERT INTO jobs (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload)
-    SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload
-    FROM unnest(given_ids, given_payloads) AS given (id, payload);
-    INSERT INTO waiting (rank, run_at, urgency, min_version, id, state, queue, task, route)
-    SELECT present, present, 0, 1, id, 'ready', same_queue, same_task, '' FROM unnest(given_ids) AS given (id);
-END $$;
+-- name: enqueue
+-- The job's row and its first moving row.
+INSERT INTO jobs (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload)
+SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload
+FROM unnest(given_ids, given_payloads) AS given (id, payload);
+INSERT INTO waiting (rank, run_at, urgency, min_version, id, state, queue, task, route)
+SELECT present, present, 0, 1, id, 'ready', same_queue, same_task, '' FROM unnest(given_ids) AS given (id);
 
--- Finish the last batch, then claim the next.
-CREATE FUNCTION exchange(
-    done_ids uuid[], done_attempts integer[], done_stamps bigint[], done_results text[],
-    worker text, fresh_stamp bigint, wanted integer, want_queue text, want_task text,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF claimed LANGUAGE plpgsql {planned} AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-BEGIN
-    IF cardinality(done_ids) > 0 THEN
-        WITH found AS MATERIALIZED (
-            SELECT place FROM unnest(done_ids, done_attempts, done_stamps) AS said (said_id, said_attempt, said_stamp)
-                CROSS JOIN LATERAL (
-                    SELECT ctid AS place FROM holds
-                    WHERE id = said_id AND attempt = said_attempt AND stamp = said_stamp AND NOT ended OFFSET 0) AS hold),
-        gone AS (
-            DELETE FROM holds WHERE ctid = ANY (ARRAY(SELECT place FROM found)) RETURNING *),
-        freed AS (
-            DELETE FROM held_keys
-            WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL)))
-        INSERT INTO outcomes (created_at, finished_at, prune_at, run_at, rank, started_at, settled, version, attempt,
-            failures, losses, waits, id, task, state, result, progress)
-        SELECT created_at, present, present + 604800000000, run_at, rank, coalesce(started_at, present), stamp,
-            version + 1, attempt, failures, 0, waits, id, task, 'succeeded', said_result, progress
-        FROM gone JOIN unnest(done_ids, done_results) AS said (said_id, said_result) ON said_id = id;
-    END IF;
-    IF wanted > 0 THEN
-        RETURN QUERY
-        WITH gone AS (
-            DELETE FROM waiting WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM waiting
-                WHERE queue = want_queue AND task = want_task AND route = ''
-                    AND state = 'ready' AND NOT parked AND NOT suspect
-                    AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-                    AND min_version <= 1 AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
-                ORDER BY urgency, rank, id LIMIT wanted FOR UPDATE SKIP LOCKED))
-            RETURNING *),
-        taken AS MATERIALIZED (
-            SELECT gone.*, job.created_at, job.timeout, job.lease, job.chain_id, job.max_attempts, job.payload,
-                job.backoff, job.retention, job.dead_retention, job.run_when, job.routing_key, job.key, job.tenant,
-                job.tags, job.meta, job.unique_key, job.unique_scope, job.after, job.limits
-            FROM gone CROSS JOIN LATERAL (SELECT * FROM jobs WHERE jobs.id = gone.id OFFSET 0) AS job),
-        held AS (
-            INSERT INTO holds (created_at, stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures,
-                losses, waits, id, suspect, task, leased_by, held_key, reason, progress)
-            SELECT created_at, fresh_stamp, present + lease, lease, nullif(run_at, created_at), nullif(rank, run_at),
-                settled, version + 1, attempt + 1, failures, losses, nullif(waits, 0), id, suspect, task, worker,
-                CASE WHEN NOT key_waits THEN held_key END, reason, progress
-            FROM taken),
-        freed AS (
-            DELETE FROM held_keys
-            WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL)))
-        SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
-            payload, coalesce(backoff, '{backoff}'), coalesce(retention, '{retention}'),
-            coalesce(dead_retention, '{dead_retention}'), coalesce(run_when, 'succeeded'), routing_key, key, tenant,
-            tags, meta, unique_key, unique_scope, after, limits, rank, run_at, NULL::bigint, fresh_stamp, settled,
-            present + lease, version + 1, attempt + 1, failures, losses, suspect, worker, progress, NULL
-        FROM taken;
-    END IF;
-END $$;
+-- name: finish
+-- The hold leaves, the outcome comes.
+WITH found AS MATERIALIZED (
+    SELECT place FROM unnest(done_ids, done_attempts, done_stamps) AS said (said_id, said_attempt, said_stamp)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM holds
+            WHERE id = said_id AND attempt = said_attempt AND stamp = said_stamp AND NOT ended OFFSET 0) AS hold),
+gone AS (
+    DELETE FROM holds WHERE ctid = ANY (ARRAY(SELECT place FROM found)) RETURNING *),
+freed AS (
+    DELETE FROM held_keys
+    WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL)))
+INSERT INTO outcomes (created_at, finished_at, prune_at, run_at, rank, started_at, settled, version, attempt,
+    failures, losses, waits, id, task, state, result, progress)
+SELECT created_at, present, present + 604800000000, run_at, rank, coalesce(started_at, present), stamp,
+    version + 1, attempt, failures, 0, waits, id, task, 'succeeded', said_result, progress
+FROM gone JOIN unnest(done_ids, done_results) AS said (said_id, said_result) ON said_id = id;
 
--- The scan of a claim alone, for a look at what it reads.
-CREATE FUNCTION scan(want_queue text, want_task text, wanted integer,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF tid LANGUAGE plpgsql {planned} AS $$
-BEGIN
-    RETURN QUERY
-    SELECT ctid FROM waiting
-    WHERE queue = want_queue AND task = want_task AND route = ''
-        AND state = 'ready' AND NOT parked AND NOT suspect
-        AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-        AND min_version <= 1 AND (expires_at IS NULL OR expires_at > clock() OR started_at IS NOT NULL)
-    ORDER BY urgency, rank, id LIMIT wanted;
-END $$;
+-- name: best
+-- The best jobs of a lane behind the mark.
+SELECT ctid FROM waiting
+WHERE queue = want_queue AND task = want_task AND route = ''
+    AND state = 'ready' AND NOT parked AND NOT suspect
+    AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
+    AND min_version <= 1 AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
+ORDER BY urgency, rank, id LIMIT wanted
 
--- How many jobs are on record as ended, and how many are not ended yet.
-CREATE FUNCTION count_ended() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM outcomes $$;
-CREATE FUNCTION count_open() RETURNS bigint LANGUAGE sql AS $$
-    SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM holds) $$;
+-- name: claim
+-- The waiting row leaves, the hold comes.
+RETURN QUERY
+WITH gone AS (
+    DELETE FROM waiting WHERE ctid = ANY (ARRAY({best} FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+taken AS MATERIALIZED (
+    SELECT gone.*, job.created_at, job.timeout, job.lease, job.chain_id, job.max_attempts, job.payload,
+        job.backoff, job.retention, job.dead_retention, job.run_when, job.routing_key, job.key, job.tenant,
+        job.tags, job.meta, job.unique_key, job.unique_scope, job.after, job.limits
+    FROM gone CROSS JOIN LATERAL (SELECT * FROM jobs WHERE jobs.id = gone.id OFFSET 0) AS job),
+held AS (
+    INSERT INTO holds (created_at, stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures,
+        losses, waits, id, suspect, task, leased_by, held_key, reason, progress)
+    SELECT created_at, fresh_stamp, present + lease, lease, nullif(run_at, created_at), nullif(rank, run_at),
+        settled, version + 1, attempt + 1, failures, losses, nullif(waits, 0), id, suspect, task, worker,
+        CASE WHEN NOT key_waits THEN held_key END, reason, progress
+    FROM taken),
+freed AS (
+    DELETE FROM held_keys
+    WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL)))
+SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
+    payload, {policies}, routing_key, key, tenant,
+    tags, meta, unique_key, unique_scope, after, limits, rank, run_at, NULL::bigint, fresh_stamp, settled,
+    present + lease, version + 1, attempt + 1, failures, losses, suspect, worker, progress, NULL
+FROM taken;
+
+-- name: count_ended
+-- Jobs with an outcome.
+SELECT count(*) FROM outcomes
+
+-- name: count_open
+-- Jobs that wait or are held.
+SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM holds)

@@ -1,6 +1,8 @@
--- Narrow once more: a waiting row carries the hash of its lane instead of three texts, and NULL for all that is still as
--- it was at the enqueue. Readers find the texts in the job's row.
+-- Narrow once more: a waiting row carries the hash of its lane instead of three texts, and NULL for all that is still
+-- as it was at the enqueue. Readers find the texts in the job's row.
 
+-- name: tables
+-- The job's row, and the thin rows that move.
 CREATE TABLE jobs ({given}, PRIMARY KEY (id)) PARTITION BY RANGE (id);
 -- only the key may serve a lookup by id: a plan made while a partition is empty takes any index that could
 CREATE INDEX jobs_created ON jobs (created_at);
@@ -28,8 +30,15 @@ CREATE INDEX waiting_lane ON waiting (lane, urgency, rank, id);
 CREATE INDEX waiting_expiry ON waiting (expires_at) WHERE expires_at IS NOT NULL;
 
 -- scheduled, blocked, parked and suspect jobs
-CREATE TABLE aside (LIKE waiting, queue text NOT NULL, state "char" NOT NULL, waits integer, suspect boolean, reason text,
-    PRIMARY KEY (id));
+CREATE TABLE aside (
+    LIKE waiting,
+    queue text NOT NULL,
+    state "char" NOT NULL,
+    waits integer,
+    suspect boolean,
+    reason text,
+    PRIMARY KEY (id)
+);
 CREATE INDEX aside_due ON aside (run_at, id) WHERE state = 's';
 CREATE INDEX aside_queue ON aside (queue);
 CREATE INDEX aside_expiry ON aside (expires_at) WHERE expires_at IS NOT NULL;
@@ -88,93 +97,67 @@ CREATE TABLE held_keys (key text COLLATE "C" PRIMARY KEY, job uuid NOT NULL);
 CREATE FUNCTION lane_of(queue text, task text, routing_key text) RETURNS bigint LANGUAGE sql IMMUTABLE
     AS $$ SELECT hashtextextended(concat_ws(chr(31), queue, task, '=' || routing_key), 0) $$;
 
--- Put jobs on record: only what differs is sent as arrays.
-CREATE FUNCTION enqueue(given_ids uuid[], given_payloads text[], same_queue text, same_task text)
-RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-    same_lane bigint := lane_of(same_queue, same_task, NULL);
-BEGIN
-    INSERT INTO jobs (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload)
-    SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload
-    FROM unnest(given_ids, given_payloads) AS given (id, payload);
-    INSERT INTO waiting (id, lane, rank, urgency)
-    SELECT id, same_lane, present, 0 FROM unnest(given_ids) AS given (id);
-END $$;
+-- name: enqueue
+-- The job's row and its first moving row.
+INSERT INTO jobs (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload)
+SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload
+FROM unnest(given_ids, given_payloads) AS given (id, payload);
+INSERT INTO waiting (id, lane, rank, urgency)
+SELECT id, lane_of(same_queue, same_task, NULL), present, 0 FROM unnest(given_ids) AS given (id);
 
--- Finish the last batch, then claim the next.
-CREATE FUNCTION exchange(
-    done_ids uuid[], done_attempts integer[], done_stamps bigint[], done_results text[],
-    worker text, fresh_stamp bigint, wanted integer, want_queue text, want_task text,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF claimed LANGUAGE plpgsql {planned} AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-    want_lane bigint := lane_of(want_queue, want_task, NULL);
-BEGIN
-    IF cardinality(done_ids) > 0 THEN
-        WITH found AS MATERIALIZED (
-            SELECT place FROM unnest(done_ids, done_attempts, done_stamps) AS said (said_id, said_attempt, said_stamp)
-                CROSS JOIN LATERAL (
-                    SELECT ctid AS place FROM holds
-                    WHERE id = said_id AND attempt = said_attempt AND stamp = said_stamp AND ended IS NULL OFFSET 0) AS hold),
-        gone AS (
-            DELETE FROM holds WHERE ctid = ANY (ARRAY(SELECT place FROM found)) RETURNING *),
-        freed AS (
-            DELETE FROM held_keys
-            WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL)))
-        INSERT INTO outcomes (id, rank, run_at, started_at, finished_at, prune_at, settled, version, attempt, failures,
-            state, hidden, result, progress)
-        SELECT id, rank, run_at, coalesce(started_at, present), present, present + 604800000000, stamp, version + 1,
-            attempt, failures, 'c', false, said_result, progress
-        FROM gone JOIN unnest(done_ids, done_results) AS said (said_id, said_result) ON said_id = id;
-    END IF;
-    IF wanted > 0 THEN
-        RETURN QUERY
-        WITH gone AS (
-            DELETE FROM waiting WHERE ctid = ANY (ARRAY(
-                SELECT ctid FROM waiting
-                WHERE lane = want_lane AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-                    AND (min_version IS NULL OR min_version <= 1)
-                    AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
-                ORDER BY urgency, rank, id LIMIT wanted FOR UPDATE SKIP LOCKED))
-            RETURNING *),
-        taken AS MATERIALIZED (
-            SELECT job.*, gone.rank, coalesce(gone.run_at, gone.rank) AS run_at, gone.settled,
-                coalesce(gone.version, 1) + 1 AS version, coalesce(gone.attempt, 0) + 1 AS attempt, gone.failures,
-                gone.losses, gone.progress
-            FROM gone CROSS JOIN LATERAL (SELECT * FROM jobs WHERE jobs.id = gone.id OFFSET 0) AS job),
-        held AS (
-            INSERT INTO holds (id, rank, run_at, stamp, leased_until, settled, version, attempt, failures, losses,
-                leased_by, progress)
-            SELECT id, nullif(rank, created_at), nullif(run_at, created_at), fresh_stamp, present + lease, settled,
-                version, attempt, failures, losses, worker, progress
-            FROM taken)
-        SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
-            payload, coalesce(backoff, '{backoff}'), coalesce(retention, '{retention}'),
-            coalesce(dead_retention, '{dead_retention}'), coalesce(run_when, 'succeeded'), routing_key, key, tenant,
-            tags, meta, unique_key, unique_scope, after, limits, rank, run_at, NULL::bigint, fresh_stamp, settled,
-            present + lease, version, attempt, coalesce(failures, 0), coalesce(losses, 0), false, worker, progress, NULL
-        FROM taken;
-    END IF;
-END $$;
+-- name: finish
+-- The hold leaves, the outcome comes.
+WITH found AS MATERIALIZED (
+    SELECT place FROM unnest(done_ids, done_attempts, done_stamps) AS said (said_id, said_attempt, said_stamp)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM holds
+            WHERE id = said_id AND attempt = said_attempt AND stamp = said_stamp AND ended IS NULL OFFSET 0) AS hold),
+gone AS (
+    DELETE FROM holds WHERE ctid = ANY (ARRAY(SELECT place FROM found)) RETURNING *),
+freed AS (
+    DELETE FROM held_keys
+    WHERE key = ANY (ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL)))
+INSERT INTO outcomes (id, rank, run_at, started_at, finished_at, prune_at, settled, version, attempt, failures,
+    state, hidden, result, progress)
+SELECT id, rank, run_at, coalesce(started_at, present), present, present + 604800000000, stamp, version + 1,
+    attempt, failures, 'c', false, said_result, progress
+FROM gone JOIN unnest(done_ids, done_results) AS said (said_id, said_result) ON said_id = id;
 
--- The scan of a claim alone, for a look at what it reads.
-CREATE FUNCTION scan(want_queue text, want_task text, wanted integer,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF tid LANGUAGE plpgsql {planned} AS $$
-BEGIN
-    RETURN QUERY
-    SELECT ctid FROM waiting
-    WHERE lane = lane_of(want_queue, want_task, NULL) AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-        AND (min_version IS NULL OR min_version <= 1)
-        AND (expires_at IS NULL OR expires_at > clock() OR started_at IS NOT NULL)
-    ORDER BY urgency, rank, id LIMIT wanted;
-END $$;
+-- name: best
+-- The best jobs of a lane behind the mark.
+SELECT ctid FROM waiting
+WHERE lane = lane_of(want_queue, want_task, NULL) AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
+    AND (min_version IS NULL OR min_version <= 1)
+    AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
+ORDER BY urgency, rank, id LIMIT wanted
 
--- How many jobs are on record as ended, and how many are not ended yet.
-CREATE FUNCTION count_ended() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM outcomes $$;
-CREATE FUNCTION count_open() RETURNS bigint LANGUAGE sql AS $$
-    SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM aside) + (SELECT count(*) FROM holds) $$;
+-- name: claim
+-- The waiting row leaves, the hold comes.
+RETURN QUERY
+WITH gone AS (
+    DELETE FROM waiting WHERE ctid = ANY (ARRAY({best} FOR UPDATE SKIP LOCKED))
+    RETURNING *),
+taken AS MATERIALIZED (
+    SELECT job.*, gone.rank, coalesce(gone.run_at, gone.rank) AS run_at, gone.settled,
+        coalesce(gone.version, 1) + 1 AS version, coalesce(gone.attempt, 0) + 1 AS attempt, gone.failures,
+        gone.losses, gone.progress
+    FROM gone CROSS JOIN LATERAL (SELECT * FROM jobs WHERE jobs.id = gone.id OFFSET 0) AS job),
+held AS (
+    INSERT INTO holds (id, rank, run_at, stamp, leased_until, settled, version, attempt, failures, losses,
+        leased_by, progress)
+    SELECT id, nullif(rank, created_at), nullif(run_at, created_at), fresh_stamp, present + lease, settled,
+        version, attempt, failures, losses, worker, progress
+    FROM taken)
+SELECT id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
+    payload, {policies}, routing_key, key, tenant,
+    tags, meta, unique_key, unique_scope, after, limits, rank, run_at, NULL::bigint, fresh_stamp, settled,
+    present + lease, version, attempt, coalesce(failures, 0), coalesce(losses, 0), false, worker, progress, NULL
+FROM taken;
+
+-- name: count_ended
+-- Jobs with an outcome.
+SELECT count(*) FROM outcomes
+
+-- name: count_open
+-- Jobs that wait or are held.
+SELECT (SELECT count(*) FROM waiting) + (SELECT count(*) FROM aside) + (SELECT count(*) FROM holds)

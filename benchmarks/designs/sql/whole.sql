@@ -1,6 +1,8 @@
 -- The whole record is one row, which moves: ready, running, and whatever the design does with ended ones.
 -- States: b blocked, s scheduled, r ready, u running, c succeeded, d dead.
 
+-- name: tables
+-- One row for the whole life; the partial indexes hold only the rows that a question is about.
 CREATE TABLE hot ({given},{moving},
     PRIMARY KEY (id)
 ) {tuned};
@@ -16,69 +18,38 @@ CREATE INDEX hot_key ON hot (key) WHERE key IS NOT NULL;
 CREATE INDEX hot_chain ON hot (chain_id) WHERE chain_id IS NOT NULL;
 CREATE UNIQUE INDEX hot_unique ON hot (unique_key) WHERE holds_key;
 
+
 {ended}
 
--- Put jobs on record: only what differs is sent as arrays. What is as with most jobs is NULL.
-CREATE FUNCTION enqueue(given_ids uuid[], given_payloads text[], same_queue text, same_task text)
-RETURNS void LANGUAGE plpgsql AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-BEGIN
-    INSERT INTO hot (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload, rank,
-        run_at, version, attempt, failures, losses, waits, state, suspect, parked, hidden, holds_key)
-    SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload, present, present, 1, 0, 0, 0, 0,
-        'r', false, false, false, false
-    FROM unnest(given_ids, given_payloads) AS given (id, payload);
-END $$;
+-- name: enqueue
+-- The first version of the row.
+INSERT INTO hot (id, created_at, timeout, lease, urgency, max_attempts, min_version, task, queue, payload, rank,
+    run_at, version, attempt, failures, losses, waits, state, suspect, parked, hidden, holds_key)
+SELECT id, present, 300000000, 60000000, 0, 3, 1, same_task, same_queue, payload, present, present, 1, 0, 0, 0, 0,
+    'r', false, false, false, false
+FROM unnest(given_ids, given_payloads) AS given (id, payload);
 
--- Finish the last batch, then claim the next.
-CREATE FUNCTION exchange(
-    done_ids uuid[], done_attempts integer[], done_stamps bigint[], done_results text[],
-    worker text, fresh_stamp bigint, wanted integer, want_queue text, want_task text,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF claimed LANGUAGE plpgsql {planned} AS $$
-#variable_conflict use_column
-DECLARE
-    present bigint := clock();
-BEGIN
-    IF cardinality(done_ids) > 0 THEN
-        {finish}
-    END IF;
-    IF wanted > 0 THEN
-        RETURN QUERY
-        UPDATE hot SET state = 'u', version = version + 1, attempt = attempt + 1, stamp = fresh_stamp,
-            leased_by = worker, leased_until = present + lease, started_at = NULL,
-            holds_key = holds_key AND unique_scope <> 'waiting'
-        WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM hot
-            WHERE queue = want_queue AND task = want_task AND routing_key IS NULL
-                AND state = 'r' AND NOT parked AND NOT suspect
-                AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-                AND min_version <= 1 AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
-            ORDER BY queue, task, routing_key, urgency, rank, id LIMIT wanted FOR UPDATE SKIP LOCKED))
-        RETURNING id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
-            payload, coalesce(backoff, '{backoff}'), coalesce(retention, '{retention}'),
-            coalesce(dead_retention, '{dead_retention}'), coalesce(run_when, 'succeeded'), routing_key, key, tenant,
-            tags, meta, unique_key, unique_scope, after, limits, rank, run_at, started_at, stamp, settled, leased_until, version, attempt,
-            failures, losses, suspect, leased_by, progress, errors;
-    END IF;
-END $$;
+-- name: best
+-- The best jobs of a lane behind the mark.
+SELECT ctid FROM hot
+WHERE queue = want_queue AND task = want_task AND routing_key IS NULL
+    AND state = 'r' AND NOT parked AND NOT suspect
+    AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
+    AND min_version <= 1 AND (expires_at IS NULL OR expires_at > present OR started_at IS NOT NULL)
+ORDER BY queue, task, routing_key, urgency, rank, id LIMIT wanted
 
--- The scan of a claim alone, for a look at what it reads.
-CREATE FUNCTION scan(want_queue text, want_task text, wanted integer,
-    mark_urgency integer, mark_rank bigint, mark_id uuid)
-RETURNS SETOF tid LANGUAGE plpgsql {planned} AS $$
-BEGIN
-    RETURN QUERY
-    SELECT ctid FROM hot
-    WHERE queue = want_queue AND task = want_task AND routing_key IS NULL
-        AND state = 'r' AND NOT parked AND NOT suspect
-        AND (urgency, rank, id) > (mark_urgency, mark_rank, mark_id)
-        AND min_version <= 1 AND (expires_at IS NULL OR expires_at > clock() OR started_at IS NOT NULL)
-    ORDER BY queue, task, routing_key, urgency, rank, id LIMIT wanted;
-END $$;
+-- name: claim
+-- The second version of the row.
+RETURN QUERY
+UPDATE hot SET state = 'u', version = version + 1, attempt = attempt + 1, stamp = fresh_stamp,
+    leased_by = worker, leased_until = present + lease, started_at = NULL,
+    holds_key = holds_key AND unique_scope <> 'waiting'
+WHERE ctid = ANY (ARRAY({best} FOR UPDATE SKIP LOCKED))
+RETURNING id, created_at, timeout, lease, expires_at, chain_id, urgency, max_attempts, min_version, task, queue,
+    payload, {policies}, routing_key, key, tenant,
+    tags, meta, unique_key, unique_scope, after, limits, rank, run_at, started_at, stamp, settled, leased_until,
+    version, attempt, failures, losses, suspect, leased_by, progress, errors;
 
--- How many jobs are on record as ended, and how many are not ended yet.
-CREATE FUNCTION count_ended() RETURNS bigint LANGUAGE sql AS $$ {count_ended} $$;
-CREATE FUNCTION count_open() RETURNS bigint LANGUAGE sql AS $$ SELECT count(*) FROM hot WHERE state <> 'c' $$;
+-- name: count_open
+-- Jobs in no final state.
+SELECT count(*) FROM hot WHERE state <> 'c'
