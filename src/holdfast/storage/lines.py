@@ -34,15 +34,15 @@ def reach_of(connection: Any) -> Reach:
     if _is(connection, "asyncpg.connection", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
         return _awaited(connection, AsyncpgLine(connection))
     if _is(connection, "sqlalchemy.orm.scoping", "scoped_session"):
-        return reach_of(connection())
+        return _here(lambda: _of_session(connection()))  # each thread has its own
     if _is(connection, "sqlalchemy.orm.session", "Session"):
-        return _here(lambda: AlchemyLine(connection.connection(), connection))
+        return _here(lambda: _of_session(connection))
     if _is(connection, "sqlalchemy.engine.base", "Connection"):
         return _here(lambda: AlchemyLine(connection, None))
     if _is(connection, "sqlalchemy.ext.asyncio.scoping", "async_scoped_session"):
         return reach_of(connection())
     if _is(connection, "sqlalchemy.ext.asyncio.session", "AsyncSession"):
-        return _there(connection, lambda session: AlchemyLine(session.connection(), session))
+        return _there(connection, _of_session)
     if _is(connection, "sqlalchemy.ext.asyncio.engine", "AsyncConnection"):
         return _there(connection, lambda inner: AlchemyLine(inner, None))
     if _is(connection, "django.utils.connection", "ConnectionProxy") or _is(
@@ -50,6 +50,10 @@ def reach_of(connection: Any) -> Reach:
     ):
         return _here(lambda: DjangoLine(connection))
     raise _unknown(connection)
+
+
+def _of_session(session: Any) -> Line:
+    return AlchemyLine(session.connection(), session)
 
 
 def session_form(connection: Any) -> Literal["blocking", "awaited"] | None:

@@ -1,0 +1,31 @@
+import pytest
+
+from holdfast import Holdfast
+
+from ..addresses import ON_SERVERS
+from ..real_servers import server
+
+
+@pytest.fixture(params=[kind for kind in ON_SERVERS if kind.startswith("postgres")])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def dsn(kind):
+    """The database, as a driver is told of it."""
+    return server(kind).url
+
+
+@pytest.fixture
+def app(kind):
+    return Holdfast(server(kind).fresh())
+
+
+@pytest.fixture
+def task(app):
+    @app.task
+    async def task(a: object = 0) -> object:
+        return a
+
+    return task
