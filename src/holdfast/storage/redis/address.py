@@ -36,7 +36,7 @@ class Address:
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        where = f"/{self.socket}" if self.socket is not None else f"{host}:{self.port}/{self.database}"
+        where = self.socket if self.socket is not None else f"{host}:{self.port}/{self.database}"
         return f"{self.scheme}://{where}?prefix={self.prefix}"
 
     @property

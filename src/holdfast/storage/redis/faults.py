@@ -11,12 +11,8 @@ import asyncio
 import ssl
 from enum import Enum
 
-from redis.exceptions import (
-    AuthenticationError,
-    ConnectionError,
-    RedisError,
-    TimeoutError,
-)
+from redis import exceptions as driver
+from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
 from holdfast.errors import StoreError
 
@@ -28,7 +24,20 @@ class Kind(Enum):
 
 
 BROKEN = (ConnectionError, TimeoutError, OSError, asyncio.TimeoutError, EOFError)
-_NOT_NOW = ("LOADING", "READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "ASK", "MISCONF")
+_NOT_NOW = ("LOADING", "READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED")
+# the driver makes a class of a code and takes it out of the text
+_CODES = {
+    driver.BusyLoadingError: "LOADING",
+    driver.ReadOnlyError: "READONLY",
+    driver.MasterDownError: "MASTERDOWN",
+    driver.ClusterDownError: "CLUSTERDOWN",
+    driver.TryAgainError: "TRYAGAIN",
+    driver.MovedError: "MOVED",
+    driver.AskError: "ASK",
+    driver.OutOfMemoryError: "OOM",
+    driver.NoPermissionError: "NOPERM",
+    driver.ClusterCrossSlotError: "CROSSSLOT",
+}
 _WORDS = {
     "NOAUTH": "it wants a password: write it into the URL, redis://:password@host",
     "WRONGPASS": "user name or password are wrong; see the URL",
@@ -44,7 +53,9 @@ _WORDS = {
     "MISCONF": "it cannot write to its disk and refuses writes; look at its log and make room",
     "WRONGTYPE": "somebody else's keys stand under our prefix; choose another one with ?prefix=",
     "CLUSTERDOWN": "the cluster is down; look at `CLUSTER INFO`",
-    "MOVED": "our keys live on another node of the cluster; name that node in the URL",
+    "MOVED": "our keys live on another node of the cluster, which cannot be reached from here",
+    "ASK": "the cluster is moving our keys to another node; try again when it is done",
+    "TRYAGAIN": "the cluster is moving our keys to another node; try again when it is done",
     "CROSSSLOT": "the cluster spreads our keys over several slots, which their common hash tag should prevent",
     "NOREPLICAS": "it has fewer replicas than min-replicas-to-write and refuses writes",
 }
@@ -53,18 +64,14 @@ _WORDS = {
 def kind_of(error: BaseException) -> Kind:
     if isinstance(error, AuthenticationError):
         return Kind.REFUSED
-    text = str(error)
-    if _code(text) in _NOT_NOW or any(f"{code} " in text for code in ("READONLY", "LOADING", "MASTERDOWN")):
+    if _code(error) in _NOT_NOW:
         return Kind.NOT_NOW
     return Kind.BROKEN if isinstance(error, BROKEN) else Kind.REFUSED
 
 
 def explained(error: BaseException, place: str) -> StoreError:
     """The StoreError for an error of the driver. A password is in none of their texts."""
-    text = str(error)
-    code = next((code for code in _WORDS if code == _code(text) or f"{code} " in text), None)
-    if code is None and isinstance(error, AuthenticationError):
-        code = "NOAUTH" if "requ" in text.lower() else "WRONGPASS"
+    text, code = str(error), _code(error)
     if code is not None:
         told = StoreError(f"{place}: {_WORDS[code]} ({_short(text)})")
     elif "DB index is out of range" in text or "invalid DB index" in text:
@@ -81,8 +88,16 @@ def explained(error: BaseException, place: str) -> StoreError:
     return told
 
 
-def _code(text: str) -> str:
-    return text.split(" ", 1)[0].rstrip(":")
+def _code(error: BaseException) -> str | None:
+    """The server's own word for what went wrong; errors of a script carry it somewhere in their text."""
+    if type(error) in _CODES:
+        return _CODES[type(error)]
+    text = str(error)
+    if isinstance(error, AuthenticationError):
+        return "NOAUTH" if "required" in text.lower() else "WRONGPASS"
+    if not isinstance(error, driver.ResponseError):
+        return None
+    return next((code for code in _WORDS if text.startswith(f"{code} ") or f"-{code} " in text or f" {code} " in text), None)
 
 
 def _short(text: str) -> str:

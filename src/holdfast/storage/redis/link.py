@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import hiredis
 from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
-from redis.exceptions import NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from holdfast.errors import StoreError
 
@@ -32,7 +31,6 @@ PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
 MOST_CONNECTIONS = 32
 Wire = Any  # a connection of redis-py, whose types are incomplete
-_MOVED = re.compile(r"MOVED \d+ (\S*):(\d+)")
 
 
 class Unreached(StoreError):
@@ -107,7 +105,6 @@ class Link:
                 kind = kind_of(error)
                 if kind is Kind.REFUSED:
                     if isinstance(error, ResponseError):
-                        await self._follow(error)
                         raise
                     raise explained(error, str(self.address)) from error
                 if kind is Kind.BROKEN and sent and not repeat:
@@ -149,9 +146,8 @@ class Link:
 
     async def _follow(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
-        moved = _MOVED.search(str(error))
-        if moved is not None and self.address.socket is None:
-            self.address = replace(self.address, host=moved[1] or self.address.host, port=int(moved[2]))
+        if type(error) is MovedError and self.address.socket is None:
+            self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 

@@ -1,0 +1,96 @@
+"""Short forms for tests of the Redis store: stores, raw clients, and a proxy that can break connections."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+
+import redis as driver
+
+from holdfast.ids import new_stamp
+from holdfast.storage.contract import Claim, Want
+from holdfast.storage.redis.keys import Keys
+from holdfast.storage.urls import opener, parse
+from holdfast.testing.conformance.tools import job
+
+
+@asynccontextmanager
+async def opened(url, **options):
+    """An open store."""
+    store = opener(url, **{"durability": "relaxed", **options})()
+    await store.open()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+def client(url):
+    """The server, without Holdfast."""
+    return driver.Redis.from_url(url.partition("?")[0])
+
+
+def keys(url):
+    return Keys(parse(url).server.prefix)
+
+
+def jobs(count, **fields):
+    return [job(**fields) for _ in range(count)]
+
+
+def claim(limit=1, worker="w1"):
+    return Claim(worker, new_stamp(), (Want(limit),))
+
+
+class Proxy:
+    """A way to the server that can be cut, or made to swallow what the server answers."""
+
+    def __init__(self, port):
+        self._port = port
+        self._server = None
+        self._writers = set()
+        self._tasks = set()
+        self.swallows = False
+        self.silent = False
+
+    async def __aenter__(self):
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return self
+
+    async def __aexit__(self, *_):
+        self._server.close()
+        self.cut()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def url(self, url):
+        """The same store by way of the proxy."""
+        head, _, tail = url.partition("/0?")
+        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0?{tail}" if head else url
+
+    def cut(self):
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    async def _serve(self, reader, writer):
+        there, onward = await asyncio.open_connection("127.0.0.1", self._port)
+        self._writers |= {writer, onward}
+        ways = [self._pass(reader, onward, False), self._pass(there, writer, True)]
+        for way in ways:
+            task = asyncio.create_task(way)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _pass(self, reader, writer, answers):
+        with suppress(ConnectionError, asyncio.CancelledError):
+            while part := await reader.read(65536):
+                if answers and self.swallows:
+                    self.cut()
+                    break
+                if self.silent:
+                    continue
+                writer.write(part)
+                await writer.drain()
+        self._writers.discard(writer)
+        writer.close()

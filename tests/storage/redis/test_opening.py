@@ -1,0 +1,193 @@
+"""Opening a store: servers and keys that we cannot work with are refused with words that say what to do."""
+
+import pytest
+
+from holdfast import StoreError
+from holdfast.storage.contract import Filter
+from holdfast.storage.redis.schema import FORMAT
+from holdfast.testing.conformance.tools import job
+
+from .helpers import client, keys, opened
+
+
+async def refused(url, **options):
+    with pytest.raises(StoreError) as told:
+        async with opened(url, **options):
+            pass
+    return str(told.value)
+
+
+# ---- the way in ------------------------------------------------------------------------------------
+async def test_nobody_there(url):
+    words = await refused("redis://127.0.0.1:1/0")
+    assert "redis://127.0.0.1:1/0?prefix=holdfast cannot be reached" in words
+
+
+async def test_no_such_host():
+    assert "cannot be reached" in await refused("redis://host.invalid/0")
+
+
+async def test_no_password(own):
+    server = own()
+    with client(server.url) as raw:
+        raw.config_set("requirepass", "s3cret")
+    assert "it wants a password" in await refused(server.url)
+
+
+async def test_a_wrong_password(own):
+    server = own()
+    with client(server.url) as raw:
+        raw.config_set("requirepass", "s3cret")
+    words = await refused(server.url.replace("//", "//:wr0ng@"))
+    assert "user name or password are wrong" in words
+    assert "wr0ng" not in words
+    async with opened(server.url.replace("//", "//:s3cret@")) as store:
+        await store.enqueue([job()])
+
+
+async def test_a_user_that_is_not_there(url):
+    assert "user name or password are wrong" in await refused(url.replace("//", "//nobody:x@"))
+
+
+async def test_a_database_that_is_not_there(url):
+    assert "no database of this number" in await refused(url.replace("/0?", "/99?"))
+
+
+async def test_databases_are_kept_apart(url):
+    async with opened(url) as one, opened(url.replace("/0?", "/1?")) as other:
+        await one.enqueue([job()])
+        assert (await one.count(Filter()), await other.count(Filter())) == (1, 0)
+
+
+async def test_a_unix_socket(own, tmp_path):
+    own(unixsocket=str(tmp_path / "s"))
+    async with opened(f"redis+unix://{tmp_path / 's'}?prefix=a") as store:
+        await store.enqueue([job()])
+        assert await store.count(Filter()) == 1
+
+
+# ---- servers ---------------------------------------------------------------------------------------
+async def test_a_replica(own):
+    primary = own()
+    replica = own()
+    with client(replica.url) as raw:
+        raw.replicaof("127.0.0.1", primary.process.port)
+    assert "it is a read-only replica; name the primary in the URL" in await refused(replica.fresh())
+
+
+@pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-random", "allkeys-lfu"])
+async def test_a_server_that_evicts(own, policy):
+    words = await refused(own(maxmemory_policy=policy).fresh())
+    assert policy in words
+    assert "CONFIG SET maxmemory-policy noeviction" in words
+
+
+async def test_a_policy_that_spares_keys_without_expiry(own):
+    async with opened(own(maxmemory_policy="volatile-lru").fresh()) as store:
+        await store.enqueue([job()])
+
+
+async def test_a_server_that_forbids_config(own, caplog):
+    server = own()
+    raw = client(server.url)
+    raw.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~{jobs}:*", "&*", "+@all", "-config")
+    url = server.url.replace("//", "//app:pw@") + "?prefix=jobs"
+    with caplog.at_level("INFO", "holdfast"):
+        async with opened(url) as store:
+            await store.enqueue([job()])
+            found = await store.durability()
+    assert found.grade == "C"
+    assert "CONFIG is forbidden" in found.detail
+    assert sum("CONFIG is forbidden" in record.message for record in caplog.records) == 1
+    raw.close()
+
+
+async def test_a_user_without_rights(own):
+    server = own()
+    raw = client(server.url)
+    raw.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~other:*", "+@all")
+    raw.close()
+    assert "its ACL forbids" in await refused(server.url.replace("//", "//app:pw@") + "?prefix=jobs")
+
+
+async def test_a_user_who_may_not_publish(own):
+    """Signals are lost then, and nothing else."""
+    server = own()
+    raw = client(server.url)
+    raw.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~{jobs}:*", "resetchannels", "+@all")
+    raw.close()
+    async with opened(server.url.replace("//", "//app:pw@") + "?prefix=jobs") as store:
+        (placed,) = await store.enqueue([new := job()])
+        await store.signal(["default"])
+        assert placed.id == new.id
+        assert await store.count(Filter()) == 1
+
+
+# ---- keys ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["jobs", "lanes", "meta", "workers", "paused"])
+async def test_foreign_keys_under_the_prefix(url, name):
+    with client(url) as raw:
+        raw.set(keys(url)[name], "theirs")
+        words = await refused(url)
+        assert f"the key {keys(url)[name]} holds a string that is not Holdfast's" in words
+        assert raw.get(keys(url)[name]) == b"theirs"
+
+
+async def test_foreign_rows(url):
+    with client(url) as raw:
+        raw.hset(keys(url)["rows"], "their", "row")
+    assert "is not Holdfast's" in await refused(url)
+
+
+async def test_a_newer_format(url):
+    async with opened(url):
+        pass
+    with client(url) as raw:
+        raw.hset(keys(url)["meta"], "format", FORMAT + 1)
+    words = await refused(url)
+    assert f"format version {FORMAT + 1}, and this Holdfast knows only up to {FORMAT}" in words
+    assert "upgrade holdfast" in words
+
+
+async def test_without_migration_an_empty_place_is_refused(url):
+    assert "run `holdfast migrate`" in await refused(url, migrate=False)
+    async with opened(url):
+        pass
+    async with opened(url, migrate=False) as store:
+        assert await store.count(Filter()) == 0
+
+
+# ---- durability ------------------------------------------------------------------------------------
+GRADES = [
+    (dict(appendonly="yes", appendfsync="always"), "B"),
+    (dict(appendonly="yes", appendfsync="everysec"), "C"),
+    (dict(appendonly="yes", appendfsync="no"), "D"),
+    (dict(appendonly="no", save="60 1000"), "D"),
+    (dict(appendonly="no", save=""), "D"),
+]
+
+
+async def test_grades(own, caplog):
+    server = own()
+    for settings, grade in GRADES:
+        with client(server.url) as raw:
+            for name, value in settings.items():
+                raw.config_set(name, value)
+        url = server.fresh()
+        async with opened(url) as store:
+            found = await store.durability()
+            assert found.grade == grade, settings
+            assert (found.remedy is None) == (grade == "B")
+        caplog.clear()
+        if grade == "D":
+            words = await refused(url, durability="normal")
+            assert found.detail in words
+            assert found.remedy in words
+        else:
+            async with opened(url, durability="normal"):
+                assert ("durability C" in caplog.text) == (grade == "C")
+        if grade == "B":
+            async with opened(url, durability="full"):
+                pass
+        else:
+            assert 'durability="full" refused' in await refused(url, durability="full")
