@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from holdfast.errors import StoreError
 
@@ -86,7 +86,7 @@ def address_of(url: str) -> Address:
     for name, value in own.items():
         if value not in OURS[name]:
             raise StoreError(f"option {name} of postgresql is one of {', '.join(OURS[name])}, not {value!r}")
-    dsn = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options)}"
+    dsn = f"postgresql://{parts.netloc}{parts.path}?{urlencode(options, quote_via=quote)}"
     where = parts.netloc.rpartition("@")[2] or options.get("host") or "localhost"
     user = unquote((parts.username or "").partition(":")[0])
     database = unquote(parts.path.lstrip("/")) or options.get("dbname") or user or "postgres"

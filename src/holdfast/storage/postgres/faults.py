@@ -93,6 +93,8 @@ def _words(error: Exception) -> str:
     state = state_of(error)
     if state in _WORDS:
         return f"{_WORDS[state]} ({_first_line(error)})"
+    if "FATAL" in str(error):
+        return f"the server refuses the connection: {_first_line(error)}"
     if broken(error):
         return f"the server cannot be reached: {_first_line(error) or 'it did not answer in time'}"
     return f"PostgreSQL says: {_first_line(error)}"

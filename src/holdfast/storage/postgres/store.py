@@ -283,7 +283,8 @@ class PostgresStorage(Storage):
         )
 
     async def leave(self, worker: str) -> None:
-        await self._server().plainly(lambda connection: self._listing.leave(connection, worker))
+        leave = self._listing.leave
+        await self._server().quickly(lambda connection: leave(connection, worker), repeat=True, patience=BRIEF)
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         workers = self._listing.workers
