@@ -74,7 +74,7 @@ def enqueue(spawner: Spawner, contender: type[Contender], plan: Plan, *, way: Wa
 def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mode) -> Figures:
     jobs = plan.waits if mode == "io" else plan.drained(contender)
     with spawner.fresh_place() as place:
-        before = _prepared(spawner, contender, place)
+        before = _prepared(spawner, contender, place) if mode == "loop" else None
         spawner.run(place, contender, "fill", jobs=jobs)
         result = spawner.run(place, contender, "drain", mode=mode, jobs=jobs)
         observed = {**contender.observed(place), **_written(spawner, place, before, jobs)}

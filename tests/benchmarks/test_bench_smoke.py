@@ -4,19 +4,27 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+import servers
 from benchmarks.contender import ROOT
 from benchmarks.measures import MEASURES, Plan, measures_for
+from benchmarks.payload import payload
+from benchmarks.probe import SharedProbe
 from benchmarks.registry import SUITES, suite_named
 from benchmarks.results import FIGURES, Results
 from benchmarks.spawn import Failed, Spawner
 from benchmarks.tables import table
 
+from .. import real_servers
+
+pytestmark = pytest.mark.timeout(300)  # dozens of processes, one after the other
+
 JOBS = 60
 HEADINGS = (
-    "# Benchmark: SQLite",
+    "# Benchmark: ",
     "## Throughput",
     "## Latency and cost",
     "## What each figure was bought with",
@@ -24,31 +32,43 @@ HEADINGS = (
 )
 
 
+@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.xdist_group("bench"))])
+def suite(request):
+    if request.param == "postgres":
+        try:
+            servers.KINDS["postgres"](durable=True)
+        except servers.NotAvailable as missing:
+            real_servers.decline("postgres", missing)
+    return suite_named(request.param)
+
+
 @pytest.fixture(scope="module")
-def outcome(tmp_path_factory):
+def outcome(suite, tmp_path_factory):
     """One tiny run of the command, its page and its JSON. Only what is importable takes part."""
     file = tmp_path_factory.mktemp("bench") / "figures.json"
-    size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1"]
-    command = [sys.executable, "-m", "benchmarks", "sqlite", "--quick", *size, "--json", str(file)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
+    size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1", "--backlog", "100", "--churn", "100"]
+    command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, "--json", str(file)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, json.loads(file.read_text())
 
 
-def test_the_page_has_all_its_parts(outcome):
+def test_the_page_has_all_its_parts(suite, outcome):
     page, _ = outcome
+    assert page.startswith(f"# Benchmark: {suite.title}")
     assert [heading for heading in HEADINGS if heading not in page] == []
 
 
-def test_every_contender_that_is_here_ran_everything_it_can_do(outcome):
+def test_every_contender_that_is_here_ran_everything_it_can_do(suite, outcome):
     _, content = outcome
-    suite = suite_named("sqlite")
     available = suite.available()
     assert content["failures"] == []
     assert sorted(content["versions"]) == sorted(contender.key for contender in available)
     assert sorted([*content["versions"], *content["missing"]]) == sorted(suite.keys())
     for contender in available:
-        for figure in ("enqueue_single", "drain", "memory", "idle_cpu", "latency_p50", "latency_p99"):
+        everyones = ["enqueue_single", "drain", "memory", "idle_cpu", "latency_p50", "latency_p99"]
+        own = [figure.key for figure in suite.figures if figure not in FIGURES]
+        for figure in [*everyones, *(own if contender.long_runs else [])]:
             assert len(content["samples"][figure][contender.key]) == 1
 
 
@@ -59,11 +79,10 @@ def test_medians_are_there_for_every_sample(outcome):
     }
 
 
-def test_the_raw_limits_are_measured_for_both_journals(outcome):
+def test_the_raw_limits_are_measured(suite, outcome):
     _, content = outcome
-    assert {"sqlite3 truncate by 100", "sqlite3 truncate by 500", "sqlite3 wal by 100", "sqlite3 wal by 500"} <= set(
-        content["raw"]
-    )
+    assert list(content["raw"]) == list(suite.raw_labels())
+    assert min(rate for rates in content["raw"].values() for rate in rates) > 0
 
 
 class ShortDrain(Spawner):
@@ -94,6 +113,46 @@ def test_every_contender_states_its_durability_and_known_measures():
                 [contender.durability.writes, contender.durability.power_loss, contender.durability.worker_killed]
             )
             assert set(measures_for(contender)) <= set(MEASURES)
+            assert not set(suite_named(name).measures(contender)) & set(MEASURES)
+
+
+class ShortDrainByTwo(Spawner):
+    """Two processes that share the jobs; `wrong` is what the second one says of itself."""
+
+    def __init__(self, **wrong):
+        super().__init__(suite_named("postgres"))
+        self.wrong = wrong
+
+    def run(self, place, contender, verb, **options):
+        return {}
+
+    def start(self, place, contender, verb, *, own, jobs, **options):
+        (place / f"ready-{own}").touch()
+        (place / f"seen-{own}").write_bytes(bytes(number % 2 == own for number in range(jobs)))
+        said = {"calls": jobs // 2, "began": own * 0.5, "ended": 1.5 + own * 0.5}
+        return Told({**said, **(self.wrong if own else {})})
+
+
+class Told:
+    def __init__(self, result):
+        self._result = result
+
+    def wait_for(self, file):
+        assert file.exists()
+
+    def result(self):
+        return self._result
+
+    def kill(self):
+        pass
+
+
+def test_a_drain_by_two_is_timed_from_the_first_beginning_to_the_last_end():
+    contender = suite_named("postgres").contender("pgqueuer")
+    drain_two = suite_named("postgres").measures(contender)["drain by two"]
+    assert drain_two(ShortDrainByTwo(), contender, Plan(jobs=JOBS)) == {"drain_two": 2 * JOBS / 2.0}
+    with pytest.raises(Failed, match="handler calls"):
+        drain_two(ShortDrainByTwo(calls=JOBS + 1), contender, Plan(jobs=JOBS))
 
 
 def test_a_ratio_above_one_always_means_better():
@@ -111,6 +170,19 @@ def test_a_disturbed_run_says_so_by_what_no_contender_has_a_part_in():
     assert quiet.disturbances(cores=2) == []
     assert "load reached 6.4" in Results("sqlite", loads=[3.0, 6.4]).disturbances(cores=2)[0]
     assert "1 of 2 raw limits" in Results("sqlite", raw={"a": [5.0, 60.0], "b": [9.0, 9.0]}).disturbances(cores=2)[0]
+
+
+def test_processes_that_drain_together_know_when_all_is_done(tmp_path):
+    first, second = (SharedProbe(4, folder=tmp_path, own=own, processes=2) for own in range(2))
+    for number, probe in enumerate([first, second, second, first]):
+        probe(payload(number))
+    waiting = Thread(target=first.wait)
+    waiting.start()
+    second.wait()
+    waiting.join(10)
+    assert first.finished.is_set()
+    assert (first.account()["calls"], second.account()["calls"]) == (2, 2)
+    assert [(tmp_path / f"seen-{own}").read_bytes() for own in range(2)] == [bytes([1, 0, 0, 1]), bytes([0, 1, 1, 0])]
 
 
 def test_tables_are_markdown_with_figures_on_the_right():
