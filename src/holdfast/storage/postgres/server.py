@@ -48,7 +48,14 @@ SETTLE_WITHIN = 2.0  # seconds that a cancelled caller waits for the end of its 
 PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
 CONFLICTS = 20
 
-_ON_INDEXES = dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off")
+# Look-ups are written as loops over an index, and sets of one batch are hashed; nothing here is for the planner to weigh.
+_ON_INDEXES = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_mergejoin": "off",
+    "enable_nestloop": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 _OURS = {
     "default_transaction_isolation": "read committed",
     "jit": "off",

@@ -14,17 +14,17 @@ WITH gone AS (
 ),
 freed AS (
     DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL))
-)
+),
+clock AS MATERIALIZED (SELECT {now} AS now)
 INSERT INTO {schema}.outcomes (
     finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
     progress)
-SELECT clock.now, clock.now + coalesce(said.keep, %(keep)s::bigint), run_at, rank, coalesce(said.began, started_at),
+SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), run_at, rank, coalesce(said.began, started_at),
     stamp, version + 1, attempt, said.failures, waits, gone.id, 'succeeded', said.result, progress
 FROM gone
     JOIN unnest(
         %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
         %(keeps)s::bigint[], %(begans)s::bigint[]) AS said (id, failures, result, keep, began) ON said.id = gone.id
-    CROSS JOIN (SELECT {now} AS now) AS clock
 RETURNING id::text;
 
 -- name: lock
