@@ -102,15 +102,24 @@ def fresh(server: Server, design: Design, *, tuned: bool, batch: int) -> Iterato
 
 def _cpu_seconds(postmaster: int) -> float:
     """Of the server's first process, its children, and those of its children that have ended."""
-    seconds = 0.0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has ended meanwhile
-        pid, parent = int(stat.parent.name), int(fields[1])
-        if pid == postmaster:
-            seconds += sum(map(int, fields[11:15]))
-        elif parent == postmaster:
-            seconds += sum(map(int, fields[11:13]))
-    return seconds / TICKS
+    while True:
+        first = _ticks(postmaster)
+        children = sum(
+            sum(_ticks(int(stat.parent.name), of=postmaster)[:2]) for stat in Path("/proc").glob("[0-9]*/stat")
+        )
+        if (
+            _ticks(postmaster)[2:] == first[2:]
+        ):  # else a child has ended meanwhile, and may be counted twice or not at all
+            return (sum(first) + children) / TICKS
+
+
+def _ticks(process: int, of: int | None = None) -> tuple[int, int, int, int]:
+    """User and system time of a process, then of its children that have ended; nothing if it is no child `of` that one."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0, 0, 0, 0  # it has ended meanwhile
+    if of not in (None, int(fields[1])):
+        return 0, 0, 0, 0
+    user, system, their_user, their_system = map(int, fields[11:15])
+    return user, system, their_user, their_system
