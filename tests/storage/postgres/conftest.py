@@ -21,7 +21,9 @@ def own_server():
     if server.process is None:
         pytest.skip("the server that the environment names is not ours to kill")
     rules = server.process.folder / "data" / "pg_hba.conf"
-    rules.write_text("host all keyed 127.0.0.1/32 scram-sha-256\nhost all barred 127.0.0.1/32 reject\n" + rules.read_text())
+    rules.write_text(
+        "host all keyed 127.0.0.1/32 scram-sha-256\nhost all barred 127.0.0.1/32 reject\n" + rules.read_text()
+    )
     with server, psycopg.connect(server.url, autocommit=True) as admin:
         admin.execute("create role keyed login password 'secret-word'")
         admin.execute("create role barred login")

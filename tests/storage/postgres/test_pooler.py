@@ -16,9 +16,7 @@ from .pooler import Pooler
 
 # transactions and keys need more than one statement; of the rest every eighth case is enough
 CHOSEN = [
-    case
-    for number, case in enumerate(conformance.cases())
-    if case.verb in ("transaction", "unique") or number % 8 == 0
+    case for number, case in enumerate(conformance.cases()) if case.verb in ("transaction", "unique") or number % 8 == 0
 ]
 
 
