@@ -32,7 +32,11 @@ HEADINGS = (
 )
 
 
-@pytest.fixture(scope="module", params=["sqlite", pytest.param("postgres", marks=pytest.mark.xdist_group("bench"))])
+# The tests of one run stay in one process: elsewhere it would be made again.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in ("sqlite", "postgres")],
+)
 def suite(request):
     if request.param == "postgres":
         try:
