@@ -27,3 +27,7 @@ async def until(condition, seconds=10.0):
         while not (found := await condition()):
             await asyncio.sleep(0.01)
     return found
+
+
+def schema_of(app):
+    return app._places.url.rpartition("schema=")[2]

@@ -1,0 +1,106 @@
+"""The law of a caller's transaction: only INSERT and plain SELECT; no lock on a row that was there, no NOTIFY, no COMMIT."""
+
+import re
+
+import psycopg
+import pytest
+
+from holdfast import Unique
+from holdfast.storage.postgres.signals import channel_of
+
+from .callers import CALLERS
+from .tools import schema_of
+
+TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "queues", "workers", "log", "meta")
+NEVER = re.compile(
+    r"\b(update|delete|merge|lock|notify|listen|unlisten|pg_notify|set|set_config|reset|commit|rollback|savepoint|release|"
+    r"truncate|create|alter|drop|for\s+(no\s+key\s+)?update|for\s+(key\s+)?share|pg_advisory\w*|nextval|copy)\b",
+    re.IGNORECASE,
+)
+UNIQUES = [
+    Unique("k", scope="waiting"),
+    Unique("k2", scope="active"),
+    Unique("k3", scope="any"),
+    Unique("k4", scope="window", window=60),
+]
+
+
+def kinds_of_enqueue(task):
+    """Every kind of job that can join: plain, delayed, keys that are free and keys that are taken."""
+    yield task
+    yield task.using(delay=60, tags=["x"], key="e", tenant="t", routing_key="r", meta={"a": "b"})
+    for unique in UNIQUES:
+        yield task.using(unique=unique)
+        yield task.using(unique=Unique(f"{unique.key} of mine", scope=unique.scope, window=unique.window))
+
+
+async def test_nothing_but_insert_and_plain_select_is_sent(app, task, dsn, tmp_path):
+    async with app:
+        for unique in UNIQUES:
+            await task.using(unique=unique).enqueue()
+        with psycopg.connect(dsn) as connection, (tmp_path / "trace").open("w+") as trace:
+            connection.execute("select 1")
+            connection.pgconn.trace(trace.fileno())
+            connection.pgconn.set_trace_flags(psycopg.pq.Trace.SUPPRESS_TIMESTAMPS)
+            for each in kinds_of_enqueue(task):
+                await each.using(connection=connection).enqueue()
+            connection.pgconn.untrace()
+            connection.rollback()
+            trace.seek(0)
+            statements = _sent(trace.read())
+    assert len(statements) >= 10
+    for statement in statements:
+        assert statement.startswith(("WITH given AS", "SELECT ")), statement
+        assert not NEVER.search(statement.replace("ON CONFLICT", "")), statement
+
+
+def _sent(trace):
+    """The statements that a client sent, by libpq's own record of the messages."""
+    messages = re.split(r"^([FB]\t\d+\t\w+)", trace, flags=re.MULTILINE)[1:]
+    sent = [
+        text for head, text in zip(messages[::2], messages[1::2], strict=True) if re.match(r"F.*(Query|Parse)$", head)
+    ]
+    return [re.sub(r'^\s+("\w*" )?"', "", text) for text in sent]
+
+
+@pytest.mark.parametrize("name", CALLERS)
+async def test_nobody_waits_for_the_caller(app, task, dsn, name):
+    """While the caller's transaction is open, everybody else may lock every row, and the queue goes on."""
+    async with app, CALLERS[name](dsn) as caller:
+        for unique in UNIQUES:
+            await task.using(unique=unique).enqueue()
+        await app.queues.configure("bounded", max_depth=100)
+        await caller.begin()
+        for each in kinds_of_enqueue(task):
+            await each.using(connection=caller.connection).enqueue()
+        await task.using(queue="bounded", connection=caller.connection).enqueue()
+        [(backend,)] = await caller.fetch("select pg_backend_pid()")
+        with psycopg.connect(dsn) as other:
+            for table in TABLES:
+                other.execute(f'select * from "{schema_of(app)}".{table} for update nowait'.encode())
+            other.rollback()
+            locks = other.execute(
+                "select locktype, mode from pg_locks where pid = %s and granted"
+                " and locktype not in ('virtualxid', 'transactionid')",
+                (backend,),
+            ).fetchall()
+        assert set(locks) <= {("relation", "AccessShareLock"), ("relation", "RowExclusiveLock")}
+        async with app.worker():  # four jobs that were there before
+            for unique in UNIQUES:
+                handle = await task.using(unique=Unique(f"{unique.key} outside")).enqueue(1)
+                assert await handle.result(timeout=10) == 1
+            assert await app.jobs.count(state="succeeded") == 8
+        await caller.commit()
+        assert await app.jobs.count() == 8 + 7
+
+
+async def test_no_word_to_listeners(app, task, dsn):
+    async with app:
+        await app.jobs.count()
+        with psycopg.connect(dsn, autocommit=True) as listener, psycopg.connect(dsn) as connection:
+            listener.execute(f'listen "{channel_of(schema_of(app))}"'.encode())
+            await task.using(connection=connection).enqueue()
+            connection.commit()
+            assert list(listener.notifies(timeout=0.5)) == []
+            await app.signal("default")
+            assert len(list(listener.notifies(timeout=5, stop_after=1))) == 1
