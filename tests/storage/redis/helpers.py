@@ -51,6 +51,7 @@ class Proxy:
         self._writers = set()
         self._tasks = set()
         self.swallows = False
+        self._muted = set()
         self.silent = False
 
     async def __aenter__(self):
@@ -73,6 +74,10 @@ class Proxy:
         for writer in list(self._writers):
             writer.transport.abort()
 
+    def mute(self):
+        """Let the connections of now look alive and pass nothing on."""
+        self._muted |= self._writers
+
     async def _serve(self, reader, writer):
         there, onward = await asyncio.open_connection("127.0.0.1", self._port)
         self._writers |= {writer, onward}
@@ -88,7 +93,7 @@ class Proxy:
                 if answers and self.swallows:
                     self.cut()
                     break
-                if self.silent:
+                if self.silent or writer in self._muted:
                     continue
                 writer.write(part)
                 await writer.drain()

@@ -70,7 +70,8 @@ class Link:
         """A new connection, which is the caller's to close."""
         connection = self._made()
         try:
-            await connection.connect()
+            async with asyncio.timeout(CONNECT_WITHIN):
+                await connection.connect()
         except BaseException:
             await connection.disconnect(nowait=True)
             raise

@@ -10,7 +10,7 @@ if what == 'settings' then
 else
   call('HDEL', queues, '')
   call('HSETNX', queues, queue, '')
-  call(what == 'pause' and 'SADD' or 'SREM', paused, queue)
+  if what == 'pause' then call('SADD', paused, queue) else call('SREM', paused, queue) end
   if what == 'resume' then
     woken[queue] = true
     publish(origin)

@@ -76,7 +76,8 @@ local function owner_of(job)
   local known_owners = owners[apart(job)]
   local owner = known_owners[job.unique]
   if owner ~= nil then return owner end
-  owner = call('HGET', apart(job) and kept_keys or held_keys, job.unique)
+  local key = apart(job) and kept_keys or held_keys
+  owner = call('HGET', key, job.unique)
   if owner and apart(job) then
     local ends, id = parse('<dc16', owner)
     owner = (ends == NONE or ends > now) and id

@@ -1,0 +1,97 @@
+"""The scripts: every key declared, heads that tell what goes in and out, lists of any length, and memory."""
+
+import re
+from importlib.resources import files
+
+import pytest
+
+import holdfast.storage.redis as package
+from holdfast.lifecycle import Cancelled, Succeeded, decide
+from holdfast.storage.contract import Filter, Note
+from holdfast.storage.redis.keys import TYPES
+from holdfast.storage.redis.scripts import PARTS, script
+
+from .helpers import claim, client, jobs, opened
+
+LUA = {file.name: file.read_text() for file in (files(package) / "lua").iterdir() if file.name.endswith(".lua")}
+SHARED = {"prelude.lua", *(f"{part}.lua" for parts in PARTS.values() for part in parts)}
+VERBS = sorted(name.removesuffix(".lua") for name in LUA if name not in SHARED)
+_CALL = re.compile(r"(?<!p)call\('(\w+)'(?:, ([^,)]+))?")
+_KEYLESS = {"TIME"}
+
+
+def test_every_command_names_a_declared_key():
+    declared = set(re.findall(r"\w+", " ".join(re.findall(r"^local ([\w, ]+) = KEYS", LUA["prelude.lua"], re.M))))
+    assert len(declared) == len(TYPES)
+    bound = {"key", "index"}  # parameters that stand for one of them
+    for name, text in LUA.items():
+        for command, key in _CALL.findall(text):
+            assert command in _KEYLESS or key in declared | bound, f"{name}: {command} {key}"
+
+
+def test_keys_come_in_the_order_of_the_prelude():
+    numbers = re.findall(r"KEYS\[(\d+)\]", LUA["prelude.lua"])
+    assert [int(number) for number in numbers] == list(range(1, len(TYPES) + 1))
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_heads(verb):
+    head = LUA[f"{verb}.lua"].split("\n\n")[0]
+    for word in ("-- KEYS ", "-- ARGV ", "-- returns "):
+        assert word in head, f"{verb}.lua does not say {word.strip('- ')}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+async def test_the_server_takes_it(url, verb):
+    with client(url) as raw:
+        assert raw.script_load(script(verb).text) == script(verb).digest
+
+
+# ---- long lists ------------------------------------------------------------------------------------
+async def test_lists_as_long_as_a_chunk_and_longer(url):
+    async with opened(url) as store:
+        new = jobs(store.chunk)
+        await store.enqueue(new)
+        assert len(await store.enqueue(jobs(2500))) == 2500  # longer ones are the caller's to cut, and no harm
+        claimed = await store.claim(claim(3000))
+        assert len(claimed) == 3000
+        assert all(verdict.accepted for verdict in await store.renew([record.hold for record in claimed]))
+        assert all(verdict.accepted for verdict in await store.note([Note(record.hold, "1") for record in claimed]))
+        assert len(await store.holding("w1", claimed[0].stamp)) == 3000
+        assert None not in await store.get([record.id for record in claimed])
+        changes = [decide(record, Succeeded('"x"')) for record in claimed]
+        assert all(verdict.accepted for verdict in (await store.exchange(changes)).verdicts)
+        assert await store.count(Filter()) == 3000
+
+
+async def test_promotions_and_cancels_of_many(url):
+    async with opened(url) as store:
+        new = jobs(1200, at=1)
+        await store.enqueue(new[:500])
+        await store.enqueue(new[500:1000])
+        await store.enqueue(jobs(900, delay=3_600_000_000))
+        waiting = [record for record in await store.get([job.id for job in new[:1000]]) if record]
+        assert len(waiting) == 1000
+        verdicts = await store.apply([decide(record, Cancelled()) for record in waiting])
+        assert all(verdict.accepted for verdict in verdicts)
+        assert (await store.queues())[0].depth == 900
+
+
+# ---- memory ----------------------------------------------------------------------------------------
+async def test_memory_of_a_job(own):
+    server = own()
+    async with opened(server.fresh()) as store:
+        with client(server.url) as raw:
+            await store.enqueue(jobs(500))
+            before = raw.info("memory")["used_memory"]
+            for _ in range(20):
+                await store.enqueue(jobs(500, payload='["' + "x" * 96 + '"]'))
+            waiting = (raw.info("memory")["used_memory"] - before) / 10_000
+            claimed = []
+            while batch := await store.claim(claim(500)):
+                claimed += batch
+                await store.apply([decide(record, Succeeded()) for record in batch])
+            ended = (raw.info("memory")["used_memory"] - before) / 10_000
+            print(f"a waiting job takes {waiting:.0f} bytes, an ended one {ended:.0f}")
+            assert waiting < 700
+            assert ended < 900
