@@ -63,6 +63,8 @@ async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
     try:
         yield _durability(await store.durability())
         yield _clock(await store.now())
+        for finding in await store.findings():
+            yield Check(finding.name, finding.status, finding.found, finding.remedy)
         workers = await store.workers(LONG_AGO)
         yield await _workers(app, workers)
         yield await _dead(app)

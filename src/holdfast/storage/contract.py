@@ -220,6 +220,15 @@ class Durability(msgspec.Struct, frozen=True, gc=False):
     remedy: str | None = None
 
 
+class Finding(msgspec.Struct, frozen=True, gc=False):
+    """What a store has to say about its server when a doctor asks: version, memory, latency …"""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str | None = None
+
+
 Topic = Literal["ready", "changed"]
 
 
@@ -410,6 +419,11 @@ class Storage(ABC):
         """The same for the handler of a held job. A store may keep others from moving that job meanwhile, if their moves
         would undo the transaction."""
         return await self.begin(longest)
+
+    # -- the doctor ----------------------------------------------------------------------------------
+    async def findings(self) -> list[Finding]:
+        """What is worth knowing beyond durability and clock. Most stores have nothing to add."""
+        return []
 
     # -- short forms ---------------------------------------------------------------------------------
     async def apply(self, changes: Sequence[Change]) -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""Trouble on the way: forgotten scripts, broken connections, restarts, failovers, a full memory. Nothing is lost or doubled."""
+"""Trouble on the way: forgotten scripts, cut connections, restarts, failovers, a full memory. Nothing is lost or doubled."""
 
 import asyncio
 

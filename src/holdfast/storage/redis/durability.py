@@ -22,6 +22,7 @@ class Settings:
     save: str | None
     policy: str
     maxmemory: int
+    used: int
     product: str
     version: str
     cluster: bool
@@ -36,6 +37,7 @@ async def read_settings(link: Link) -> Settings:
         save=await _configured(link, "save"),
         policy=info.get("maxmemory_policy", "noeviction"),
         maxmemory=int(info.get("maxmemory", "0")),
+        used=int(info.get("used_memory", "0")),
         product="Valkey" if info.get("server_name") == "valkey" or "valkey_version" in info else "Redis",
         version=info.get("valkey_version") or info.get("redis_version", "?"),
         cluster=info.get("cluster_enabled") == "1",

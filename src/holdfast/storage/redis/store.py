@@ -23,6 +23,7 @@ from holdfast.storage.contract import (
     Durability,
     Exchanged,
     Filter,
+    Finding,
     Full,
     Insertion,
     Note,
@@ -43,6 +44,7 @@ from holdfast.storage.filtering import parse_cursor
 from . import listing, queues, words
 from .address import Address
 from .durability import durability_of, read_settings
+from .findings import findings
 from .link import Link, Unreached
 from .opening import prepared
 from .rows import escaped, id_bytes, id_text, plain, records_of, stamp_bytes
@@ -262,6 +264,10 @@ class RedisStorage(Storage):
         self._used()
         assert self._signals is not None
         return self._signals.listen(topic, wake, queues)
+
+    # -- the doctor ----------------------------------------------------------------------------------
+    async def findings(self) -> list[Finding]:
+        return await findings(self._used())
 
     # -- the handler's own transaction ---------------------------------------------------------------
     async def begin(self, longest: int) -> StoreTransaction:
