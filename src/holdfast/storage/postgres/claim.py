@@ -65,12 +65,9 @@ class Marks:
         elif not full and not rotten:
             self._until[kind] = 0.0
         lanes = self._lanes.setdefault(kind, {})
-        for record in claimed:
-            lanes[record.queue, record.task, _route(record.routing_key)] = (
-                -1 - record.priority,
-                record.rank,
-                record.id,
-            )
+        furthest = {(record.queue, record.task, record.routing_key): record for record in claimed}
+        for (queue, task, key), last in furthest.items():
+            lanes[queue, task, _route(key)] = (-1 - last.priority, last.rank, last.id)
 
 
 class Claims:
