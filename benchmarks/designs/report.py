@@ -1,13 +1,16 @@
 """The tables of a comparison, as Markdown."""
 
 from collections.abc import Sequence
+from statistics import median
 
+from ..machine import cores
 from ..tables import table
 from .catalogue import design_named
 from .results import Measurement, Results, Scenario
 
 BEGIN, END = "<!-- designs: begin -->", "<!-- designs: end -->"
 ABSENT = "–"
+BUSY = 1.5  # programs for each core, ours counted
 Row = list[str]
 
 
@@ -15,7 +18,9 @@ def report(results: Results) -> str:
     """All tables; one without figures is left out."""
     parts = [
         f"Written by `python -m benchmarks.designs`. Machine: {'; '.join(results.machine)}. Server: {results.server}.",
-        *_part("Drain", "All jobs wait, then are claimed and finished (jobs/s, medians).", _drain(results)),
+        *_disturbed(results),
+        *_part("Drain", "All jobs wait, then are claimed and finished: jobs/s.", _drain(results, "rate")),
+        *_part("Drain, cost", "The same drains: microseconds of the server's CPU a job.", _drain(results, "cpu")),
         *_part("What a job costs", "Medians of the drains, batches of 500, one exchange in flight.", _costs(results)),
         *_part("Churn", _churn_text(results, "churn"), _churn(results, "churn")),
         *_part(
@@ -48,13 +53,13 @@ def _part(title: str, text: str, rows: list[Row]) -> list[str]:
 
 
 # ---- tables: the first row is the head ---------------------------------------------------------------------------------
-def _drain(results: Results) -> list[Row]:
+def _drain(results: Results, figure: str) -> list[Row]:
     sizes = sorted({(entry.batch, entry.in_flight) for entry in results.measurements if entry.scenario == "drain"})
     head = ["design", *(f"by {batch}, {in_flight} in flight" for batch, in_flight in sizes)]
     return [
         head,
         *(
-            [_title(name), *(_number(results.figure("rate", "drain", name, *size)) for size in sizes)]
+            [_title(name), *(_number(results.figure(figure, "drain", name, *size)) for size in sizes)]
             for name in results.designs()
         ),
     ]
@@ -104,6 +109,14 @@ def _backlog(results: Results) -> list[Row]:
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------------
+def _disturbed(results: Results) -> list[str]:
+    """Other programs take part in jobs/s, hardly in microseconds of the server, not at all in bytes and pages."""
+    if not results.loads or median(results.loads) <= BUSY * cores():
+        return []
+    told = f"up to {max(results.loads):.0f} programs wanted {cores()} cores"
+    return [f"**This run was disturbed:** {told}. Compare server µs, bytes and pages rather than jobs/s."]
+
+
 def _churn_text(results: Results, scenario: Scenario) -> str:
     jobs = _first([entry for entry in results.measurements if entry.scenario == scenario])
     eyes = ", while another session holds a snapshot from before the first" if scenario == "held" else ""

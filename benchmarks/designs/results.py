@@ -26,6 +26,7 @@ class Results:
     machine: list[str] = field(default_factory=list)
     server: str = ""
     measurements: list[Measurement] = field(default_factory=list)
+    loads: list[float] = field(default_factory=list)  # after each measurement
 
     def save(self, file: Path) -> None:
         file.write_text(json.dumps(asdict(self), indent=1) + "\n")
@@ -33,7 +34,8 @@ class Results:
     @classmethod
     def load(cls, file: Path) -> "Results":
         data = json.loads(file.read_text())
-        return cls(data["machine"], data["server"], [Measurement(**entry) for entry in data["measurements"]])
+        measurements = [Measurement(**entry) for entry in data["measurements"]]
+        return cls(data["machine"], data["server"], measurements, data["loads"])
 
     def of(
         self, scenario: Scenario, design: str, batch: int | None = None, in_flight: int | None = None

@@ -7,6 +7,7 @@ from typing import Any
 
 from servers import Server
 
+from ..machine import load
 from .catalogue import Design
 from .results import SCENARIOS, Measurement, Results, Scenario
 from .scenarios import Churned, backlog, churn, drain
@@ -33,6 +34,7 @@ def run(server: Server, designs: Sequence[Design], plan: Plan, results: Results,
     for scenario in plan.scenarios:
         for measurement in _MEASURED[scenario](server, designs, plan):
             results.measurements.append(measurement)
+            results.loads.append(load())
             tell(f"{time.strftime('%H:%M:%S')} {_line(measurement)}")
 
 

@@ -9,7 +9,7 @@ from benchmarks.designs.__main__ import main
 from benchmarks.designs.catalogue import DESIGNS, design_named
 from benchmarks.designs.client import Client, HandedOutWrongly
 from benchmarks.designs.database import fresh
-from benchmarks.designs.report import BEGIN, END, written_into
+from benchmarks.designs.report import BEGIN, END, report, written_into
 from benchmarks.designs.results import Results
 from benchmarks.designs.run import Plan, run
 from benchmarks.designs.scenarios import churn, drain
@@ -54,6 +54,7 @@ def test_the_whole_comparison_ends_in_tables(tmp_path, capsys):
     page = capsys.readouterr().out
     headings = (
         "Drain",
+        "Drain, cost",
         "What a job costs",
         "Churn",
         "Churn with tuned storage",
@@ -63,6 +64,11 @@ def test_the_whole_comparison_ends_in_tables(tmp_path, capsys):
     assert [heading for heading in headings if f"### {heading}\n" not in page] == []
     assert page.count("| narrow, low-water mark") == len(headings)
     assert len(json.loads((tmp_path / "figures.json").read_text())["measurements"]) == 10
+
+
+@pytest.mark.parametrize(("load", "disturbed"), [(0.5, False), (100.0, True)])
+def test_a_run_on_a_busy_machine_says_so(load, disturbed):
+    assert ("disturbed" in report(Results(["a machine"], "a server", [], [load]))) is disturbed
 
 
 def test_tables_are_written_between_the_marks_of_a_page():
