@@ -90,7 +90,7 @@ def test_a_blocking_enqueue_takes_no_asynchronous_session(app, task, url):
         client = AsyncMongoClient(url)
         return client, client.start_session()
 
-    client, session = asyncio.run(make())
+    _client, session = asyncio.run(make())
     with pytest.raises(InvalidCall, match="event loop"):
         task.using(connection=session).sync.enqueue(3)
     app.sync.close()

@@ -88,7 +88,7 @@ def _words(error: Exception) -> str:
     if isinstance(error, errors.ConfigurationError | errors.InvalidURI):
         return f"the URL is not understood: {_first_line(error)}"
     if is_conflict(error):
-        return "another transaction has kept a document for too long; end that transaction"
+        return "another transaction has kept a document for too long, or this one is too large for the server's cache"
     return f"MongoDB says: {_first_line(error)}"
 
 

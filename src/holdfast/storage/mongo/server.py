@@ -61,6 +61,7 @@ class Server:
 
     def __init__(self, address: MongoAddress) -> None:
         self.address = address
+        self.patience = PATIENCE
         options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
         try:
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address.url, **options)  # type: ignore[arg-type]
@@ -92,7 +93,7 @@ class Server:
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         """Read what is committed. Each step by itself; steps that must agree belong into a transaction."""
-        patience = Patience()
+        patience = Patience(self.patience)
         while True:
             try:
                 return await awaited(steps(), self.committed)
@@ -102,11 +103,11 @@ class Server:
             await patience.pause()
 
     async def write(
-        self, steps: Callable[[], Steps[T]], *, patience: float = PATIENCE, through_conflicts: bool = True
+        self, steps: Callable[[], Steps[T]], *, patience: float | None = None, through_conflicts: bool = True
     ) -> T:
         """Take the steps in one transaction, again and again until it is committed. Without `through_conflicts` a conflict
         is raised at once, as Conflict."""
-        trying = Patience(patience)
+        trying = Patience(self.patience if patience is None else patience)
         while True:
             try:
                 async with self.begun() as session:

@@ -44,7 +44,7 @@ from .enqueue import enqueue
 from .exchange import Told, exchange
 from .faults import Conflict, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
-from .server import PATIENCE, Patience, Server
+from .server import Patience, Server
 from .sessions import SessionEnqueue
 from .signals import Signals
 from .steps import PREFIX, Steps
@@ -283,7 +283,7 @@ class MongoStorage(Storage):
 
     # -- below ---------------------------------------------------------------------------------------
     async def _write(
-        self, steps: Callable[[], Steps[T]], *, patience: float = PATIENCE, through_conflicts: bool = True
+        self, steps: Callable[[], Steps[T]], *, patience: float | None = None, through_conflicts: bool = True
     ) -> T:
         async with self._work() as server:
             return await server.write(steps, patience=patience, through_conflicts=through_conflicts)

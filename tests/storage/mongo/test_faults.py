@@ -1,0 +1,253 @@
+"""What is wrong with a server, and what it does in the middle of things: a clear error or patience, and nothing lost."""
+
+import asyncio
+import socket
+import subprocess
+import threading
+from contextlib import contextmanager
+
+import pytest
+from pymongo import MongoClient
+
+import servers
+from holdfast import Holdfast, State, StoreError
+from holdfast.lifecycle import Succeeded, decide
+from holdfast.storage.contract import Filter
+from holdfast.storage.mongo import health
+from holdfast.storage.mongo.address import address_of
+from holdfast.storage.urls import opener
+from servers.mongo import mongo
+
+from ...real_servers import decline
+from .helpers import claim, database_of, fresh, held, job, store_at
+
+
+def started(**settings):
+    try:
+        return servers.start("mongo", settings=settings)
+    except servers.NotAvailable as missing:
+        decline("mongo", missing)
+
+
+async def refused(url, **options):
+    """What is said when the store is opened."""
+    store = opener(url, **options)()
+    with pytest.raises(StoreError) as error:
+        await store.open()
+    return str(error.value)
+
+
+# ---- opening ---------------------------------------------------------------------------------------
+async def test_a_host_that_is_not_there():
+    told = await refused("mongodb://me:sesame@127.0.0.1:1/jobs?serverSelectionTimeoutMS=300")
+    assert "cannot be reached" in told
+    assert "sesame" not in told
+    assert "mongodb://127.0.0.1:1/jobs" in told
+
+
+async def test_a_standalone_server_is_told_how_to_become_a_replica_set():
+    hello = {"isWritablePrimary": True, "maxWireVersion": 17}
+    with pytest.raises(StoreError, match=r"mongod --replSet rs0.*rs\.initiate\(\)"):
+        health.check(hello, address_of("mongodb://h/jobs"))
+
+
+@pytest.mark.parametrize(
+    ("hello", "said"),
+    [
+        ({"isreplicaset": True}, r"rs\.initiate"),
+        ({"setName": "rs0", "isWritablePrimary": False, "primary": "b:1"}, "the primary is b:1"),
+        ({"msg": "isdbgrid"}, "sharded"),
+        ({"setName": "rs0", "isWritablePrimary": True, "maxWireVersion": 9}, "older than MongoDB 5.0"),
+    ],
+)
+def test_servers_that_cannot_keep_the_promises(hello, said):
+    with pytest.raises(StoreError, match=said):
+        health.check(hello, address_of("mongodb://h/jobs"))
+
+
+async def test_a_real_standalone_server(tmp_path):
+    with _standalone(tmp_path) as port:
+        told = await refused(f"mongodb://127.0.0.1:{port}/jobs")
+    assert "standalone" in told
+    assert "--replSet" in told
+
+
+async def test_a_wrong_password():
+    with started() as server:
+        port = server.process.port
+        with MongoClient(port=port, directConnection=True) as client:
+            client.admin.command("createUser", "me", pwd="sesame", roles=["readWriteAnyDatabase"])
+        told = await refused(f"mongodb://me:wrong@127.0.0.1:{port}/jobs?authSource=admin&directConnection=true")
+        assert "password is wrong" in told
+        assert ":wrong" not in told
+        right = f"mongodb://me:sesame@127.0.0.1:{port}/jobs?authSource=admin&directConnection=true"
+        async with store_at(right) as store:
+            await store.enqueue([job()])
+            assert await store.count(Filter()) == 1
+
+
+async def test_collections_of_somebody_else():
+    url = fresh()
+    with MongoClient(url) as client:
+        database_of(client, url)["holdfast_jobs"].insert_one({"mine": 1})
+        told = await refused(url)
+        assert "were not made by it (holdfast_jobs)" in told
+        assert database_of(client, url).list_collection_names() == ["holdfast_jobs"]
+
+
+async def test_an_index_of_somebody_else_is_in_the_way():
+    url = fresh()
+    async with store_at(url):
+        pass
+    with MongoClient(url) as client:
+        jobs = database_of(client, url)["holdfast_jobs"]
+        jobs.drop_index("holdfast_created")
+        jobs.create_index({"created_at": -1, "_id": -1}, name="mine")
+    told = await refused(url)
+    assert "in the way" in told
+    assert "mine" in told
+
+
+async def test_a_missing_index_is_made_again_or_told_of():
+    url = fresh()
+    async with store_at(url):
+        pass
+    with MongoClient(url) as client:
+        jobs = database_of(client, url)["holdfast_jobs"]
+        jobs.drop_index("holdfast_marks")
+        assert "holdfast migrate" in await refused(url, migrate=False)
+        async with store_at(url):
+            assert "holdfast_marks" in jobs.index_information()
+
+
+async def test_a_newer_schema():
+    url = fresh()
+    async with store_at(url):
+        pass
+    with MongoClient(url) as client:
+        database_of(client, url)["holdfast_meta"].update_one({"_id": "schema"}, {"$set": {"version": 99}})
+    assert "newer Holdfast" in await refused(url)
+
+
+async def test_no_schema_and_no_migration():
+    assert "run `holdfast migrate`" in await refused(fresh(), migrate=False)
+
+
+async def test_two_migrators_at_once():
+    url = fresh()
+    stores = [opener(url)() for _ in range(4)]
+    await asyncio.gather(*(store.open() for store in stores))
+    await stores[0].enqueue([job()])
+    assert [await store.count(Filter()) for store in stores] == [1] * 4
+    for store in stores:
+        await store.close()
+
+
+# ---- in the middle ---------------------------------------------------------------------------------
+async def test_a_job_that_is_too_large():
+    async with store_at() as store:
+        with pytest.raises(StoreError, match="larger than the 16 MB"):
+            await store.enqueue([job(), job(payload='"' + "x" * (17 << 20) + '"')])
+        assert await store.count(Filter()) == 0
+
+
+async def test_a_result_that_is_too_large():
+    async with store_at() as store:
+        record = await held(store, payload='"' + "x" * (9 << 20) + '"')
+        with pytest.raises(StoreError, match="larger than the 16 MB"):
+            await store.apply([decide(record, Succeeded('"' + "y" * (9 << 20) + '"'))])
+        (seen,) = await store.get([record.id])
+        assert seen.state is State.RUNNING
+        assert (await store.apply([decide(record, Succeeded('"small"'))]))[0].accepted
+
+
+async def test_many_large_jobs_in_one_call():
+    """More than one message may hold."""
+    async with store_at() as store:
+        text = '"' + "x" * (3 << 20) + '"'
+        jobs = [job(payload=text) for _ in range(18)]
+        await store.enqueue(jobs)
+        claimed = await store.claim(claim(50))
+        assert [record.payload == text for record in claimed] == [True] * 18
+        result = text[: 1 << 20] + '"'
+        verdicts = await store.apply([decide(record, Succeeded(result)) for record in claimed])
+        assert all(verdict.accepted for verdict in verdicts)
+
+
+async def test_a_server_that_is_killed_and_comes_back():
+    """Enqueues and a worker go on by themselves; what was acknowledged is there."""
+    with started() as server:
+        app = Holdfast(server.fresh())
+
+        @app.task
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with app, app.worker(poll=0.2):
+            handles = [await double.enqueue(n) for n in range(10)]
+            restart = threading.Thread(target=_killed_and_restarted, args=[server])
+            restart.start()
+            handles += await asyncio.gather(*(double.enqueue(n) for n in range(10, 30)))
+            results = [await handle.result(timeout=60) for handle in handles]
+            restart.join()
+        assert results == [2 * n for n in range(30)]
+
+
+def _killed_and_restarted(server):
+    server.kill()
+    server.restart()
+
+
+async def test_a_primary_that_steps_down_in_the_middle():
+    with started() as server:
+        app = Holdfast(server.fresh())
+
+        @app.task
+        async def double(n: int) -> int:
+            return 2 * n
+
+        async with app, app.worker(poll=0.2):
+            handles = [await double.enqueue(n) for n in range(10)]
+            with MongoClient(server.url) as client:
+                client.admin.command("replSetStepDown", 2, force=True)
+            handles += await asyncio.gather(*(double.enqueue(n) for n in range(10, 30)))
+            assert [await handle.result(timeout=60) for handle in handles] == [2 * n for n in range(30)]
+
+
+async def test_a_server_that_is_gone_for_good_is_told_of_in_time():
+    with started() as server:
+        url = f"{server.fresh()}&serverSelectionTimeoutMS=200"
+        async with store_at(url) as store:
+            await store.enqueue([job()])
+            server.kill()
+            store._server.patience = 0.5
+            with pytest.raises(StoreError, match=r"cannot be reached|connection broke") as error:
+                await store.enqueue([job()])
+            assert isinstance(error.value, ConnectionError), "a caller may repeat it"
+
+
+def _standalone(folder):
+    """A server without a replica set: the command of the run's servers without its --replSet."""
+
+    @contextmanager
+    def running():
+        try:
+            program = mongo(durable=False)
+        except servers.NotAvailable as missing:
+            decline("mongo", missing)
+        program.prepare(folder)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        command = program.command(folder, port, {})
+        at = command.index("--replSet")
+        del command[at : at + 2]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            try:
+                with MongoClient(port=port, serverSelectionTimeoutMS=20_000) as client:
+                    client.admin.command("ping")
+                yield port
+            finally:
+                process.kill()
+
+    return running()
