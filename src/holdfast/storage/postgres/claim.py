@@ -51,7 +51,7 @@ class Marks:
         """The lanes to go on in, None to begin at the start."""
         if want.limit < MARKED_FROM or now >= self._until.get(_kind(want), 0.0):
             return None
-        return self._lanes.get(_kind(want))
+        return self._lanes.get(_kind(want)) or None
 
     def note(self, want: Want, claimed: Sequence[Record], took: float, *, from_start: bool) -> None:
         if want.limit < MARKED_FROM:
@@ -59,12 +59,13 @@ class Marks:
         kind, now = _kind(want), monotonic()
         rotten = took > ROTTEN + ROTTEN_PER_JOB * want.limit
         full = len(claimed) >= want.limit
-        if from_start:
-            self._lanes[kind] = {}
-            self._until[kind] = now + (max(START_EVERY if full else 0.0, START_SHARE * took) if full or rotten else 0.0)
-        elif not full and not rotten:
-            self._until[kind] = 0.0
         lanes = self._lanes.setdefault(kind, {})
+        if not rotten and (from_start or not full):
+            lanes.clear()
+        if from_start and (full or rotten):
+            self._until[kind] = now + max(START_EVERY, START_SHARE * took)
+        if not full and not rotten:
+            return
         furthest = {(record.queue, record.task, record.routing_key): record for record in claimed}
         for (queue, task, key), last in furthest.items():
             lanes[queue, task, _route(key)] = (-1 - last.priority, last.rank, last.id)
