@@ -48,8 +48,8 @@ def _deserted(users: int) -> bool:
 class Keeper:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._server: subprocess.Popen | None = None
-        self._noted: threading.Thread | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._watch = threading.Thread()
 
     def obey(self, users: int) -> None:
         """Until the last user is gone."""
@@ -69,25 +69,25 @@ class Keeper:
         if self._server is None:
             return
         self._server.send_signal(signal)
-        self._noted.join(PATIENCE)
-        if self._noted.is_alive():
+        self._watch.join(PATIENCE)
+        if self._watch.is_alive():
             self._server.kill()
-            self._noted.join()
+            self._watch.join()
 
     def _start(self, command: list[str]) -> None:
-        if self._noted is not None:
-            self._noted.join()
+        if self._server is not None:
+            self._watch.join()
         (self._folder / "ended").unlink(missing_ok=True)
         with (self._folder / "log").open("ab") as log:
             self._server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
             )
-        self._noted = threading.Thread(target=self._note_the_end, daemon=True)
-        self._noted.start()
+        self._watch = threading.Thread(target=self._note_the_end, args=(self._server,), daemon=True)
+        self._watch.start()
         self._write("pid", self._server.pid)
 
-    def _note_the_end(self) -> None:
-        self._write("ended", self._server.wait())
+    def _note_the_end(self, server: "subprocess.Popen[bytes]") -> None:
+        self._write("ended", server.wait())
 
     def _write(self, name: str, number: int) -> None:
         unfinished = self._folder / f".{name}"

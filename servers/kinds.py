@@ -6,7 +6,7 @@ import fcntl
 import os
 import secrets
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -32,7 +32,7 @@ class Kind(Program, Protocol):
     def drop(url: str, names: list[str]) -> None: ...
 
 
-KINDS = {
+KINDS: dict[str, Callable[..., Kind]] = {
     "postgres": postgres.newest,
     "postgres-older": postgres.older,
     "valkey": redis.valkey,

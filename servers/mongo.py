@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from .wheels import binary
@@ -38,6 +39,7 @@ class Mongo:
         from pymongo.errors import OperationFailure, PyMongoError
 
         member = {"_id": 0, "host": f"127.0.0.1:{port}"}
+        client: pymongo.MongoClient[dict[str, Any]]
         with pymongo.MongoClient(port=port, directConnection=True, serverSelectionTimeoutMS=500) as client:
             try:
                 told = client.admin.command("hello")
@@ -63,6 +65,7 @@ class Mongo:
     def drop(url: str, names: list[str]) -> None:
         import pymongo
 
+        client: pymongo.MongoClient[dict[str, Any]]
         with pymongo.MongoClient(url) as client:
             for name in names:
                 client.drop_database(name)

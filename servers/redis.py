@@ -32,8 +32,10 @@ class Redis:
 
     def answers(self, port: int) -> bool:
         import redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
 
-        client = redis.Redis(port=port, socket_timeout=5, retry=None)
+        client = redis.Redis(port=port, socket_timeout=5, retry=Retry(NoBackoff(), 0))
         try:
             return bool(client.ping())
         except redis.RedisError:  # refused, or still loading its data
