@@ -467,7 +467,7 @@ def test_django(path):
 
 # ---- the handler's own transaction -----------------------------------------------------------------
 @pytest.mark.parametrize("memory", [False, True])
-@pytest.mark.parametrize("outcome", ["returns", "raises"])
+@pytest.mark.parametrize("outcome", ["returns", "raises", "returns what cannot be stored"])
 @pytest.mark.parametrize("how", ["async", "blocking"])
 async def test_a_handlers_tx(path, memory, outcome, how):
     app = Holdfast("memory://" if memory else f"sqlite:///{path}", max_attempts=1)
@@ -476,7 +476,7 @@ async def test_a_handlers_tx(path, memory, outcome, how):
     async def follower(a: int): ...
 
     @app.task(name="async")
-    async def asynchronous(ctx: Context) -> None:
+    async def asynchronous(ctx: Context) -> object:
         tx = await ctx.transaction()
         await follower.using(connection=tx, queue="later").enqueue(1)
         await app.enqueue([follower.using(queue="later").call(2)], connection=tx)
@@ -485,9 +485,10 @@ async def test_a_handlers_tx(path, memory, outcome, how):
                 await follower.enqueue(3)
         if outcome == "raises":
             raise ValueError
+        return None if outcome == "returns" else object()
 
     @app.task(name="blocking")
-    def blocking(ctx: Context) -> None:
+    def blocking(ctx: Context) -> object:
         tx = ctx.sync.transaction()
         follower.using(connection=tx, queue="later").sync.enqueue(1)
         app.sync.enqueue([follower.using(queue="later").call(2)], connection=tx.sync)
@@ -496,6 +497,7 @@ async def test_a_handlers_tx(path, memory, outcome, how):
                 follower.sync.enqueue(3)
         if outcome == "raises":
             raise ValueError
+        return None if outcome == "returns" else object()
 
     task = asynchronous if how == "async" else blocking
     async with app.worker(queues=["default"]):

@@ -304,10 +304,14 @@ class Slots:
             await _quietly(inner.rollback())
             self._say(attempt, value, error)
             return
+        change = change_of(attempt, value, None, self._now)
+        assert change is not None
+        if change.errors is not None:  # a result that cannot be stored is an error like any other
+            await _quietly(inner.rollback())
+            self._say(attempt, value, None)
+            return
         attempt.said_change = True
         try:
-            change = change_of(attempt, value, None, self._now)
-            assert change is not None
             verdict = await inner.complete(change)
         except Exception as raised:
             await _quietly(inner.rollback())
