@@ -20,6 +20,7 @@ from holdfast.storage.contract import (
     Durability,
     Exchanged,
     Filter,
+    Finding,
     Insertion,
     Note,
     Placed,
@@ -40,6 +41,7 @@ from .apply import Apply, Effects, is_plain_success
 from .claim import Claims
 from .durability import read_durability
 from .enqueue import Enqueue
+from .findings import findings
 from .home import look
 from .insertion import insertion
 from .listing import Listing, parse_cursor
@@ -310,6 +312,11 @@ class PostgresStorage(Storage):
         transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._tell, self._now, longest)
         await transaction.begin()
         return transaction
+
+    # -- the doctor ----------------------------------------------------------------------------------
+    async def findings(self) -> list[Finding]:
+        server = self._server()
+        return await server.plainly(lambda connection: findings(server, connection))
 
     # -- below ---------------------------------------------------------------------------------------
     def _now(self) -> int | None:
