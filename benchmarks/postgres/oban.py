@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ROOT, SLOTS, Durability, Mode
-from benchmarks.loop import Done, LoopContender, handler
+from benchmarks.loop import Done, handler
 from benchmarks.probe import Probe
 
+from .peer import Peer
 from .place import address, scalar
 
 PYTHON = Path(os.environ.get("HOLDFAST_BENCH_OBAN_PYTHON") or ROOT / ".venv-bench-oban" / "bin" / "python")
@@ -20,7 +21,7 @@ POOL = 20
 MODULE, NAME = "bench", "Noop"
 
 
-class Oban(LoopContender):
+class Oban(Peer):
     key = "oban"
     title = "oban (Python)"
     module = "oban"
@@ -28,10 +29,12 @@ class Oban(LoopContender):
     uvloop = True
     share = 0.2
     settings = f"queue limit {SLOTS}, pool of {POOL} connections, everything else as it comes"
+    waiting_query = "select count(*) from oban_jobs where state = 'available'"
+    completed_query = "select count(*) from oban_jobs where state = 'completed'"
     durability = Durability(
         writes="fsync at every commit",
         power_loss="every accepted job survives",
-        worker_killed="rescued when its producer has not been seen for a minute",
+        worker_killed="runs again five minutes after it began, as does any healthy job that takes longer",
         keeps="every job with its state, for a day",
     )
 
@@ -67,12 +70,6 @@ class Oban(LoopContender):
 
     async def put_many(self, queue: Any, texts: Sequence[str]) -> None:
         await queue.enqueue_many([self._job(text) for text in texts])
-
-    async def count_waiting(self, queue: Any) -> int:
-        return int(scalar(self.place, "select count(*) from oban_jobs where state = 'available'"))
-
-    async def count_completed(self, queue: Any) -> int | None:
-        return int(scalar(self.place, "select count(*) from oban_jobs where state = 'completed'"))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
         handle = handler(probe, mode)

@@ -6,17 +6,18 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.contender import Durability, Mode
-from benchmarks.loop import Done, LoopContender, beside, handler
+from benchmarks.loop import Done, beside, handler
 from benchmarks.probe import Probe
 
-from .place import address, scalar
+from .peer import Peer
+from .place import address
 
 BATCH = 500
 POOL = 20
 NAME = "noop"
 
 
-class PgQueuer(LoopContender):
+class PgQueuer(Peer):
     key = "pgqueuer"
     title = "PgQueuer"
     module = "pgqueuer"
@@ -24,6 +25,8 @@ class PgQueuer(LoopContender):
     uvloop = True
     long_runs = True
     settings = f"asyncpg, batches of {BATCH}, no limit of tasks at a time; a pool of {POOL} connections to enqueue"
+    waiting_query = "select count(*) from pgqueuer where status = 'queued'"
+    completed_query = "select count(*) from pgqueuer_log where status = 'successful'"
     durability = Durability(
         writes="fsync at every commit; the log of outcomes too (durability=durable)",
         power_loss="every accepted job survives",
@@ -54,12 +57,6 @@ class PgQueuer(LoopContender):
 
     async def put_many(self, queue: Any, texts: Sequence[str]) -> None:
         await queue.enqueue([NAME] * len(texts), [text.encode() for text in texts], [0] * len(texts))
-
-    async def count_waiting(self, queue: Any) -> int:
-        return int(scalar(self.place, "select count(*) from pgqueuer where status = 'queued'"))
-
-    async def count_completed(self, queue: Any) -> int | None:
-        return int(scalar(self.place, "select count(*) from pgqueuer_log where status = 'successful'"))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
         manager = import_module("pgqueuer.qm").QueueManager(queue)

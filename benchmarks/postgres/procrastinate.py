@@ -7,16 +7,17 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.contender import SLOTS, Durability, Mode
-from benchmarks.loop import Done, LoopContender, beside, handler
+from benchmarks.loop import Done, beside, handler
 from benchmarks.probe import Probe
 
+from .peer import Peer
 from .place import address, scalar
 
 POOL = 20
 NAME = "noop"
 
 
-class Procrastinate(LoopContender):
+class Procrastinate(Peer):
     key = "procrastinate"
     title = "Procrastinate"
     module = "procrastinate"
@@ -24,6 +25,8 @@ class Procrastinate(LoopContender):
     # Every job is a fetch and a completion of its own.
     share = 0.1
     settings = f"PsycopgConnector, pool of {POOL} connections, concurrency {SLOTS}, batch_defer for bulk"
+    waiting_query = "select count(*) from procrastinate_jobs where status = 'todo'"
+    completed_query = "select count(*) from procrastinate_jobs where status = 'succeeded'"
     durability = Durability(
         writes="fsync at every commit",
         power_loss="every accepted job survives",
@@ -46,12 +49,6 @@ class Procrastinate(LoopContender):
 
     async def put_many(self, queue: Any, texts: Sequence[str]) -> None:
         await queue.configure_task(NAME).batch_defer_async(*({"text": text} for text in texts))
-
-    async def count_waiting(self, queue: Any) -> int:
-        return int(scalar(self.place, "select count(*) from procrastinate_jobs where status = 'todo'"))
-
-    async def count_completed(self, queue: Any) -> int | None:
-        return int(scalar(self.place, "select count(*) from procrastinate_jobs where status = 'succeeded'"))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
         handle = handler(probe, mode)

@@ -7,16 +7,17 @@ from importlib import import_module
 from typing import Any
 
 from benchmarks.contender import SLOTS, Durability, Mode
-from benchmarks.loop import Done, LoopContender, beside, handler
+from benchmarks.loop import Done, beside, handler
 from benchmarks.probe import Probe
 
-from .place import address, scalar
+from .peer import Peer
+from .place import address
 
 POOL = 20
 NAME = "noop"
 
 
-class Saq(LoopContender):
+class Saq(Peer):
     key = "saq"
     title = "SAQ"
     module = "saq.queue.postgres"
@@ -25,6 +26,8 @@ class Saq(LoopContender):
     # Several statements for each job, no bulk form.
     share = 0.05
     settings = f"concurrency {SLOTS}, pool of {POOL} connections, jobs kept for an hour"
+    waiting_query = "select count(*) from saq_jobs where status = 'queued'"
+    completed_query = "select count(*) from saq_jobs where status = 'complete'"
     durability = Durability(
         writes="fsync at every commit",
         power_loss="every accepted job survives",
@@ -43,12 +46,6 @@ class Saq(LoopContender):
 
     async def put(self, queue: Any, text: str) -> None:
         await queue.enqueue(NAME, text=text, ttl=3600)
-
-    async def count_waiting(self, queue: Any) -> int:
-        return int(scalar(self.place, "select count(*) from saq_jobs where status = 'queued'"))
-
-    async def count_completed(self, queue: Any) -> int | None:
-        return int(scalar(self.place, "select count(*) from saq_jobs where status = 'complete'"))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
         handle = handler(probe, mode)
