@@ -100,4 +100,7 @@ def _code(error: Exception) -> int | None:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0].partition(", full error: ")[0].partition(", Timeout: ")[0]
+    text = str(error).partition("\n")[0]
+    for rest in (", full error: ", ", Timeout: ", " (configured timeouts: "):
+        text = text.partition(rest)[0]
+    return text

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 from pymongo.errors import PyMongoError
 
+from holdfast.clock import SECOND
 from holdfast.errors import StoreError
-from holdfast.storage.contract import Durability
+from holdfast.storage.contract import Durability, Finding
 
 from .address import MongoAddress
 from .server import Server
 
 OLDEST_WIRE = 13  # MongoDB 5.0
+CLOCKS_APART = 0.1  # seconds
 EPHEMERAL = ("inMemory", "ephemeralForTest", "devnull")
 
 
@@ -59,6 +62,29 @@ async def durability(server: Server, hello: dict[str, Any]) -> Durability:
         "a replica set of one member; a write is in its journal before it counts",
         "two more members would let acknowledged jobs survive the loss of a machine",
     )
+
+
+async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Finding]:
+    """What the doctor wants to know: version, members, indexes, and a clock that agrees with the server's."""
+    found = []
+    with suppress(PyMongoError):
+        build = await server.client.admin.command("buildInfo")
+        engine = await _engine(server) or "unknown"
+        found.append(Finding("server", "ok", f"MongoDB {build['version']}, storage engine {engine}"))
+    members = [*hello.get("hosts", ()), *hello.get("passives", ())]
+    told = f"{hello['setName']}: {', '.join(members)}; the primary is {hello['primary']}"
+    found.append(Finding("replica set", "ok", told))
+    apart = abs(await server.now() - now) / SECOND
+    agrees = apart < CLOCKS_APART
+    found.append(
+        Finding(
+            "store clock",
+            "ok" if agrees else "warn",
+            f"counted here, {apart:.3f} s from what the server says",
+            None if agrees else "restart this process; if it stays, look at the server's clock",
+        )
+    )
+    return found
 
 
 async def _engine(server: Server) -> str | None:

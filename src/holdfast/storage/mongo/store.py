@@ -20,6 +20,7 @@ from holdfast.storage.contract import (
     Durability,
     Exchanged,
     Filter,
+    Finding,
     Insertion,
     Note,
     Placed,
@@ -114,6 +115,10 @@ class MongoStorage(Storage):
     async def durability(self) -> Durability:
         server = self._in_use()
         return await health.durability(server, await server.hello())
+
+    async def findings(self) -> list[Finding]:
+        async with self._work() as server:
+            return await health.findings(server, await server.hello(), self._now())
 
     async def now(self) -> int:
         async with self._work():
