@@ -8,6 +8,7 @@ Conventions (docs/index.md tells readers of them):
 - `call()  # raises Kind: text`  the statement must raise this.
 - `console`         lines after `$ ` run: `holdfast …` and `python …`; lines below are what they print. `…` fits anything.
                     `$ holdfast worker …` stays until the page ends, and must then stop with exit code 0 on SIGTERM.
+- `postgresql://localhost/shop`  in a block is a database of a real server (see stand_ins.py), empty when the page begins.
 - `python no-run: reason`        does not run. There is a limit to how many.
 - `sh`, `text`, `sql` …          for reading only; `sh` never shows a command of holdfast.
 """

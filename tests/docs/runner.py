@@ -17,6 +17,7 @@ import sys
 import tokenize
 import types
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from typing import Any
 import holdfast
 
 from .pages import Block, blocks_of
+from .stand_ins import StandIns
 
 _SAYS = re.compile(r"#\s*(?:(→)\s*|(raises)\s+(?=\w+: ))(.*\S)\s*$")
 _TIMEOUT = 30
@@ -37,9 +39,9 @@ class PageFailed(AssertionError):
 def run_page(path: Path, folder: Path) -> None:
     """Run what a page shows, in an empty folder."""
     blocks = [block for block in blocks_of(path) if block.runs or block.language == "console"]
-    with Page(folder) as page:
+    with StandIns() as stand_ins, Page(folder) as page:
         for block in blocks:
-            page.run(block)
+            page.run(replace(block, text=stand_ins.real(block.text)))
         page.finish()
 
 
