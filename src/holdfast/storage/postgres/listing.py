@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -16,6 +18,7 @@ from .rows import array, json_text, marked, records_of, unmarked
 from .server import Connection, together
 
 FEW = 10_000
+CLAIMS_END_WITHIN = 5.0  # seconds
 Position = tuple[int, str]
 _cursor = msgspec.json.Decoder(Position)
 
@@ -112,6 +115,19 @@ class Listing:
 
     async def pause(self, connection: Connection, queue: str, paused: bool) -> None:
         await connection.execute(self._sql["pause"], {"name": queue, "paused": paused})
+        if paused:
+            await self._claims_end(connection)
+
+    async def _claims_end(self, connection: Connection) -> None:
+        """Claims that began before the pause was committed do not see it: wait for those under way."""
+        until = monotonic() + CLAIMS_END_WITHIN
+        under_way = await self._claims_under_way(connection)
+        while under_way and monotonic() < until:
+            await asyncio.sleep(0.002)
+            under_way &= await self._claims_under_way(connection)
+
+    async def _claims_under_way(self, connection: Connection) -> set[str]:
+        return {name for (name,) in await (await connection.execute(self._sql["claims_under_way"])).fetchall()}
 
     async def beat(self, connection: Connection, worker: WorkerRow, now: int | None) -> None:
         await connection.execute(self._sql["beat"], {**msgspec.structs.asdict(worker), "now": now})

@@ -52,6 +52,12 @@ ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, on_full = exclu
 INSERT INTO {schema}.queues (name, paused) VALUES (%(name)s::text, %(paused)s::boolean)
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 
+-- name: claims_under_way
+-- Transactions that are about to hold jobs, or to let them go.
+SELECT virtualtransaction FROM pg_catalog.pg_locks
+WHERE locktype = 'relation' AND relation = '{schema}.holds'::regclass AND mode = 'RowExclusiveLock'
+    AND database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database());
+
 -- name: beat
 -- Note a worker's sign of life.
 INSERT INTO {schema}.workers (id, started_at, seen_at, running, about)
