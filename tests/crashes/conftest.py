@@ -1,4 +1,4 @@
-"""Scenes on both SQLite drivers, and the nursery of the processes that are killed in them."""
+"""Scenes on both SQLite drivers and on PostgreSQL, and the nursery of the processes that are killed in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from .nursery import Nursery
 from .recording import Scene
 
-SCHEMES = ["sqlite", *(["sqlite+apsw"] if importlib.util.find_spec("apsw") else [])]
+FILES = ["sqlite", *(["sqlite+apsw"] if importlib.util.find_spec("apsw") else [])]
+SCHEMES = [*FILES, "postgres"]
 
 
 @pytest.fixture(scope="session")

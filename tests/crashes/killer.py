@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import signal
-import sqlite3
 import time
 from functools import partial
 
@@ -69,31 +68,11 @@ class Fleet:
         self.workers.clear()
 
     def _held_by(self, name: str) -> list[tuple[str, int]] | None:
-        return held_by(self._scene, name)
-
-
-def held_by(scene: Scene, name: str) -> list[tuple[str, int]] | None:
-    """(id, losses) of what a stopped worker holds; None when it was stopped in the middle of a write."""
-    try:
-        connection = sqlite3.connect(f"file:{scene.path}?mode=ro", uri=True, timeout=0.05)
-        try:
-            return connection.execute(
-                "select id, losses from holdfast_jobs where state = 'running' and leased_by = ?", (name,)
-            ).fetchall()
-        finally:
-            connection.close()
-    except sqlite3.OperationalError:
-        return None
+        return self._scene.database.held_by(name)
 
 
 def unfinished(scene: Scene) -> int:
-    connection = sqlite3.connect(f"file:{scene.path}?mode=ro", uri=True, timeout=10)
-    try:
-        return connection.execute(
-            "select count(*) from holdfast_jobs where state not in ('succeeded', 'skipped', 'dead', 'cancelled')"
-        ).fetchone()[0]
-    finally:
-        connection.close()
+    return scene.database.unfinished()
 
 
 def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, within: float) -> None:

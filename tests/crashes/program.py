@@ -17,7 +17,8 @@ from holdfast.lifecycle import Succeeded, decide
 from holdfast.storage.contract import Claim, Filter, Want
 from holdfast.worker.worker import Worker
 
-from .recording import EFFECTS, MOVES, Recorder
+from .databases import database_of
+from .recording import Recorder
 
 LEASE = 0.9
 HARMLESS = {
@@ -34,7 +35,8 @@ class Program:
     def __init__(self, url: str, history: str, *, lease: float = LEASE) -> None:
         self.record = Recorder(history)
         self.app = Holdfast(url, lease=lease, backoff=Backoff.fixed(0.02))
-        self.tasks = {task.name: task for task in _declare(self.app, self.record)}
+        self.effect = database_of(url).effect
+        self.tasks = {task.name: task for task in _declare(self.app, self.record, self.effect)}
 
     def mixture(self, chance: random.Random, count: int) -> list[Any]:
         """Calls of every kind but poison."""
@@ -47,7 +49,7 @@ class Program:
         return self.tasks[name].call()
 
 
-def _declare(app: Holdfast, record: Recorder) -> list[Any]:
+def _declare(app: Holdfast, record: Recorder, effect: str) -> list[Any]:
     def began(ctx: Context) -> dict[str, int]:
         record("began", ctx.job.id, attempt=ctx.job.attempt)
         return {"attempt": ctx.job.attempt}
@@ -76,7 +78,7 @@ def _declare(app: Holdfast, record: Recorder) -> list[Any]:
         told = began(ctx)
         await asyncio.sleep(seconds)
         tx = await ctx.transaction()
-        await tx.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+        await tx.execute(effect, (str(ctx.job.id), ctx.job.attempt))
         ended(ctx, transactional=True)
         return told
 
@@ -85,7 +87,7 @@ def _declare(app: Holdfast, record: Recorder) -> list[Any]:
         told = began(ctx)
         time.sleep(seconds)
         tx = ctx.sync.transaction()
-        tx.sync.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+        tx.sync.execute(effect, (str(ctx.job.id), ctx.job.attempt))
         ended(ctx, transactional=True)
         return told
 
@@ -137,7 +139,7 @@ def _declare(app: Holdfast, record: Recorder) -> list[Any]:
 
 # ---- roles -----------------------------------------------------------------------------------------
 def prepare(url: str, history: str, watch: bool = False) -> None:
-    """Make the file, the table of effects and, when asked, the triggers that write every move down."""
+    """Make the store, the table of effects and, when asked, the triggers that write every move down."""
     app = Program(url, history).app
 
     async def touch() -> None:
@@ -145,21 +147,7 @@ def prepare(url: str, history: str, watch: bool = False) -> None:
             await app.jobs.count()
 
     asyncio.run(touch())
-    scheme, _, path = url.partition(":///")
-    if scheme == "sqlite+apsw":
-        import apsw
-
-        connection: Any = apsw.Connection(path)
-        run = connection.execute
-    else:
-        import sqlite3
-
-        connection = sqlite3.connect(path)
-        run = connection.executescript
-    run(EFFECTS)
-    if watch:
-        run(MOVES)
-    connection.close()
+    database_of(url).prepare(watch=watch)
 
 
 def enqueue(url: str, history: str, seed: int, count: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import time
 from collections import Counter
 from pathlib import Path
@@ -12,26 +11,7 @@ from typing import Any
 
 from holdfast.testing.checker import History, check, read_events
 
-EFFECTS = "create table if not exists effects (job text not null, attempt integer not null)"
-# The database itself writes down every change of a row, in the transaction that makes it.
-MOVES = """
-create table moves (
-    number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
-    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text);
-create trigger watch_inserts after insert on holdfast_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
-        result_changed, worker)
-    values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
-        new.unique_key, new.holds_key, 0, null);
-end;
-create trigger watch_updates after update on holdfast_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
-        result_changed, worker)
-    values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
-        new.unique_key, new.holds_key, new.result is not old.result,
-        old.leased_by);
-end;
-"""
+from .databases import database_of
 
 
 class Recorder:
@@ -47,13 +27,13 @@ class Recorder:
 
 
 class Scene:
-    """One database file, its history, and the processes' outputs."""
+    """One database, its history, and the processes' outputs."""
 
     def __init__(self, folder: Path, scheme: str = "sqlite") -> None:
         self.folder = folder
         self.scheme = scheme
-        self.path = folder / "jobs.db"
-        self.url = f"{scheme}:///{self.path}"
+        self.url = _on_a_server(scheme) if scheme == "postgres" else f"{scheme}:///{folder / 'jobs.db'}"
+        self.database = database_of(self.url)
         self.history = str(folder / "history.jsonl")
         self.record = Recorder(self.history)
         self._counted = 0
@@ -75,26 +55,9 @@ class Scene:
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.history) if event["event"] == kind]
 
-    def rows(self, table: str = "holdfast_jobs") -> list[dict[str, Any]]:
-        """A table's rows, read when nobody writes any more."""
-        connection = sqlite3.connect(self.path, timeout=10)
-        try:
-            connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(f"select * from {table}")]
-        except sqlite3.OperationalError as missing:
-            if "no such table" in str(missing):
-                return []
-            raise
-        finally:
-            connection.close()
-
-    def sound(self) -> None:
-        """The file itself is whole."""
-        connection = sqlite3.connect(self.path, timeout=10)
-        try:
-            assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
-        finally:
-            connection.close()
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        """The jobs, or a table's rows, read when nobody writes any more."""
+        return self.database.rows(table)
 
     def told(self, *, drained: bool = True) -> History:
         moves = sorted(self.rows("moves"), key=lambda move: move["number"])
@@ -102,7 +65,13 @@ class Scene:
 
     def judge(self, *, drained: bool = True) -> History:
         """Hold what happened against every promise."""
-        self.sound()
+        self.database.sound()
         history = self.told(drained=drained)
         check(history)
         return history
+
+
+def _on_a_server(kind: str) -> str:
+    from ..real_servers import server  # no business of the processes that are killed
+
+    return server(kind).fresh()

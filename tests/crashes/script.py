@@ -139,7 +139,7 @@ async def _says(store: Any, job: Record, said: Said) -> None:
 async def _writes(store: Any, job: Record, program: Program) -> None:
     """The effect and the completion in one transaction."""
     tx = await store.begin(1_000_000)
-    await tx.execute("insert into effects values (?, ?)", (job.id, job.attempt))
+    await tx.execute(program.effect, (job.id, job.attempt))
     program.record("ended", job.id, attempt=job.attempt, transactional=True)
     verdict = await tx.complete(decide(job, _succeeded(job)))
     assert verdict.accepted

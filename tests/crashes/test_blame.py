@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from .killer import Fleet, held_by, unfinished
+from .killer import Fleet, unfinished
 from .nursery import Nursery, until
 from .recording import Scene
 
@@ -39,8 +39,8 @@ def test_jobs_whose_leases_end_one_after_the_other_were_not_alone(nursery: Nurse
     _begun(scene, 2)
     worker = fleet.workers.pop(name)
     worker.send(signal.SIGSTOP)
-    until(lambda: held_by(scene, name) is not None)
-    scene.record("killed", worker=name, held=[id for id, _ in held_by(scene, name) or []])
+    until(lambda: scene.database.held_by(name) is not None)
+    scene.record("killed", worker=name, held=[id for id, _ in scene.database.held_by(name) or []])
     worker.kill()
     fleet.hire()
     until(lambda: _came_back(scene) == 2)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from .conftest import SCHEMES
+from .conftest import FILES
 from .killer import Fleet, campaign, unfinished
 from .nursery import Nursery, until
 from .recording import Scene
@@ -43,7 +43,9 @@ def _expected(history, scene: Scene) -> None:
 
 # watched: a trigger writes every move of every row down, and takes the store off its shortest way
 @pytest.mark.parametrize(
-    ("scheme", "watch"), [("sqlite", True), ("sqlite", False), (SCHEMES[-1], False)], ids=["watched", "plain", "last"]
+    ("scheme", "watch"),
+    [("sqlite", True), ("sqlite", False), (FILES[-1], False), ("postgres", True)],
+    ids=["watched", "plain", "last", "postgres"],
 )
 @pytest.mark.parametrize(
     ("kills", "jobs"), [(8, 120), pytest.param(200, 4000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
@@ -68,7 +70,7 @@ def test_killed_workers_lose_nothing(nursery: Nursery, scene: Scene, chance, kil
     assert fleet.kills >= min(kills, 3)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[-1:])
+@pytest.mark.parametrize("scheme", FILES[-1:])
 def test_poison_dies_after_three_losses_and_its_neighbours_succeed(nursery: Nursery, scene: Scene):
     arguments = dict(url=scene.url, history=scene.history)
     nursery.start("prepare", scene.output("prepare"), **arguments, watch=True).finish()

@@ -18,6 +18,7 @@ from holdfast.storage.contract import Claim, Filter, Want
 from holdfast.upkeep.reap import reap
 
 from ..crashes import program
+from ..crashes.databases import database_of
 from ..crashes.program import Program
 
 SCOPES = ("waiting", "active", "any", "window")
@@ -142,17 +143,16 @@ def pause(url: str, history: str, after: int) -> None:
 def caller(url: str, history: str, seed: int, count: int) -> None:
     """Transactions of a program of its own, with a job in each; some are rolled back."""
     program, chance = Program(url, history), random.Random(seed)
-    scheme, _, path = url.partition(":///")
-    connection = _connected(scheme, path)
+    theirs = database_of(url).caller()
 
     async def transaction() -> None:
-        connection.execute("begin immediate")
+        theirs.begin()
         calls = [program.tasks["plain"].call() for _ in range(chance.randint(1, 3))]
-        handles = await program.app.enqueue(calls, connection=connection)
+        handles = await program.app.enqueue(calls, connection=theirs.connection)
         for handle in handles:
-            connection.execute("insert into orders values (?)", (str(handle.id),))
+            theirs.order(str(handle.id))
         keep = chance.random() > 0.3
-        connection.execute("commit" if keep else "rollback")
+        theirs.end(keep=keep)
         for handle in handles:
             program.record("acknowledged" if keep else "rolled_back", handle.id)
 
@@ -162,21 +162,7 @@ def caller(url: str, history: str, seed: int, count: int) -> None:
                 await transaction()
 
     asyncio.run(main())
-    connection.close()
-
-
-def _connected(scheme: str, path: str) -> Any:
-    if scheme == "sqlite+apsw":
-        import apsw
-
-        connection: Any = apsw.Connection(path)
-        connection.setbusytimeout(30_000)
-    else:
-        import sqlite3
-
-        connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
-    connection.execute("create table if not exists orders (job text)")
-    return connection
+    theirs.close()
 
 
 def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
@@ -199,7 +185,7 @@ def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
             raise
         if transactional:
             tx = await ctx.transaction()
-            await tx.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+            await tx.execute(program.effect, (str(ctx.job.id), ctx.job.attempt))
         return {"attempt": ctx.job.attempt}
 
     @app.task(max_attempts=25)
@@ -220,7 +206,7 @@ def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
         while ctx.job.attempt > 1 and not Path(gate).exists():
             time.sleep(0.01)
         tx = ctx.sync.transaction()
-        tx.sync.execute("insert into effects values (?, ?)", (str(ctx.job.id), ctx.job.attempt))
+        tx.sync.execute(program.effect, (str(ctx.job.id), ctx.job.attempt))
         return {"attempt": ctx.job.attempt}
 
     async def main() -> None:

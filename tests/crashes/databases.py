@@ -1,0 +1,269 @@
+"""What the crash and race tests do with a database besides the store: tables of their own, triggers that write every move
+of a job down, and a look at the rows in the end."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Protocol
+
+UNFINISHED = "state not in ('succeeded', 'skipped', 'dead', 'cancelled')"
+
+
+class Database(Protocol):
+    effect: str  # the statement by which a handler writes its effect
+
+    def prepare(self, *, watch: bool) -> None:
+        """Make the table of effects and, when asked, the triggers that write every move down."""
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        """The rows of a table, or the jobs; none if there is no such table."""
+
+    def held_by(self, worker: str) -> list[tuple[str, int]] | None:
+        """(id, losses) of what a stopped worker holds; None when it was stopped in the middle of a write."""
+
+    def unfinished(self) -> int: ...
+
+    def sound(self) -> None:
+        """It is whole."""
+
+    def caller(self) -> Caller: ...
+
+
+class Caller(Protocol):
+    """A connection of a program of its own, with a table `orders`."""
+
+    connection: Any
+
+    def begin(self) -> None: ...
+
+    def order(self, job: str) -> None: ...
+
+    def end(self, *, keep: bool) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def database_of(url: str) -> Database:
+    return Postgres(url) if url.startswith("postgresql:") else Sqlite(url)
+
+
+# ---- SQLite ----------------------------------------------------------------------------------------
+class Sqlite:
+    effect = "insert into effects values (?, ?)"
+
+    def __init__(self, url: str) -> None:
+        self._scheme, _, path = url.partition(":///")
+        self._path = Path(path)
+
+    def prepare(self, *, watch: bool) -> None:
+        if self._scheme == "sqlite+apsw":
+            import apsw
+
+            connection: Any = apsw.Connection(str(self._path))
+            run = connection.execute
+        else:
+            connection = sqlite3.connect(self._path)
+            run = connection.executescript
+        run("create table if not exists effects (job text not null, attempt integer not null)")
+        if watch:
+            run(SQLITE_MOVES)
+        connection.close()
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        connection = sqlite3.connect(self._path, timeout=10)
+        try:
+            connection.row_factory = sqlite3.Row
+            return [dict(row) for row in connection.execute(f"select * from {table or 'holdfast_jobs'}")]
+        except sqlite3.OperationalError as missing:
+            if "no such table" in str(missing):
+                return []
+            raise
+        finally:
+            connection.close()
+
+    def held_by(self, worker: str) -> list[tuple[str, int]] | None:
+        statement = "select id, losses from holdfast_jobs where state = 'running' and leased_by = ?"
+        try:
+            connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=0.05)
+            try:
+                return connection.execute(statement, (worker,)).fetchall()
+            finally:
+                connection.close()
+        except sqlite3.OperationalError:
+            return None
+
+    def unfinished(self) -> int:
+        connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=10)
+        try:
+            return connection.execute(f"select count(*) from holdfast_jobs where {UNFINISHED}").fetchone()[0]
+        finally:
+            connection.close()
+
+    def sound(self) -> None:
+        connection = sqlite3.connect(self._path, timeout=10)
+        try:
+            assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+        finally:
+            connection.close()
+
+    def caller(self) -> Caller:
+        return SqliteCaller(self._scheme, str(self._path))
+
+
+class SqliteCaller:
+    def __init__(self, scheme: str, path: str) -> None:
+        if scheme == "sqlite+apsw":
+            import apsw
+
+            self.connection: Any = apsw.Connection(path)
+            self.connection.setbusytimeout(30_000)
+        else:
+            self.connection = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+        self.connection.execute("create table if not exists orders (job text)")
+
+    def begin(self) -> None:
+        self.connection.execute("begin immediate")
+
+    def order(self, job: str) -> None:
+        self.connection.execute("insert into orders values (?)", (job,))
+
+    def end(self, *, keep: bool) -> None:
+        self.connection.execute("commit" if keep else "rollback")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+# The database itself writes down every change of a row, in the transaction that makes it.
+SQLITE_MOVES = """
+create table moves (
+    number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
+    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text);
+create trigger watch_inserts after insert on holdfast_jobs begin
+    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+        result_changed, worker)
+    values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
+        new.unique_key, new.holds_key, 0, null);
+end;
+create trigger watch_updates after update on holdfast_jobs begin
+    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+        result_changed, worker)
+    values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
+        new.unique_key, new.holds_key, new.result is not old.result,
+        old.leased_by);
+end;
+"""
+
+
+# ---- PostgreSQL ------------------------------------------------------------------------------------
+class Postgres:
+    def __init__(self, url: str) -> None:
+        self._url, _, self._schema = url.partition("?schema=")
+        self.effect = f"insert into {self._schema}.effects values (%s, %s)"
+
+    def prepare(self, *, watch: bool) -> None:
+        with self._connected() as connection:
+            schema = self._schema
+            connection.execute(f"create table {schema}.effects (job text not null, attempt integer not null)")
+            connection.execute(f"create table {schema}.orders (job text not null)")
+            if watch:
+                connection.execute(POSTGRES_MOVES.replace("{schema}", schema))
+
+    def rows(self, table: str | None = None) -> list[dict[str, Any]]:
+        from psycopg.errors import UndefinedTable
+
+        with self._connected() as connection:
+            try:
+                cursor = connection.execute(f"select * from {self._schema}.{table}" if table else self._jobs())
+            except UndefinedTable:
+                return []
+            names = [column.name for column in cursor.description or ()]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def held_by(self, worker: str) -> list[tuple[str, int]] | None:
+        statement = f"select id::text, losses from {self._schema}.holds where leased_by = %s and not ended"
+        with self._connected() as connection:
+            return connection.execute(statement, (worker,)).fetchall()
+
+    def unfinished(self) -> int:
+        with self._connected() as connection:
+            statement = f"select count(*) from ({self._jobs()}) as jobs where {UNFINISHED}"
+            return connection.execute(statement).fetchone()[0]
+
+    def sound(self) -> None:
+        """Every job has exactly one row that says where it stands, and every such row its job."""
+        places = " union all ".join(
+            f"select id from {self._schema}.{table} {only}"
+            for table, only in (("waiting", ""), ("holds", "where not ended"), ("outcomes", ""))
+        )
+        with self._connected() as connection:
+            statement = (
+                f"select coalesce(jobs.id, places.id), count(places.id) from {self._schema}.jobs"
+                f" full join ({places}) as places using (id) group by 1 having count(places.id) <> 1 or count(jobs.id) = 0"
+            )
+            assert connection.execute(statement).fetchall() == []
+
+    def caller(self) -> Caller:
+        return PostgresCaller(self._url, self._schema)
+
+    def _jobs(self) -> str:
+        from holdfast.storage.postgres.queries import load
+
+        parts = load("record", self._schema)
+        return f"select {parts['record']} from {self._schema}.jobs j {parts['moving']}"
+
+    def _connected(self) -> Any:
+        import psycopg
+
+        return psycopg.connect(self._url, autocommit=True)
+
+
+class PostgresCaller:
+    def __init__(self, url: str, schema: str) -> None:
+        import psycopg
+
+        self._schema = schema
+        self.connection = psycopg.connect(url)
+
+    def begin(self) -> None:
+        pass  # by its first statement
+
+    def order(self, job: str) -> None:
+        self.connection.execute(f"insert into {self._schema}.orders values (%s)", (job,))
+
+    def end(self, *, keep: bool) -> None:
+        self.connection.commit() if keep else self.connection.rollback()
+
+    def close(self) -> None:
+        self.connection.close()
+
+
+POSTGRES_MOVES = """
+create table {schema}.moves (
+    number bigserial primary key, id text, was text, now text, attempt integer, stamp bigint, settled bigint,
+    failures integer, losses integer, version integer, key text, holds_key integer, worker text, leased_by text);
+create index on {schema}.moves (id);
+create function {schema}.write_down() returns trigger language plpgsql as $$
+declare
+    last {schema}.moves;
+    row jsonb := to_jsonb(new);
+    state text := case tg_table_name when 'holds' then 'running' else row ->> 'state' end;
+begin
+    if tg_op = 'UPDATE' and row -> 'version' = to_jsonb(old) -> 'version' then
+        return null;  -- a renewal, a note, the end of a job whose handler still runs
+    end if;
+    select * into last from {schema}.moves where id = row ->> 'id' order by number desc limit 1;
+    insert into {schema}.moves (
+        id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key, worker, leased_by)
+    values (row ->> 'id', last.now, state, coalesce((row ->> 'attempt')::integer, 0), (row ->> 'stamp')::bigint,
+        (row ->> 'settled')::bigint, coalesce((row ->> 'failures')::integer, 0),
+        coalesce((row ->> 'losses')::integer, 0), coalesce((row ->> 'version')::integer, 1),
+        (select unique_key from {schema}.jobs where jobs.id = (row ->> 'id')::uuid),
+        (row ->> 'held_key' is not null)::integer, last.leased_by, row ->> 'leased_by');
+    return null;
+end $$;
+create trigger watch after insert or update on {schema}.waiting for each row execute function {schema}.write_down();
+create trigger watch after insert or update on {schema}.holds for each row execute function {schema}.write_down();
+create trigger watch after insert or update on {schema}.outcomes for each row execute function {schema}.write_down();
+"""
