@@ -1,5 +1,5 @@
 """Addresses in the docs stand for real servers: `postgresql://localhost/shop` is a database of the run's own server, new for
-each page. A page without such an address needs no server."""
+each page, `redis://localhost:6379/0` a prefix of its own. A page without such an address needs no server."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from ..real_servers import server
 
 _ADDRESS = re.compile(r"(?P<scheme>postgresql(?:\+\w+)?)://localhost/(?P<database>\w+)")
 
+_REDIS = re.compile(r"(?P<scheme>redis|valkey)://localhost:6379/0(?P<prefix>\?prefix=[\w.:-]+)?")
+
 
 class StandIns:
     """The databases of one page, by the names that it gives them."""
 
     def __init__(self) -> None:
         self._databases: dict[str, str] = {}
+        self._prefixes: dict[str, str] = {}
 
     def real(self, text: str) -> str:
         """The text with addresses that lead somewhere."""
-        return _ADDRESS.sub(self._address, text)
+        return _REDIS.sub(self._redis, _ADDRESS.sub(self._address, text))
 
     def __enter__(self) -> StandIns:
         return self
@@ -37,6 +40,12 @@ class StandIns:
             self._databases[shown] = name
         place = server("postgres").url.removeprefix("postgresql").rpartition("/")[0]
         return f"{found['scheme']}{place}/{self._databases[shown]}"
+
+    def _redis(self, found: re.Match[str]) -> str:
+        shown = found["prefix"] or ""
+        if shown not in self._prefixes:
+            self._prefixes[shown] = server("valkey").fresh().removeprefix("redis")
+        return f"{found['scheme']}{self._prefixes[shown]}"
 
 
 def _run(statement: str) -> None:
