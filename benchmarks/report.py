@@ -43,7 +43,7 @@ def _introduction(suite: Suite, results: Results) -> str:
         f"completion. Bulk calls carry {BULK} jobs. Pickup is the time from the enqueue call in one process to the "
         f"start of the handler in the idle worker of another, {plan['samples']:.0f} samples a round. "
         "Absolute figures belong to this machine: compare the ratios.",
-        *suite.remarks,
+        *(remark.format(**plan) for remark in suite.remarks),
     ]
     if disturbed := results.disturbances(cores()):
         lines.insert(

@@ -40,6 +40,7 @@ class Suite:
     goals: Callable[[Results], Sequence[Goal]]
     # Lines about the store that the machine line needs: versions, journal modes.
     machine: Callable[[], Sequence[str]]
+    # What a reader must know; the fields of the plan can be named in braces.
     remarks: Sequence[str] = ()
     # Whatever lives as long as the run, a server say; it gives fresh places: folders with a database in or behind them.
     opened: Callable[[], AbstractContextManager[FreshPlace]] = lambda: nullcontext(fresh_folder)

@@ -38,8 +38,8 @@ SUITE = Suite(
         "The server is on the same machine and as durable as it comes: fsync, synchronous_commit and full_page_writes "
         "are on, and autovacuum runs. Only checkpoints are spread out; there is one before every measurement.",
         f"Drain by {PROCESSES} processes: twice the jobs, workers begin together, and every job is still handled once.",
-        "Deep backlog: as many jobs as in the drain, with all the others waiting behind them. After churn: the rate of the "
-        "last tenth of many jobs that are drained in one go; then the same while another session holds a snapshot from "
+        "Deep backlog: as many jobs as in the drain, of {backlog:,} that wait. After churn: the rate of the last tenth of "
+        "{churn:,} jobs that are drained in one go; then the same while another session holds a snapshot from "
         "before the drain. Contenders that would need many minutes to fill such a queue are left out.",
         "WAL per job is what the server writes ahead for its enqueue (bulk), claim and completion together.",
         "Holdfast keeps every job with its outcome; Graphile Worker deletes what is done and keeps nothing; PgQueuer keeps "
