@@ -98,6 +98,14 @@ TRAPS = {
             "tests/crashes/test_worker_kills.py::test_poison_dies_after_three_losses_and_its_neighbours_succeed",
         ],
     ),
+    19: (
+        "a handler's transaction takes no lock when it begins: its completion is the last statement",
+        [
+            "tests/transactions/test_handlers.py::test_nothing_waits_for_a_handlers_transaction",
+            "tests/transactions/test_handlers.py::test_a_zombies_transaction_is_undone",
+            "tests/transactions/test_handlers.py::test_rows_and_completion",
+        ],
+    ),
     20: (
         "on SQLite a handler's transaction holds the only write lock: other verbs raise at once, and its time is short",
         [
@@ -130,11 +138,20 @@ TRAPS = {
         [
             f"{CASES}/unique.py::case_window_holds_until_it_has_passed",
             "tests/storage/sqlite/test_insertion.py::test_keys_are_unique_there_too",
+            "tests/transactions/test_law.py::test_nobody_waits_for_the_caller",
         ],
     ),
     25: (
-        "unique keys in a caller's transaction",
-        ["tests/test_transactions.py::test_unique_keys_in_a_transaction"],
+        "unique keys in a caller's transaction: keys are taken in order, conflicts are the caller's to repeat",
+        [
+            "tests/test_transactions.py::test_unique_keys_in_a_transaction",
+            "tests/transactions/test_libraries.py::test_unique_keys",
+            "tests/transactions/test_keys.py::test_two_at_once",
+            "tests/transactions/test_keys.py::test_keys_of_one_list_are_taken_in_order",
+            "tests/transactions/test_keys.py::test_opposite_orders_in_several_steps_are_the_callers_to_repeat",
+            "tests/transactions/test_keys.py::test_stricter_isolation",
+            "tests/transactions/test_keys.py::test_a_key_that_becomes_free_between_the_statements",
+        ],
     ),
     31: (
         "in a caller's transaction only INSERT and plain SELECT",
@@ -142,6 +159,8 @@ TRAPS = {
             "tests/races/test_callers.py::test_nothing_but_insert_and_plain_select",
             "tests/test_transactions.py::test_a_full_queue_is_told_and_never_waited_for",
             "tests/races/test_workers.py::test_jobs_of_callers_transactions_run_if_and_only_if_they_were_committed",
+            "tests/transactions/test_law.py::test_nothing_but_insert_and_plain_select_is_sent",
+            "tests/transactions/test_law.py::test_nobody_waits_for_the_caller",
         ],
     ),
     32: (
@@ -152,11 +171,17 @@ TRAPS = {
             "tests/test_transactions.py::test_autocommit_is_refused",
             "tests/test_transactions.py::test_no_signal_for_what_was_rolled_back",
             "tests/test_transactions.py::test_sqlalchemy_savepoints_do_not_signal_early",
+            "tests/transactions/test_waking.py::test_workers_are_woken",
+            "tests/transactions/test_waking.py::test_a_raw_commit_is_found_by_the_next_poll",
+            "tests/transactions/test_refusals.py::test_autocommit",
         ],
     ),
     33: (
         "durability in a caller's transaction is that of the caller's session",
-        ["tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once"],
+        [
+            "tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once",
+            "tests/transactions/test_refusals.py::test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once",
+        ],
     ),
     38: (
         "SQLite starves renewals: writers take turns",

@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import servers
 from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
+from holdfast.storage.contract import Storage
 
 from ..real_servers import server
 from .callers import CALLERS
@@ -310,6 +311,22 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
                 await task.using(queue="free", connection=connection).enqueue()
             (await app._place()).counted_until = 0
         assert await app.jobs.count(queue="free") == 3
+
+
+async def test_room_is_counted_in_bounded_queues_alone(app, task):
+    async with app:
+        await app.queues.configure("small", max_depth=2)
+        await app.queues.configure("large", max_depth=100)
+        for queue, options in [
+            ("small", {}),
+            ("small", {"delay": 60}),
+            ("large", {"delay": 60}),
+            ("large", {}),
+            ("free", {}),
+        ]:
+            await task.using(queue=queue, **options).enqueue()
+        store = await app._storage()
+        assert await store.rooms() == await Storage.rooms(store) == {"small": 0, "large": 98}
 
 
 async def test_sessions_of_any_make(app, task, dsn):

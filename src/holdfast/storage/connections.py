@@ -171,12 +171,7 @@ async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
         began = loop.time()
         with suppress(TimeoutError, StoreError):
             async with asyncio.timeout(_COUNT_WITHIN):
-                rows = await place.storage.queues()
-                place.rooms = {
-                    row.settings.name: row.settings.max_depth - row.depth
-                    for row in rows
-                    if row.settings.max_depth is not None
-                }
+                place.rooms = await place.storage.rooms()
         place.counted_until = loop.time() + max(_COUNT_AGAIN, 20 * (loop.time() - began))
     for job in jobs:
         room = place.rooms.get(job.queue)

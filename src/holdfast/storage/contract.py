@@ -377,6 +377,11 @@ class Storage(ABC):
     async def queues(self) -> list[QueueRow]:
         """Every queue that has settings or waiting jobs, by name."""
 
+    async def rooms(self) -> dict[str, int]:
+        """How many more jobs each bounded queue takes; no other queue is counted, if the store can help it."""
+        rows = [(row.settings, row.depth) for row in await self.queues()]
+        return {queue.name: queue.max_depth - depth for queue, depth in rows if queue.max_depth is not None}
+
     @abstractmethod
     async def configure(self, settings: QueueSettings) -> None:
         """Write a queue's settings. `paused` is written by `pause` alone and stays."""

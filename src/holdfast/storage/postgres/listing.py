@@ -110,6 +110,9 @@ class Listing:
         rows = await (await connection.execute(self._sql["queues"], {"now": now})).fetchall()
         return [QueueRow(QueueSettings(*row[:7]), row[7], row[8]) for row in rows]
 
+    async def rooms(self, connection: Connection) -> dict[str, int]:
+        return dict(await (await connection.execute(self._sql["rooms"])).fetchall())
+
     async def configure(self, connection: Connection, settings: QueueSettings) -> None:
         await connection.execute(self._sql["configure"], msgspec.structs.asdict(settings))
 

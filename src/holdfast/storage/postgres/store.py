@@ -271,6 +271,9 @@ class PostgresStorage(Storage):
     async def queues(self) -> list[QueueRow]:
         return await self._server().plainly(lambda connection: self._listing.queues(connection, self._now()))
 
+    async def rooms(self) -> dict[str, int]:
+        return await self._server().quickly(self._listing.rooms, repeat=True)
+
     async def configure(self, settings: QueueSettings) -> None:
         await self._server().plainly(lambda connection: self._listing.configure(connection, settings))
 

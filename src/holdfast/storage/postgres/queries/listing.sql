@@ -39,6 +39,18 @@ FROM {schema}.queues AS q FULL JOIN (
 ) AS d ON d.queue = q.name
 ORDER BY 1;
 
+-- name: rooms
+-- How many more jobs each bounded queue takes, counted no further than that.
+SELECT name, max_depth - (
+    SELECT count(*) FROM (
+        SELECT 1 FROM {schema}.waiting
+        WHERE queue = q.name AND state = 'ready' AND NOT parked AND NOT suspect
+        UNION ALL
+        SELECT 1 FROM {schema}.waiting WHERE queue = q.name AND (state <> 'ready' OR parked OR suspect)
+        LIMIT q.max_depth
+    ) AS part)
+FROM {schema}.queues AS q WHERE max_depth IS NOT NULL;
+
 -- name: configure
 -- Write a queue's settings; whether it is paused stays.
 INSERT INTO {schema}.queues (name, max_depth, on_full, drop_below, fair, weights)

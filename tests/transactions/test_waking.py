@@ -1,0 +1,58 @@
+"""Workers are woken after the commit where the library tells of it; after a raw commit they poll, or are signalled."""
+
+import asyncio
+
+import psycopg
+import pytest
+
+from .callers import CALLERS
+
+NEVER = 60.0  # seconds between polls: who comes sooner was woken
+
+
+@pytest.mark.parametrize("name", CALLERS)
+async def test_workers_are_woken(app, task, dsn, name):
+    async with app, CALLERS[name](dsn) as caller:
+        await app.jobs.count()
+        async with app.worker(poll=NEVER):
+            first = await task.enqueue(0)
+            await first.result(timeout=10)
+            await asyncio.sleep(0.3)  # it has found the queue empty
+            await caller.begin()
+            job = await task.using(connection=caller.connection).enqueue(1)
+            await caller.commit()
+            if not caller.told:
+                await app.signal("default")
+            assert await job.result(timeout=10) == 1
+
+
+async def test_workers_elsewhere_are_woken(app, task, dsn):
+    """By NOTIFY on a connection of ours, after the commit."""
+    from holdfast import Holdfast
+
+    elsewhere = Holdfast(app._places.url)
+
+    @elsewhere.task(name=task.name)
+    async def same(a: object = 0) -> object:
+        return a
+
+    async with app, elsewhere, CALLERS["AsyncSession, asyncpg"](dsn) as caller:
+        await app.jobs.count()
+        async with elsewhere.worker(poll=NEVER):
+            await (await task.enqueue(0)).result(timeout=10)
+            await asyncio.sleep(0.3)
+            job = await task.using(connection=caller.connection).enqueue(1)
+            await caller.commit()
+            assert await job.result(timeout=10) == 1
+
+
+async def test_a_raw_commit_is_found_by_the_next_poll(app, task, dsn):
+    async with app:
+        await app.jobs.count()
+        with psycopg.connect(dsn) as connection:
+            async with app.worker():
+                await (await task.enqueue(0)).result(timeout=10)
+                await asyncio.sleep(0.3)
+                job = await task.using(connection=connection).enqueue(1)
+                connection.commit()
+                assert await job.result(timeout=3) == 1
