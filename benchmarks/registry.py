@@ -4,7 +4,7 @@ from importlib import import_module
 
 from .suite import Suite
 
-SUITES = {"postgres": "benchmarks.postgres", "sqlite": "benchmarks.sqlite"}
+SUITES = {"mongo": "benchmarks.mongo", "postgres": "benchmarks.postgres", "sqlite": "benchmarks.sqlite"}
 
 
 def suite_named(name: str) -> Suite:

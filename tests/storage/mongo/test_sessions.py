@@ -91,6 +91,7 @@ def test_a_blocking_enqueue_takes_no_asynchronous_session(app, task, url):
         return client, client.start_session()
 
     _client, session = asyncio.run(make())
+    assert app.jobs.sync.count() == 0
     with pytest.raises(InvalidCall, match="event loop"):
         task.using(connection=session).sync.enqueue(3)
     app.sync.close()
@@ -155,6 +156,7 @@ async def test_a_full_queue(app, task, client):
 
 async def test_a_session_in_no_transaction_is_refused(app, task, client):
     async with app:
+        await app.jobs.count()
         with client.start_session() as session:
             with pytest.raises(InvalidCall, match="in no transaction"):
                 await task.using(connection=session).enqueue(1)
@@ -193,6 +195,7 @@ async def test_a_connection_of_sql_is_refused(app, task):
     connection = sqlite3.connect(":memory:")
     try:
         async with app:
+            await app.jobs.count()
             with pytest.raises(StoreError, match="ClientSession"):
                 await task.using(connection=connection).enqueue(1)
     finally:
@@ -201,6 +204,7 @@ async def test_a_connection_of_sql_is_refused(app, task):
 
 async def test_a_caller_that_waits_for_nobody_is_warned_of_once(app, task, client, caplog):
     async with app:
+        await app.jobs.count()
         for n in range(2):
             with client.start_session() as session, session.start_transaction(write_concern=WriteConcern(1)):
                 await task.using(connection=session).enqueue(n)

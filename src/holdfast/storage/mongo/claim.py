@@ -60,8 +60,20 @@ class Claimed(NamedTuple):
     ready: set[str]  # queues of promoted jobs
 
 
-def claim(claim: Claim, now: int, chunk: int, only: Sequence[str] | None = None) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want; of the first want `only` those, if they are named."""
+class Choice(NamedTuple):
+    """What a claim may take: `only` these jobs, if they are named, and none that another claim of this process is `taking`.
+    What it takes is added to `mine`, which is one of those sets."""
+
+    only: Sequence[str] | None
+    taking: Sequence[set[str]]
+    mine: set[str]
+
+    def others(self) -> set[str]:
+        return {id for each in self.taking if each is not self.mine for id in each}
+
+
+def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`."""
     outlook = yield from _look_out()
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
@@ -70,9 +82,11 @@ def claim(claim: Claim, now: int, chunk: int, only: Sequence[str] | None = None)
         outlook = yield from _look_out()
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
-        taken += yield from _take(claim, want, outlook, now, only if number == 0 else None)
+        taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
     next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
-    if only is not None and len(taken) < claim.wants[0].limit:  # others may leave some of what they are about to take
+    if (
+        choice.only is not None and len(taken) < claim.wants[0].limit
+    ):  # others may leave some of what they are about to take
         next_due = LOOK_AGAIN if next_due is None else min(next_due, LOOK_AGAIN)
     suspects = yield from _any_suspect(claim.wants, outlook, now)
     return Claimed(taken, next_due, suspects, ready)
@@ -121,11 +135,12 @@ def _lanes(outlook: Outlook, want: Want) -> list[str]:
     return [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
 
 
-def _take(claim: Claim, want: Want, outlook: Outlook, now: int, only: Sequence[str] | None) -> Steps[list[Record]]:
+def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) -> Steps[list[Record]]:
     lanes = _lanes(outlook, want)
     if want.limit <= 0 or not lanes:
         return []
-    records = yield from _best(lanes, want.limit, now, only)
+    records = yield from _best(lanes, want.limit, now, choice)
+    choice.mine.update(record.id for record in records)
     updates = {}
     for record in records:
         before = copy(record)
@@ -135,14 +150,17 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, only: Sequence[s
     return records
 
 
-def _best(lanes: Sequence[str], limit: int, now: int, only: Sequence[str] | None) -> Steps[list[Record]]:
+def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
     """The best of some lanes; of very many, group by group."""
     best: list[Record] = []
-    among: Document = {} if only is None else {"_id": {"$in": list(only)}}
+    among: Document = {} if choice.only is None else {"_id": {"$in": list(choice.only)}}
+    sort = IN_ORDER if choice.only is None else None
+    enough = limit + len(choice.others())
     for begin in range(0, len(lanes), LANES_AT_ONCE):
         filter = among | _takeable(lanes[begin : begin + LANES_AT_ONCE], now)
-        sort = IN_ORDER if only is None else None
-        best += records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=limit)))
+        found = records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=enough)))
+        others = choice.others()  # some may have begun while we looked
+        best += [record for record in found if record.id not in others]
         best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
     return best
 

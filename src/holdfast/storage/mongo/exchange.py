@@ -9,6 +9,7 @@ from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
 from .apply import apply, note_started
+from .claim import Choice
 from .claim import claim as claim_jobs
 from .steps import Steps
 
@@ -27,14 +28,13 @@ def exchange(
     started: Sequence[Started],
     now: int,
     chunk: int,
-    only: Sequence[str] | None,
+    choice: Choice,
 ) -> Steps[Told]:
-    """`only`: the jobs that may be taken, because others are about to take the rest; None: the best."""
     applied = yield from apply(changes, now)
     if started:
         yield from note_started(started)
     if claim is None:
         return Told(Exchanged(applied.verdicts), applied.ready, applied.changed)
-    claimed = yield from claim_jobs(claim, now, chunk, only)
+    claimed = yield from claim_jobs(claim, now, chunk, choice)
     exchanged = Exchanged(applied.verdicts, claimed.records, claimed.next_due, claimed.suspects)
     return Told(exchanged, applied.ready | claimed.ready, applied.changed)

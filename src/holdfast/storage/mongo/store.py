@@ -7,7 +7,6 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Literal, TypeVar
 
 from holdfast.clock import Clock, reader
@@ -16,12 +15,14 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
+    Carried,
     Claim,
     Durability,
     Exchanged,
     Filter,
     Finding,
     Insertion,
+    KeptKey,
     Note,
     Placed,
     QueueRow,
@@ -36,10 +37,10 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import parse_cursor
 
-from . import health, listing, queues, upkeep
+from . import carrying, health, listing, queues, upkeep
 from .address import MongoAddress
 from .apply import check, holding, note, renew_started
-from .claim import promote
+from .claim import Choice, promote
 from .clock import ServerClock
 from .enqueue import enqueue
 from .exchange import Told, exchange
@@ -62,6 +63,7 @@ class MongoStorage(Storage):
     """One loop's door to a database."""
 
     name = "MongoDB"
+    in_flight = 2  # one waits for the disk while the other works
 
     def __init__(
         self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
@@ -76,6 +78,7 @@ class MongoStorage(Storage):
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
         self._tickets = Tickets()
+        self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
     # -- life ----------------------------------------------------------------------------------------
@@ -161,18 +164,28 @@ class MongoStorage(Storage):
         while True:
             try:
                 async with self._tickets.drawn(self._in_use(), claim if claims else None, self._now()) as only:
-                    steps = partial(self._exchange, changes, claim, started, only)
-                    return await self._write(steps, through_conflicts=not claims)
+                    return await self._exchange(changes, claim, started, only)
             except Conflict:
                 if not claims or patience.over:
                     raise
                 self._tickets.conflict()
             await patience.pause()
 
-    def _exchange(
+    async def _exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], only: Sequence[str] | None
-    ) -> Steps[Told]:
-        return exchange(changes, claim, started, self._now(), self.chunk, only)
+    ) -> Told:
+        mine: set[str] = set()
+        choice = Choice(only, self._taking, mine)
+
+        def steps() -> Steps[Told]:
+            mine.clear()
+            return exchange(changes, claim, started, self._now(), self.chunk, choice)
+
+        self._taking.append(mine)
+        try:
+            return await self._write(steps, through_conflicts=claim is None)
+        finally:
+            self._taking[:] = [each for each in self._taking if each is not mine]
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
@@ -259,6 +272,20 @@ class MongoStorage(Storage):
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await self._write(lambda: queues.workers(seen_within, self._now()))
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await self._read(lambda: carrying.export(after, limit))
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        done = await self._write(lambda: carrying.restore(jobs))
+        self._signals.tell(done.ready, done.changed)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await self._read(lambda: carrying.export_keys(cursor, limit))
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await self._write(lambda: carrying.restore_keys(keys))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

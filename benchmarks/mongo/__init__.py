@@ -1,0 +1,32 @@
+"""Holdfast and what people write themselves on MongoDB."""
+
+from collections.abc import Sequence
+
+from benchmarks.suite import Suite
+
+from .goals import goals
+from .holdfast import HoldfastMongo
+from .place import opened, version_of_the_run
+from .plain import ManyLoops, PlainLoop
+from .raw import raw_labels, raw_rate
+
+
+def _machine() -> Sequence[str]:
+    return [f"MongoDB {version_of_the_run()}, a replica set of one member, 0.25 GB of cache"]
+
+
+SUITE = Suite(
+    name="mongo",
+    title="MongoDB",
+    contenders=(HoldfastMongo, PlainLoop, ManyLoops),
+    raw_labels=raw_labels,
+    raw_rate=raw_rate,
+    goals=goals,
+    machine=_machine,
+    opened=opened,
+    remarks=(
+        "The server is on the same machine. Every contender waits until the journals of a majority have its writes.",
+        "The loops take the best ready job with find_one_and_update, call the handler and mark the job as done: no retries, "
+        "no renewals, no batches, no fence. They drain a part of the jobs, in their favour.",
+    ),
+)

@@ -1,0 +1,75 @@
+"""Moving house: whole jobs and kept keys out of this store, and into it exactly as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.errors import StoreError
+from holdfast.job import FINAL, Record, State
+from holdfast.storage.contract import Carried, KeptKey
+
+from .claim import WHOLE
+from .documents import Document, document_of, records_from
+from .steps import Steps, delete, find, insert, update
+
+OLDEST_FIRST = {"created_at": 1, "_id": 1}
+
+
+class Restored(NamedTuple):
+    ready: set[str]  # queues
+    changed: bool
+
+
+def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
+    """Jobs with their logs, in the order in which they were made."""
+    filter: Document = {}
+    if after is not None:
+        created_at, id = after
+        later = [{"created_at": {"$gt": created_at}}, {"_id": {"$gt": id}}]
+        filter = {"created_at": {"$gte": created_at}, "$or": later}
+    records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
+    found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
+    logs = {document["_id"]: tuple(document["lines"]) for document in found}
+    return [Carried(record, logs.get(record.id, ())) for record in records]
+
+
+def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
+    """Put jobs on record as they are, in place of what is known under their ids."""
+    records = [job.record for job in jobs]
+    yield from _check_keys(records)
+    ids = [record.id for record in records]
+    for collection in ("jobs", "logs"):
+        yield from delete(collection, {"_id": {"$in": ids}})
+    yield from insert("jobs", [document_of(record) for record in records])
+    yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
+    return Restored(
+        {record.queue for record in records if record.state is State.READY},
+        any(record.state in FINAL for record in records),
+    )
+
+
+def _check_keys(records: Sequence[Record]) -> Steps[None]:
+    wanted = {record.unique_key: record.id for record in records if record.holds_key}
+    ids = {record.id for record in records}
+    filter: Document = {"unique_key": {"$in": list(wanted)}, "holds_key": True}
+    for document in (yield from find("jobs", filter, {"unique_key": 1})):
+        if document["_id"] not in ids:
+            raise StoreError(f"the unique key of job {wanted[document['unique_key']]} is held by job {document['_id']}")
+
+
+def export_keys(cursor: str | None, limit: int) -> Steps[tuple[list[KeptKey], str | None]]:
+    filter: Document = {} if cursor is None else {"_id": {"$gt": cursor}}
+    found = yield from find("keys", filter, sort={"_id": 1}, limit=limit + 1)
+    keys = [
+        KeptKey(document["_id"], document["job"], None if document["ends"] is None else int(document["ends"]))
+        for document in found[:limit]
+    ]
+    return keys, keys[-1].key if len(found) > limit and keys else None
+
+
+def restore_keys(keys: Sequence[KeptKey]) -> Steps[None]:
+    yield from update(
+        "keys",
+        [{"q": {"_id": kept.key}, "u": {"job": kept.job, "ends": kept.ends}, "upsert": True} for kept in keys],
+    )
