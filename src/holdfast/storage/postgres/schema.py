@@ -18,10 +18,16 @@ TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "log
 
 
 def migrations(schema: str) -> list[Migration]:
-    """The migrations, as SQL for this schema."""
-    quoted = f'"{schema}"'
+    """The migrations, as SQL for this schema that can be run by hand too: each begins with the schema that it needs and
+    ends with a note that it was run."""
     found = migrations_in(files(__package__) / "migrations")
-    return [Migration(each.number, each.name, each.text.replace("{schema}", quoted)) for each in found]
+    return [Migration(each.number, each.name, _whole(each, schema)) for each in found]
+
+
+def _whole(migration: Migration, schema: str) -> str:
+    sql = load("schema", schema, bare=schema, number=str(migration.number))
+    parts = [migration.text.replace("{schema}", f'"{schema}"').strip(), f"{sql['note_version']};"]
+    return "\n\n".join([f"{sql['create_schema']};", *parts] if migration.number == 1 else parts)
 
 
 class PostgresLedger:
@@ -50,13 +56,7 @@ class PostgresLedger:
                 self._rows("turn", key=self._address.schema)
                 if self._version() >= migration.number:
                     return False
-                if migration.number == 1 and not self._rows("schema_exists", schema=self._address.schema):
-                    self._connection.execute(self._sql["create_schema"])
                 self._connection.execute(migration.text)
-                self._connection.execute(self._sql["create_meta"])
-                self._rows("note_version", version=migration.number)
-                if migration.name == "partitions":
-                    self._rows("first_partitions", now=None)
                 return True
         except psycopg.Error as error:
             raise explained(error, str(self)) from error

@@ -87,3 +87,6 @@ END
 $$;
 REVOKE ALL ON FUNCTION {schema}.drop_partition(text, uuid, uuid, bigint) FROM PUBLIC;
 REVOKE ALL ON FUNCTION {schema}.keep_partitions(bigint, integer) FROM PUBLIC;
+
+-- the pieces of today and tomorrow
+SELECT {schema}.keep_partitions((extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 1);

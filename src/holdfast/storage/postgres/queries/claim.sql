@@ -87,7 +87,9 @@ WITH picked AS MATERIALIZED (
 -- name: claimed
 -- The picked jobs leave the waiting ones and are held; gives their records.
 gone AS (
-    DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked)) RETURNING *
+    DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked))
+    RETURNING id, queue, task, urgency, rank, run_at, expires_at, settled, min_version, version, attempt, failures, losses,
+        waits, suspect, key_waits, held_key, reason, progress
 ),
 taken AS MATERIALIZED (
     SELECT gone.*, {now} AS now, j.created_at, j.lease, j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id,

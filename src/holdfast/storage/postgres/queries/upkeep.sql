@@ -47,8 +47,8 @@ SELECT DISTINCT task FROM {schema}.outcomes WHERE keep_last IS NOT NULL;
 -- name: too_many
 -- Ended jobs of a task that have as many newer ones as are kept. A job that is kept for another reason takes a place too.
 SELECT id::text FROM (
-    SELECT o.id, keep_last,
-        row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, o.id DESC) AS place
+    SELECT o.id, o.keep_last,
+        row_number() OVER (PARTITION BY o.state = 'dead' ORDER BY o.finished_at DESC, o.id DESC) AS place
     FROM {schema}.outcomes AS o {among}
 ) AS ended
 WHERE keep_last IS NOT NULL AND place > keep_last
@@ -57,11 +57,11 @@ LIMIT %(limit)s::integer;
 
 -- name: among_all
 -- All ended jobs of a task.
-JOIN {schema}.jobs AS j ON j.id = o.id WHERE j.task = %(task)s::text AND NOT hidden
+JOIN {schema}.jobs AS j ON j.id = o.id WHERE j.task = %(task)s::text AND NOT o.hidden
 
 -- name: among_counted
 -- Those of them that are counted.
-WHERE task = %(task)s::text AND keep_last IS NOT NULL AND NOT hidden
+WHERE o.task = %(task)s::text AND o.keep_last IS NOT NULL AND NOT o.hidden
 
 -- name: is_small
 -- Whether the history of a task may be looked through.
