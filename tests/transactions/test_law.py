@@ -85,6 +85,7 @@ async def test_nobody_waits_for_the_caller(app, task, dsn, name):
                 (backend,),
             ).fetchall()
         assert set(locks) <= {("relation", "AccessShareLock"), ("relation", "RowExclusiveLock")}
+        await _pieces_can_be_made(dsn, schema_of(app))
         async with app.worker():  # four jobs that were there before
             for unique in UNIQUES:
                 handle = await task.using(unique=Unique(f"{unique.key} outside")).enqueue(1)
@@ -92,6 +93,16 @@ async def test_nobody_waits_for_the_caller(app, task, dsn, name):
             assert await app.jobs.count(state="succeeded") == 8
         await caller.commit()
         assert await app.jobs.count() == 8 + 7
+
+
+async def _pieces_can_be_made(dsn, schema):
+    """The days to come get their partitions, although the caller's transaction is open."""
+    async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
+        await connection.execute(f'select "{schema}".keep_partitions(0, 5)'.encode())
+        made = await connection.execute(
+            "select count(*) from pg_inherits where inhparent = %s::regclass", (f'"{schema}".jobs',)
+        )
+        assert (await made.fetchone())[0] >= 6 + 1  # and the one for the rest
 
 
 async def test_no_word_to_listeners(app, task, dsn):

@@ -18,7 +18,7 @@ SELECT DISTINCT ON (given.unique_key) given.unique_key,
     CASE given.unique_scope WHEN 'window' THEN given.created_at + coalesce(given.unique_window, 0) END, given.id
 FROM given
 WHERE given.unique_scope IN ('any', 'window')
-    AND NOT EXISTS (SELECT 1 FROM {schema}.jobs WHERE jobs.id = given.id)
+    AND NOT EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = given.id)
     AND NOT EXISTS (
         SELECT 1 FROM {schema}.kept_keys AS taken
         WHERE taken.key = given.unique_key AND (taken.ends IS NULL OR taken.ends > given.created_at))
@@ -32,7 +32,7 @@ INSERT INTO {schema}.held_keys (key, job)
 SELECT DISTINCT ON (given.unique_key) given.unique_key, given.id
 FROM given
 WHERE given.unique_scope IN ('waiting', 'active')
-    AND NOT EXISTS (SELECT 1 FROM {schema}.jobs WHERE jobs.id = given.id)
+    AND NOT EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = given.id)
 ORDER BY given.unique_key, given.number
 ON CONFLICT (key) DO NOTHING;
 
@@ -75,10 +75,11 @@ NOT EXISTS (
     SELECT 1 FROM {schema}.queues WHERE max_depth IS NOT NULL AND queues.name IN (SELECT every.queue FROM given AS every))
 
 -- name: readback
--- The job that stands for each: itself, or the one whose key it shares; nobody when that key became free just now.
+-- The job that stands for each: itself, or the one whose key it shares; nobody when that key became free just now. A job
+-- of this transaction is still waiting; a look into `jobs` would lock all its pieces until the caller's end.
 WITH given AS MATERIALIZED ({given})
 SELECT given.number, coalesce(
-    (SELECT jobs.id FROM {schema}.jobs WHERE jobs.id = given.id),
+    (SELECT waiting.id FROM {schema}.waiting WHERE waiting.id = given.id),
     CASE WHEN given.unique_scope IN ('any', 'window')
     THEN (
         SELECT taken.job FROM {schema}.kept_keys AS taken
