@@ -37,11 +37,13 @@ LOG_LINES = 100
 
 # ---- enqueue ---------------------------------------------------------------------------------------
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
+    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares. `late`: it waits
+    in an outbox, and its store learns of it after the commit (no store says so)."""
 
     id: str
     duplicate: bool = False
     dropped: bool = False
+    late: bool = False
 
 
 class Full(Exception):
@@ -199,6 +201,21 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
     settings: QueueSettings
     depth: int
     oldest: int | None
+
+
+class Carried(msgspec.Struct, frozen=True):
+    """A job as it is carried to another store: the whole record, and its log, oldest line first."""
+
+    record: Record
+    lines: tuple[str, ...] = ()
+
+
+class KeptKey(msgspec.Struct, frozen=True, gc=False):
+    """A unique key of scope any (`ends` is None) or window, and the job that took it."""
+
+    key: str
+    job: str
+    ends: int | None = None
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False):
@@ -401,6 +418,25 @@ class Storage(ABC):
     @abstractmethod
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         """Workers seen within this time, by id; older ones are forgotten."""
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        """Whole jobs with their logs, hidden ones too, in the order of (created_at, id): the first `limit` that come after
+        this position, None for the first of all. Fewer mean the end. Reads, and writes nothing."""
+        raise NotImplementedError
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they hold.
+        What is on record under their ids is replaced, so that saying it again changes nothing. Neither the bounds of queues
+        nor the clock are looked at. StoreError, and nothing written, when another job holds one of the keys."""
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        """Keys of scope any and window, about `limit` of them in the store's own order, and a cursor for what follows, None
+        at the end. Those whose window is over may be among them. One that stays is told of at least once."""
+        raise NotImplementedError
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        """Put kept keys on record exactly as they are, in place of what was known of them."""
 
     # -- signals -------------------------------------------------------------------------------------
     @abstractmethod

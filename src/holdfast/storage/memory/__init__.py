@@ -21,12 +21,14 @@ from holdfast.lifecycle import Change
 from holdfast.storage.contract import (
     ACCEPTED,
     LOG_LINES,
+    Carried,
     Claim,
     Durability,
     Exchanged,
     Filter,
     Full,
     Insertion,
+    KeptKey,
     Note,
     Placed,
     QueueRow,
@@ -213,6 +215,28 @@ class MemoryStorage(Storage):
         with self._work() as (_, now):
             self._workers = {id: row for id, row in self._workers.items() if row.seen_at >= now - seen_within}
             return [row for _, row in sorted(self._workers.items())]
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        with self._work() as (rows, _):
+            behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
+            behind.sort(key=lambda row: (row.created_at, row.id))
+            return [Carried(copy(row), tuple(self._log.get(row.id, ()))) for row in behind[:limit]]
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        with self._work() as (rows, _):
+            rows.restore([job.record for job in jobs])
+            for job in jobs:
+                self._log[job.record.id] = list(job.lines)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        with self._work() as (rows, _):
+            behind = [kept for kept in rows.kept_keys() if cursor is None or kept.key > cursor]
+        return behind[:limit], behind[limit - 1].key if len(behind) > limit else None
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        with self._work() as (rows, _):
+            rows.restore_keys(keys)
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

@@ -12,12 +12,14 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from heapq import heappop, heappush
 
+from holdfast.errors import StoreError
 from holdfast.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import (
     ACCEPTED,
     REFUSED,
     Claim,
+    KeptKey,
     Placed,
     QueueSettings,
     Refusal,
@@ -68,6 +70,31 @@ class Rows:
     def _owner(self, name: KeyName, now: int) -> str | None:
         id, until = self._keys.get(name, (None, None))
         return None if until is not None and until <= now else id
+
+    # ---- moving house ------------------------------------------------------------------------------
+    def restore(self, records: Sequence[Record]) -> None:
+        """Put records on record as they are, in place of what is known under their ids."""
+        for record in records:
+            owner, _ = self._keys.get((False, record.unique_key or ""), (record.id, None))
+            if record.holds_key and owner not in {each.id for each in records}:
+                raise StoreError(f"the unique key of job {record.id} is held by job {owner}")
+        for record in records:
+            if record.id in self.by_id:
+                self._free_key(self.by_id[record.id])
+                self._lift(self.by_id.pop(record.id))
+        for record in records:
+            if record.holds_key and record.unique_key is not None:
+                self._keys[False, record.unique_key] = (record.id, None)
+            self.by_id[record.id] = copy(record)
+            self._set_back(self.by_id[record.id])
+            self.changed |= record.state in FINAL
+
+    def kept_keys(self) -> list[KeptKey]:
+        return [KeptKey(key, job, ends) for (apart, key), (job, ends) in sorted(self._keys.items()) if apart]
+
+    def restore_keys(self, keys: Iterable[KeptKey]) -> None:
+        for kept in keys:
+            self._keys[True, kept.key] = (kept.job, kept.ends)
 
     # ---- apply -------------------------------------------------------------------------------------
     def judge(self, change: Change, now: int) -> Verdict:

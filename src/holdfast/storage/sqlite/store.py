@@ -14,12 +14,14 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
+    Carried,
     Claim,
     Durability,
     Exchanged,
     Filter,
     Full,
     Insertion,
+    KeptKey,
     Note,
     Placed,
     QueueRow,
@@ -34,7 +36,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.home import Home
 
-from . import listing, shared, upkeep
+from . import carry, listing, shared, upkeep
 from .apply import HOLDING, apply, check, note, note_started, renew
 from .claim import claim as claim_jobs
 from .claim import promote
@@ -217,6 +219,20 @@ class SqliteStorage(Storage):
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await self._write(lambda work: listing.workers(work, seen_within, self._now()))
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await self._read(lambda connection: carry.export(connection, after, limit))
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        if jobs:
+            carry.refused(await self._write(lambda work: carry.restore(work, jobs)))
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await self._read(lambda connection: carry.export_keys(connection, cursor, limit))
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await self._write(lambda work: carry.restore_keys(work, keys))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

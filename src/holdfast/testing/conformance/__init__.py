@@ -59,6 +59,7 @@ VERBS = (
     "reading",
     "queues",
     "workers",
+    "carry",
     "signals",
     "transaction",
     "texts",

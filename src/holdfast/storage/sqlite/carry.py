@@ -1,0 +1,71 @@
+"""Carrying jobs and kept keys to another store, or from one."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.errors import StoreError
+from holdfast.job import FINAL, Record, State
+from holdfast.storage.contract import Carried, KeptKey
+
+from .database import Work
+from .driver import Connection
+from .queries import load
+from .rows import COLUMNS, Many, json_text, records_of
+
+FIRST = (-(1 << 63), "")  # before every job
+
+_sql = load("carry", record=", ".join(COLUMNS))
+_JOBS = Many(_sql["insert"], len(COLUMNS), (100, 20, 5, 1))
+_LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
+_OWNERS = Many(_sql["owners"], 1)
+_REMOVED_KEYS = Many(_sql["remove_keys"], 1)
+_KEYS = Many(_sql["insert_keys"], 4, (500, 100, 20, 4, 1))
+
+
+def export(connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+    records = records_of(connection.value(_sql["export"], (*(after or FIRST), limit)))
+    lines: defaultdict[str, list[str]] = defaultdict(list)
+    for job, line in connection.rows(_sql["lines"], (json_text([record.id for record in records]),)):
+        lines[job].append(line)
+    return [Carried(record, tuple(lines.get(record.id, ()))) for record in records]
+
+
+def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
+    """Put jobs on record as they are. A job whose key another one holds is the answer, and nothing was written then."""
+    records = [job.record for job in jobs]
+    ids = {record.id for record in records}
+    keys = {record.unique_key: record for record in records if record.holds_key}
+    for key, owner in _OWNERS.rows(work.connection, [(key,) for key in keys]):
+        if owner not in ids:
+            return f"the unique key of job {keys[key].id} is held by job {owner}"
+    for statement in ("remove", "remove_lines"):
+        work.connection.change(_sql[statement], (json_text(sorted(ids)),))
+    _JOBS.run(work.connection, [_row(record) for record in records])
+    _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
+    work.ready |= {record.queue for record in records if record.state is State.READY}
+    work.changed |= any(record.state in FINAL for record in records)
+    return None
+
+
+def _row(record: Record) -> list[Any]:
+    values = [getattr(record, name) for name in COLUMNS]
+    return [value.value if isinstance(value, State) else value for value in values]
+
+
+def export_keys(connection: Connection, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+    rows = connection.rows(_sql["keys"], (cursor, limit + 1))
+    found = [KeptKey(key, job, ends) for key, job, ends, _ in rows[:limit]]
+    return found, found[-1].key if len(rows) > limit else None
+
+
+def restore_keys(work: Work, keys: Sequence[KeptKey]) -> None:
+    _REMOVED_KEYS.run(work.connection, [(kept.key,) for kept in keys])
+    _KEYS.run(work.connection, [(kept.key, kept.job, kept.ends, 0) for kept in keys])
+
+
+def refused(why: str | None) -> None:
+    if why is not None:
+        raise StoreError(why)

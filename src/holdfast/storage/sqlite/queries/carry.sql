@@ -1,0 +1,41 @@
+-- name: export
+-- Whole jobs behind a position, the oldest first.
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
+    SELECT {record} FROM holdfast_jobs INDEXED BY holdfast_jobs_created
+    WHERE created_at >= ?1 AND (created_at > ?1 OR id > ?2) ORDER BY created_at, id LIMIT ?3);
+
+-- name: lines
+-- The log lines of jobs, oldest first.
+SELECT job, line FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?)) ORDER BY number;
+
+-- name: remove
+-- Jobs that are replaced.
+DELETE FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: remove_lines
+-- Their logs.
+DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: insert
+-- Jobs as they are.
+INSERT INTO holdfast_jobs ({record}) VALUES {values};
+
+-- name: insert_lines
+-- Log lines, oldest first.
+INSERT INTO holdfast_log (job, line) VALUES {values};
+
+-- name: owners
+-- Who holds these keys of scope waiting and active.
+SELECT unique_key, id FROM holdfast_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
+
+-- name: keys
+-- Kept keys behind a key, each as it was taken last.
+SELECT key, job, ends, max(starts) FROM holdfast_keys WHERE ?1 IS NULL OR key > ?1 GROUP BY key ORDER BY key LIMIT ?2;
+
+-- name: remove_keys
+-- Kept keys that are replaced.
+DELETE FROM holdfast_keys WHERE key IN (VALUES {values});
+
+-- name: insert_keys
+-- Kept keys as they are. When one is over, its next row starts later.
+INSERT INTO holdfast_keys (key, job, ends, starts) VALUES {values};
