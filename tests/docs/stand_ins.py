@@ -1,5 +1,6 @@
 """Addresses in the docs stand for real servers: `postgresql://localhost/shop` is a database of the run's own server, new for
-each page, `redis://localhost:6379/0` a prefix of its own. A page without such an address needs no server."""
+each page, `redis://localhost:6379/0` a prefix of its own, `mongodb://localhost/shop` a database of a replica set. A page
+without such an address needs no server."""
 
 from __future__ import annotations
 
@@ -13,6 +14,8 @@ _ADDRESS = re.compile(r"(?P<scheme>postgresql(?:\+\w+)?)://localhost/(?P<databas
 
 _REDIS = re.compile(r"(?P<scheme>redis|valkey)://localhost:6379/0(?P<prefix>\?prefix=[\w.:-]+)?")
 
+_MONGO = re.compile(r"mongodb://localhost/(?P<database>\w+)")
+
 
 class StandIns:
     """The databases of one page, by the names that it gives them."""
@@ -20,10 +23,11 @@ class StandIns:
     def __init__(self) -> None:
         self._databases: dict[str, str] = {}
         self._prefixes: dict[str, str] = {}
+        self._mongo: dict[str, str] = {}
 
     def real(self, text: str) -> str:
         """The text with addresses that lead somewhere."""
-        return _REDIS.sub(self._redis, _ADDRESS.sub(self._address, text))
+        return _MONGO.sub(self._replica_set, _REDIS.sub(self._redis, _ADDRESS.sub(self._address, text)))
 
     def __enter__(self) -> StandIns:
         return self
@@ -46,6 +50,12 @@ class StandIns:
         if shown not in self._prefixes:
             self._prefixes[shown] = server("valkey").fresh().removeprefix("redis")
         return f"{found['scheme']}{self._prefixes[shown]}"
+
+    def _replica_set(self, found: re.Match[str]) -> str:
+        shown = found["database"]
+        if shown not in self._mongo:
+            self._mongo[shown] = server("mongo").fresh()
+        return self._mongo[shown]
 
 
 def _run(statement: str) -> None:
