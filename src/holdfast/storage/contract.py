@@ -420,21 +420,23 @@ class Storage(ABC):
         """Workers seen within this time, by id; older ones are forgotten."""
 
     # -- moving house --------------------------------------------------------------------------------
+    @abstractmethod
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
         """Whole jobs with their logs, hidden ones too, in the order of (created_at, id): the first `limit` that come after
         this position, None for the first of all. Fewer mean the end. Reads, and writes nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def restore(self, jobs: Sequence[Carried]) -> None:
         """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they hold.
         What is on record under their ids is replaced, so that saying it again changes nothing. Neither the bounds of queues
         nor the clock are looked at. StoreError, and nothing written, when another job holds one of the keys."""
 
+    @abstractmethod
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         """Keys of scope any and window, about `limit` of them in the store's own order, and a cursor for what follows, None
         at the end. Those whose window is over may be among them. One that stays is told of at least once."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
         """Put kept keys on record exactly as they are, in place of what was known of them."""
 

@@ -224,10 +224,10 @@ class _Moves:
             self.left["holds"].discard(before.id)
             self.ended_holds.add(before.id)
         if after.state in FINAL:
-            self.outcomes.append(_outcome_row(after))
+            self.outcomes.append(outcome_row(after))
             self.changed = True
         else:
-            self.waiting.append(_waiting_row(after))
+            self.waiting.append(waiting_row(after))
             if after.state is State.READY:
                 self.ready.add(after.queue)
         if change.errors is not None:
@@ -243,7 +243,8 @@ def _table_of(record: Record) -> str:
     return "holds" if record.state is State.RUNNING else "waiting"
 
 
-def _waiting_row(record: Record) -> dict[str, Any]:
+def waiting_row(record: Record) -> dict[str, Any]:
+    """The moving row of a job that waits."""
     row = _row(record, WAITING)
     row["urgency"] = -1 - record.priority
     row["route"] = "" if record.routing_key is None else f"={record.routing_key}"
@@ -251,7 +252,8 @@ def _waiting_row(record: Record) -> dict[str, Any]:
     return row
 
 
-def _outcome_row(record: Record) -> dict[str, Any]:
+def outcome_row(record: Record) -> dict[str, Any]:
+    """The moving row of a job that has ended."""
     row = _row(record, OUTCOMES)
     row["created_at"] = record.created_at if record.state is State.DEAD else None
     row["task"] = None if record.keep_last is None else record.task

@@ -16,12 +16,14 @@ from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
     ACCEPTED,
+    Carried,
     Claim,
     Durability,
     Exchanged,
     Filter,
     Finding,
     Insertion,
+    KeptKey,
     Note,
     Placed,
     QueueRow,
@@ -38,6 +40,7 @@ from holdfast.storage.home import Home
 
 from .address import Address
 from .apply import Apply, Effects, is_plain_success
+from .carry import Carry
 from .claim import Claims
 from .durability import read_durability
 from .enqueue import Enqueue
@@ -74,6 +77,7 @@ class PostgresStorage(Storage):
         self._claims = Claims(address.schema)
         self._upkeep = Upkeep(address.schema)
         self._listing = Listing(address.schema)
+        self._carry = Carry(address.schema)
         self._home: Home | None = None
         self._opening = asyncio.Lock()
         self._opened: tuple[Server, Signals, int] | None = None
@@ -294,6 +298,21 @@ class PostgresStorage(Storage):
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         workers = self._listing.workers
         return await self._server().plainly(lambda connection: workers(connection, seen_within, self._now()))
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await self._server().plainly(lambda connection: self._carry.export(connection, after, limit))
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        effects = Effects()
+        await self._server().plainly(lambda connection: self._carry.restore(connection, jobs, effects))
+        self._tell(effects)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await self._server().plainly(lambda connection: self._carry.export_keys(connection, cursor, limit))
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await self._server().plainly(lambda connection: self._carry.restore_keys(connection, keys))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

@@ -1,0 +1,129 @@
+"""Carrying jobs and kept keys to another store, or from one.
+
+A job that comes is written as enqueue, claim and outcome would have left it: its own row once, and the moving row, or rows,
+of the state it is in.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from psycopg.errors import UniqueViolation
+
+from holdfast.errors import StoreError
+from holdfast.job import FINAL, Record, State
+from holdfast.storage.contract import Carried, KeptKey
+
+from .apply import OUTCOMES, TABLES, WAITING, Effects, outcome_row, waiting_row
+from .insertion import USUAL
+from .queries import load
+from .rows import array, json_text, marked, numbers, records_of, unmarked
+from .server import Connection, Statement, together
+
+FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job
+JOBS = tuple(
+    """
+    created_at run_at lease timeout max_attempts expires_at priority min_version id chain_id task queue payload backoff
+    retention dead_retention run_when key tenant routing_key tags meta unique_key unique_scope after limits errors
+    """.split()  # noqa: SIM905
+)
+HOLDS = tuple(
+    """
+    stamp leased_until lease run_at rank started_at settled version attempt failures losses waits id ended suspect
+    leased_by held_key reason progress
+    """.split()  # noqa: SIM905
+)
+_COLUMNS = {"jobs": JOBS, "waiting": WAITING, "holds": HOLDS, "outcomes": OUTCOMES}
+
+
+class Carry:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        self._sql = load("carry", schema)
+        self._insert = {
+            table: load("carry", schema, table=table, columns=", ".join(columns))["insert"]
+            for table, columns in _COLUMNS.items()
+        }
+        self._remove = [load("carry", schema, table=table, column="id")["remove"] for table in (*TABLES, "jobs")]
+        self._remove.append(load("carry", schema, table="log", column="job")["remove"])
+
+    # -- jobs ----------------------------------------------------------------------------------------
+    async def export(self, connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        created_at, id = after or FIRST
+        values = {"created_at": created_at, "id": id, "limit": limit}
+        records = records_of(await (await connection.execute(self._sql["export"], values)).fetchall())
+        found = await connection.execute(self._sql["lines"], {"ids": array(record.id for record in records)})
+        lines: defaultdict[str, list[str]] = defaultdict(list)
+        for job, line in await found.fetchall():
+            lines[job].append(unmarked(line) or "")
+        return [Carried(record, tuple(lines.get(record.id, ()))) for record in records]
+
+    async def restore(self, connection: Connection, jobs: Sequence[Carried], effects: Effects) -> None:
+        records = [job.record for job in jobs]
+        ids = {"ids": array(sorted(record.id for record in records))}
+        try:
+            async with connection.transaction():
+                await self._check_keys(connection, records)
+                removals: list[Statement] = [(statement, ids) for statement in (self._sql["free_keys"], *self._remove)]
+                await together(connection, [*removals, *self._inserts(jobs)])
+        except UniqueViolation as error:  # taken since it was looked for
+            raise StoreError(f"a unique key of the jobs that were brought was taken meanwhile: {error}") from error
+        effects.ready |= {record.queue for record in records if record.state is State.READY}
+        effects.changed |= any(record.state in FINAL for record in records)
+
+    async def _check_keys(self, connection: Connection, records: Sequence[Record]) -> None:
+        keys = {marked(record.unique_key): record.id for record in records if record.holds_key}
+        ids = {record.id for record in records}
+        for key, owner in await (await connection.execute(self._sql["owners"], {"keys": list(keys)})).fetchall():
+            if owner not in ids:
+                raise StoreError(f"the unique key of job {keys[key]} is held by job {owner}")
+
+    def _inserts(self, jobs: Sequence[Carried]) -> list[Statement]:
+        records = [job.record for job in jobs]
+        rows: dict[str, list[dict[str, Any]]] = {
+            "jobs": [_job_row(record) for record in records],
+            "waiting": [waiting_row(each) for each in records if each.state not in FINAL and each.stamp is None],
+            "holds": [_hold_row(record) for record in records if record.stamp is not None],
+            "outcomes": [outcome_row(record) for record in records if record.state in FINAL],
+        }
+        statements = [(self._insert[table], {"rows": json_text(listed)}) for table, listed in rows.items() if listed]
+        if holders := sorted((record.unique_key or "", record.id) for record in records if record.holds_key):
+            keys = {"keys": [marked(key) for key, _ in holders], "ids": array(id for _, id in holders)}
+            statements.append((self._sql["take_keys"], keys))
+        if lines := [(job.record.id, marked(line)) for job in jobs for line in job.lines]:
+            given = {"ids": array(id for id, _ in lines), "lines": [line for _, line in lines]}
+            statements.append((self._sql["insert_lines"], given))
+        return statements
+
+    # -- kept keys -----------------------------------------------------------------------------------
+    async def export_keys(
+        self, connection: Connection, cursor: str | None, limit: int
+    ) -> tuple[list[KeptKey], str | None]:
+        values = {"cursor": marked(cursor), "limit": limit + 1}
+        rows = await (await connection.execute(self._sql["keys"], values)).fetchall()
+        found = [KeptKey(unmarked(key) or "", job, ends) for key, job, ends in rows[:limit]]
+        return found, found[-1].key if len(rows) > limit else None
+
+    async def restore_keys(self, connection: Connection, keys: Sequence[KeptKey]) -> None:
+        names = [marked(kept.key) for kept in keys]
+        given = {"keys": names, "ends": numbers(kept.ends for kept in keys), "ids": array(kept.job for kept in keys)}
+        async with connection.transaction():
+            await together(connection, [(self._sql["remove_keys"], {"keys": names}), (self._sql["insert_keys"], given)])
+
+
+def _job_row(record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name) for name in JOBS}
+    row |= {name: None for name, usual in USUAL.items() if row[name] == usual}
+    row |= {"key": marked(record.key), "unique_key": marked(record.unique_key)}
+    row["run_at"] = None if record.run_at == record.created_at else record.run_at
+    return row
+
+
+def _hold_row(record: Record) -> dict[str, Any]:
+    row = {name: getattr(record, name, None) for name in HOLDS}
+    row |= {"held_key": marked(record.unique_key) if record.holds_key else None, "reason": marked(record.reason)}
+    row["ended"] = record.state in FINAL
+    return row
