@@ -32,7 +32,7 @@ def report(results: Results) -> str:
         *_part("Churn under a held snapshot", _churn_text(results, "held"), _churn(results, "held")),
         *_part(
             "Backlog",
-            "The rate while many jobs wait, beside the rate of the drain with as many exchanges.",
+            "After a vacuum and a checkpoint, many jobs wait of which a part is drained; beside it, only that part waits.",
             _backlog(results),
         ),
     ]
@@ -97,15 +97,10 @@ def _churn_row(entry: Measurement) -> Row:
 
 
 def _backlog(results: Results) -> list[Row]:
-    rows = [["design", "jobs that wait", "jobs/s", "of the drain's", "server µs", "of the drain's"]]
-    for name in results.designs():
-        for entry in results.of("backlog", name):
-            rows.append([_title(name), _number(entry.jobs)])
-            for figure in ("rate", "cpu"):
-                drained = results.figure(figure, "drain", name, entry.batch, entry.in_flight)
-                share = ABSENT if not drained else f"{entry.figures[figure] / drained:.0%}"
-                rows[-1] += [_number(entry.figures[figure]), share]
-    return rows
+    entries = [entry for name in results.designs() for entry in results.of("backlog", name)]
+    head = ["design", "jobs that wait", "jobs/s", "server µs"]
+    rows = [[entry.jobs, entry.figures["rate"], entry.figures["cpu"]] for entry in entries]
+    return [head, *([_title(entry.design), *map(_number, row)] for entry, row in zip(entries, rows, strict=True))]
 
 
 # ---- words ---------------------------------------------------------------------------------------------------------------

@@ -49,10 +49,11 @@ def _drains(server: Server, designs: Sequence[Design], plan: Plan) -> Iterator[M
 
 def _backlogs(server: Server, designs: Sequence[Design], plan: Plan) -> Iterator[Measurement]:
     batch, in_flight = plan.long
-    jobs = min(plan.waiting, 2 * plan.drained)
+    jobs = min(plan.waiting // 2, 2 * plan.drained)
     for design in designs:
-        window = backlog(server, design, jobs=jobs, waiting=plan.waiting, batch=batch, in_flight=in_flight)
-        yield Measurement("backlog", design.name, plan.waiting, batch, in_flight, asdict(window))
+        for waiting in (jobs, plan.waiting):  # the same with hardly any more than are taken, to compare with
+            window = backlog(server, design, jobs=jobs, waiting=waiting, batch=batch, in_flight=in_flight)
+            yield Measurement("backlog", design.name, waiting, batch, in_flight, asdict(window))
 
 
 def _churns(server: Server, designs: Sequence[Design], plan: Plan) -> Iterator[Measurement]:
