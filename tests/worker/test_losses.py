@@ -231,3 +231,31 @@ async def test_a_job_that_lost_its_worker_runs_again_in_another(tmp_path):
         seen = await job.refresh()
     assert runs == [2]
     assert (seen.attempt, seen.losses) == (2, 0)
+
+
+async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
+    """The claim looked before the job was there; its empty answer comes after the signal."""
+    app = Holdfast("memory://")
+    ran = asyncio.Event()
+
+    @app.task
+    async def work() -> None:
+        ran.set()
+
+    async with app:
+        store = await app._storage()
+        real, looked, go_on = store.exchange, asyncio.Event(), asyncio.Event()
+
+        async def slow(*arguments):
+            answer = await real(*arguments)
+            looked.set()
+            await go_on.wait()
+            return answer
+
+        store.exchange = slow
+        async with app.worker(poll=30):
+            await asyncio.wait_for(looked.wait(), 5)
+            await work.enqueue()
+            await asyncio.sleep(0)  # the signal comes through
+            go_on.set()
+            await asyncio.wait_for(ran.wait(), 5)

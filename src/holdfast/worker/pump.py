@@ -72,6 +72,7 @@ class Pump:
         self._asked = 0  # jobs that the claims under way may bring
         self._broken: BaseException | None = None
         self._more = True  # the store may have jobs for us
+        self._signals = 0
         self._poll_at = 0.0
         self._due_at = float("inf")
         self._lost_claims: list[Claim] = []
@@ -103,6 +104,7 @@ class Pump:
             self.wake()
 
     def signalled(self) -> None:
+        self._signals += 1
         self._more = True
         self.wake()
 
@@ -192,7 +194,7 @@ class Pump:
 
     async def _exchange(self, batch: list[tuple[Attempt, Change]], claim: Claim | None) -> None:
         started = self._started()
-        asked_at, began = boottime(), monotonic()
+        asked_at, began, heard = boottime(), monotonic(), self._signals
         try:
             answer = await self._store.exchange([change for _, change in batch], claim, _notes(started))
         except asyncio.CancelledError:
@@ -214,7 +216,7 @@ class Pump:
             attempt.started_noted = True
         self._settle(batch, answer.verdicts)
         if claim is not None:
-            self._received(claim, answer, asked_at)
+            self._received(claim, answer, asked_at, heard)
 
     # -- ends ----------------------------------------------------------------------------------------
     def _take(self) -> list[tuple[Attempt, Change]]:
@@ -308,11 +310,12 @@ class Pump:
         self._suspects_since = None if alone else self._suspects_since
         return Claim(self._worker, new_stamp(), (want,))
 
-    def _received(self, claim: Claim, answer: Exchanged, asked_at: float) -> None:
+    def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
         now = monotonic()
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
-        self._more = len(answer.claimed) >= claim.wants[0].limit
+        # what was signalled meanwhile, the claim may have come too early for
+        self._more = len(answer.claimed) >= claim.wants[0].limit or self._signals != heard
         if answer.suspects and self._suspects_since is None:
             self._suspects_since = now
             self._more = True
