@@ -97,7 +97,9 @@ def _code(error: BaseException) -> str | None:
         return "NOAUTH" if "required" in text.lower() else "WRONGPASS"
     if not isinstance(error, driver.ResponseError):
         return None
-    return next((code for code in _WORDS if text.startswith(f"{code} ") or f"-{code} " in text or f" {code} " in text), None)
+    return next(
+        (code for code in _WORDS if text.startswith(f"{code} ") or f"-{code} " in text or f" {code} " in text), None
+    )
 
 
 def _short(text: str) -> str:

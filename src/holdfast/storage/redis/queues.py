@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from struct import Struct
 from typing import Any
@@ -35,6 +36,15 @@ async def queues(link: Link, now: Any) -> list[QueueRow]:
     ]
 
 
+async def rooms(link: Link) -> dict[str, int]:
+    """How many more jobs each bounded queue takes."""
+    bounds = {
+        name: int(bound.split(b" ")[0]) for name, bound in _pairs(await link.command("HGETALL", link.keys["bounds"]))
+    }
+    depths = await link.command("HMGET", link.keys["depths"], *bounds) if bounds else []
+    return {plain(name): most - int(depth or 0) for (name, most), depth in zip(bounds.items(), depths, strict=True)}
+
+
 async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:
     text = msgspec.msgpack.encode(msgspec.structs.replace(settings, paused=False))
     bound = ""
@@ -56,16 +66,21 @@ async def workers(link: Link, now: Any, seen_within: int) -> list[WorkerRow]:
 
 async def log(link: Link, id: bytes | None) -> list[str]:
     text = None if id is None else await link.command("HGET", link.keys["logs"], id)
-    return [] if text is None else [line.decode() for line in _lines(text)]
+    return [] if text is None else lines_of(text)
 
 
-def _lines(text: bytes) -> list[bytes]:
+def lines_of(text: bytes) -> list[str]:
+    """Log lines as they are kept: each behind its length."""
     lines, at = [], 0
     while at < len(text):
         (length,) = _LENGTH.unpack_from(text, at)
-        lines.append(text[at + 4 : at + 4 + length])
+        lines.append(text[at + 4 : at + 4 + length].decode())
         at += 4 + length
     return lines
+
+
+def lines_text(lines: Iterable[str]) -> bytes:
+    return b"".join(_LENGTH.pack(len(line)) + line for line in (line.encode() for line in lines))
 
 
 def _settings_of(name: str, text: bytes) -> QueueSettings:

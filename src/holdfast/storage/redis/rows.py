@@ -37,7 +37,7 @@ STATE_NUMBERS = {state: number for number, state in enumerate(STATES, start=1)}
 SCOPES = (None, "waiting", "active", "any", "window")
 SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
 
-_SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS = 1, 2, 4, 8, 16, 32, 64
+_SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS, _LOG = 1, 2, 4, 8, 16, 32, 64, 128
 _RAN, _HELD, _SETTLED = 256, 512, 1024
 _HEAD = Struct("<BHI")
 _RUN = Struct("<III8s8sdddddH")
@@ -95,7 +95,7 @@ def parts_of(lane: bytes) -> tuple[str, str, str | None]:
     return plain(queue), plain(task), None if routing == b"-" else plain(routing[1:])
 
 
-def names_of(job: NewJob) -> bytes:
+def names_of(job: NewJob | Record) -> bytes:
     """What a job can be found by, beside its id: key and chain."""
     names = b""
     if job.key is not None:
@@ -142,7 +142,7 @@ _body = msgspec.msgpack.Decoder(Body)
 _outcome = msgspec.msgpack.Decoder(Outcome)
 
 
-def body_of(job: NewJob) -> bytes:
+def body_of(job: NewJob | Record) -> bytes:
     return _encode(
         (
             job.payload,
@@ -196,6 +196,60 @@ def _template(lane: bytes) -> Record:
 def records_of(told: Sequence[bytes]) -> list[Record]:
     """The records in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
     return list(_records(iter(told)))
+
+
+def row_of(record: Record, *, has_log: bool) -> bytes:
+    """The row of a record that comes from elsewhere. Jobs that are enqueued get theirs from the script."""
+    marks = (
+        _RAN
+        | record.suspect * _SUSPECT
+        | record.parked * _PARKED
+        | record.hidden * _HIDDEN
+        | record.holds_key * _HOLDS_KEY
+        | (record.result is not None or record.reason is not None) * _OUTCOME
+        | (record.errors is not None) * _ERRORS
+        | (record.progress is not None) * _PROGRESS
+        | has_log * _LOG
+        | (record.stamp is not None) * _HELD
+        | (record.settled is not None) * _SETTLED
+    )
+    leased_by = (record.leased_by or "").encode()
+    lane = lane_of(record.queue, record.task, record.routing_key)
+    unique = (record.unique_key or "").encode()
+    names = names_of(record)
+    parts = (
+        _HEAD.pack(STATE_NUMBERS[record.state], marks, record.version),
+        _RUN.pack(
+            record.attempt,
+            record.failures,
+            record.losses,
+            stamp_bytes(record.stamp or 0),
+            stamp_bytes(record.settled or 0),
+            *map(
+                _or_none,
+                (record.leased_until, record.started_at, record.finished_at, record.prune_at, record.keep_last),
+            ),
+            len(leased_by),
+        ),
+        leased_by,
+        _FIRST.pack(record.lease, SCOPE_NUMBERS[record.unique_scope], len(lane)),
+        lane,
+        _REST.pack(
+            record.priority,
+            record.waits,
+            record.min_version,
+            record.created_at,
+            instant(record.run_at, "run_at"),
+            record.rank,
+            _or_none(record.expires_at),
+        ),
+        *(part for text in (unique, names) for part in (_LENGTH.pack(len(text)), text)),
+    )
+    return b"".join(parts)
+
+
+def _or_none(number: int | None) -> float:
+    return NONE if number is None else number
 
 
 def _records(told: Iterator[bytes]) -> Iterator[Record]:

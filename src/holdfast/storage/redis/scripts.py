@@ -7,7 +7,10 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-PARTS = {"exchange": ("apply", "promote_due", "lanes"), "promote": ("promote_due",)}  # what a verb needs beside the prelude
+PARTS = {
+    "exchange": ("apply", "promote_due", "lanes"),
+    "promote": ("promote_due",),
+}  # what a verb needs beside the prelude
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from holdfast.storage.contract import (
     LOG_LINES,
     REFUSED,
     REPEATED,
+    Carried,
     Claim,
     Durability,
     Exchanged,
@@ -26,6 +27,7 @@ from holdfast.storage.contract import (
     Finding,
     Full,
     Insertion,
+    KeptKey,
     Note,
     Placed,
     QueueRow,
@@ -41,7 +43,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import parse_cursor
 
-from . import listing, queues, words
+from . import listing, moving, queues, words
 from .address import Address
 from .durability import durability_of, read_settings
 from .findings import findings
@@ -245,6 +247,23 @@ class RedisStorage(Storage):
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await queues.workers(self._used(), self._time(), seen_within)
+
+    async def rooms(self) -> dict[str, int]:
+        return await queues.rooms(self._used())
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await moving.export(self._used(), after, limit)
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        await moving.restore(self._used(), self._origin, jobs)
+        self._tell({job.record.queue for job in jobs}, True)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await moving.export_keys(self._used(), cursor, limit)
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await moving.restore_keys(self._used(), keys)
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

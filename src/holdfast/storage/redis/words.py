@@ -68,7 +68,7 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
             shape = shapes[alike] = len(texts)
             texts.append(_shape(job, extras))
         places += _PLACE.pack(shape)
-        arguments += (_id(job.id), body_of(job))
+        arguments += (checked_id(job.id), body_of(job))
         if extras:
             arguments += (b"" if job.unique_key is None else job.unique_key.encode(), names_of(job))
     return [len(texts), *texts, bytes(places), *arguments]
@@ -94,7 +94,7 @@ def _shape(job: NewJob, extras: bool) -> bytes:
     )
 
 
-def _id(id: str) -> bytes:
+def checked_id(id: str) -> bytes:
     found = id_bytes(id)
     if found is None:
         raise ValueError(f"{id!r} is not a job id (a UUID)")

@@ -8,14 +8,6 @@ local index = ARGV[1] == 'dead' and dead or created
 local top, top_id, floor = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local budget, most, states, queue, task = tonumber(ARGV[5]), tonumber(ARGV[6]), ARGV[7], ARGV[8], ARGV[9]
 
-local function id_before(one, other)
-  local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }
-  for number = 1, 4 do
-    if a[number] ~= b[number] then return a[number] < b[number] end
-  end
-  return false
-end
-
 -- Jobs of the very created_at where the last page ended may stand before or behind it.
 local function shown_before(id, score)
   return top ~= '+inf' and score == tonumber(top) and (top_id == '' or not id_before(id, top_id))

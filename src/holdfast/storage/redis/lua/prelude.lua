@@ -368,6 +368,15 @@ local function note_started(length)
   return touched
 end
 
+-- Whether an id stands before another; bytes are compared as numbers.
+local function id_before(one, other)
+  local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }
+  for number = 1, 4 do
+    if a[number] ~= b[number] then return a[number] < b[number] end
+  end
+  return false
+end
+
 -- ---- records ---------------------------------------------------------------------------------------------------------
 local EXTRAS = HAS_OUTCOME + HAS_ERRORS + HAS_PROGRESS
 
