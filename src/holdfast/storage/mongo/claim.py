@@ -153,16 +153,25 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
 def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
     """The best of some lanes; of very many, group by group."""
     best: list[Record] = []
-    among: Document = {} if choice.only is None else {"_id": {"$in": list(choice.only)}}
-    sort = IN_ORDER if choice.only is None else None
-    enough = limit + len(choice.others())
     for begin in range(0, len(lanes), LANES_AT_ONCE):
-        filter = among | _takeable(lanes[begin : begin + LANES_AT_ONCE], now)
-        found = records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=enough)))
-        others = choice.others()  # some may have begun while we looked
-        best += [record for record in found if record.id not in others]
+        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], limit, now, choice)
         best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
     return best
+
+
+def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
+    """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
+    filter = _takeable(lanes, now)
+    if choice.only is not None:
+        filter["_id"] = {"$in": list(choice.only)}
+    sort = IN_ORDER if choice.only is None else None
+    while True:
+        enough = limit + len(choice.others())
+        found = records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=enough)))
+        others = choice.others()
+        best = [record for record in found if record.id not in others]
+        if len(best) >= limit or len(found) < enough:
+            return best
 
 
 def _takeable(lanes: Sequence[str], now: int) -> Document:

@@ -13,6 +13,7 @@ import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC
+from time import monotonic
 from typing import Any, TypeVar
 
 from bson.codec_options import CodecOptions
@@ -37,6 +38,7 @@ LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
 PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
+SETTLED = 0.1  # seconds after which the driver has made its first connections
 DEFAULTS = {"serverselectiontimeoutms": 5_000, "connecttimeoutms": 5_000, "appname": "holdfast"}
 
 
@@ -62,6 +64,7 @@ class Server:
     def __init__(self, address: MongoAddress) -> None:
         self.address = address
         self.patience = PATIENCE
+        self._made = monotonic()
         options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
         try:
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address.url, **options)  # type: ignore[arg-type]
@@ -75,6 +78,8 @@ class Server:
         self.quick = database.with_options(write_concern=WriteConcern(1))
 
     async def close(self) -> None:
+        # the driver forgets the sockets of its monitors when it is closed while they still connect
+        await asyncio.sleep(max(0.0, self._made + SETTLED - monotonic()))
         await self.client.close()
 
     async def hello(self) -> dict[str, Any]:
