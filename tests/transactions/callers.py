@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 import asyncpg
 import psycopg
 import psycopg_pool
+import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+
+from ..addresses import ON_SERVERS
 
 
 class Caller:
@@ -181,3 +184,17 @@ CALLERS = {
         "asyncpg", lambda engine: async_scoped_session(async_sessionmaker(engine), scopefunc=lambda: 1)
     ),
 }
+
+# the libraries are the same whatever server they speak to: on the older one, one of each driver
+_ON_OLDER = ("psycopg", "psycopg async", "asyncpg", "Session", "AsyncSession, asyncpg")
+with_every_caller = pytest.mark.parametrize(
+    ("kind", "caller_of"),
+    [
+        pytest.param(kind, caller, id=f"{kind}-{name}")
+        for kind in ON_SERVERS
+        if kind.startswith("postgres")
+        for name, caller in CALLERS.items()
+        if kind == "postgres" or name in _ON_OLDER
+    ],
+    indirect=["kind"],
+)

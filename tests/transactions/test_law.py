@@ -3,12 +3,11 @@
 import re
 
 import psycopg
-import pytest
 
 from holdfast import Unique
 from holdfast.storage.postgres.signals import channel_of
 
-from .callers import CALLERS
+from .callers import with_every_caller
 from .tools import schema_of
 
 TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "queues", "workers", "log", "meta")
@@ -63,10 +62,10 @@ def _sent(trace):
     return [re.sub(r'^\s+("\w*" )?"', "", text) for text in sent]
 
 
-@pytest.mark.parametrize("name", CALLERS)
-async def test_nobody_waits_for_the_caller(app, task, dsn, name):
+@with_every_caller
+async def test_nobody_waits_for_the_caller(app, task, dsn, caller_of):
     """While the caller's transaction is open, everybody else may lock every row, and the queue goes on."""
-    async with app, CALLERS[name](dsn) as caller:
+    async with app, caller_of(dsn) as caller:
         for unique in UNIQUES:
             await task.using(unique=unique).enqueue()
         await app.queues.configure("bounded", max_depth=100)

@@ -6,17 +6,13 @@ import pytest
 
 from holdfast import InvalidCall, State, Unique
 
-from .callers import CALLERS
+from .callers import with_every_caller
 from .tools import signals
 
 ODD = "é 日本 😀 \\u0000 ' \" % ? $1 {schema} :name \ue000"
 
 
-@pytest.fixture(params=CALLERS)
-def caller_of(request):
-    return CALLERS[request.param]
-
-
+@with_every_caller
 async def test_committed_is_there_and_rolled_back_is_not(app, task, dsn, caller_of):
     async with app, caller_of(dsn) as caller:
         await app.jobs.count()
@@ -51,6 +47,7 @@ async def test_committed_is_there_and_rolled_back_is_not(app, task, dsn, caller_
             assert await job.result(timeout=10) == 2
 
 
+@with_every_caller
 async def test_savepoints(app, task, dsn, caller_of):
     async with app, caller_of(dsn) as caller:
         await app.jobs.count()
@@ -66,6 +63,7 @@ async def test_savepoints(app, task, dsn, caller_of):
         assert [job and job.payload for job in found] == ['{"a":1}', None, '{"a":3}']
 
 
+@with_every_caller
 async def test_unique_keys(app, task, dsn, caller_of):
     async with app, caller_of(dsn) as caller:
         await app.jobs.count()
@@ -86,6 +84,7 @@ async def test_unique_keys(app, task, dsn, caller_of):
         assert await app.jobs.count() == 8
 
 
+@with_every_caller
 async def test_long_lists_and_odd_texts(app, task, dsn, caller_of):
     async with app, caller_of(dsn) as caller:
         await app.jobs.count()
@@ -103,6 +102,7 @@ async def test_long_lists_and_odd_texts(app, task, dsn, caller_of):
         assert (await odd.enqueue(1)).id == seen.id
 
 
+@with_every_caller
 async def test_the_blocking_form(app, task, dsn, caller_of):
     async with app, caller_of(dsn) as caller:
         await app.jobs.count()

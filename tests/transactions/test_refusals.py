@@ -19,7 +19,7 @@ from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
 from holdfast.storage.contract import Storage
 
 from ..real_servers import server
-from .callers import CALLERS
+from .callers import CALLERS, with_every_caller
 from .tools import schema_of
 
 
@@ -171,9 +171,9 @@ async def test_autocommit_of_sqlalchemy(app, task, dsn):
         assert await app.jobs.count() == 0
 
 
-@pytest.mark.parametrize("name", CALLERS)
-async def test_an_aborted_transaction(app, task, dsn, name):
-    async with app, CALLERS[name](dsn) as caller:
+@with_every_caller
+async def test_an_aborted_transaction(app, task, dsn, caller_of):
+    async with app, caller_of(dsn) as caller:
         await app.jobs.count()
         joined = task.using(connection=caller.connection)
         await caller.begin()

@@ -3,16 +3,15 @@
 import asyncio
 
 import psycopg
-import pytest
 
-from .callers import CALLERS
+from .callers import CALLERS, with_every_caller
 
 NEVER = 60.0  # seconds between polls: who comes sooner was woken
 
 
-@pytest.mark.parametrize("name", CALLERS)
-async def test_workers_are_woken(app, task, dsn, name):
-    async with app, CALLERS[name](dsn) as caller:
+@with_every_caller
+async def test_workers_are_woken(app, task, dsn, caller_of):
+    async with app, caller_of(dsn) as caller:
         await app.jobs.count()
         async with app.worker(poll=NEVER):
             first = await task.enqueue(0)
