@@ -89,7 +89,8 @@ def test_importing_is_quick_and_light():
     [
         dict(imports="shop.tasks"),
         dict(durability="some"),
-        dict(outbox="sqlite:///x"),
+        dict(outbox="redis://localhost"),
+        dict(outbox=5),
         dict(clock=5),
         dict(thresholds=5),
         dict(max_bytes=0),

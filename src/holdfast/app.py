@@ -21,6 +21,7 @@ from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncHoldfast
+    from .outbox.relay import Relay
     from .storage.contract import Storage
     from .worker.worker import Worker, WorkerSpec
 
@@ -102,6 +103,13 @@ class Holdfast(Registry):
     async def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
         names = [checked_name(queue, "queue") for queue in queues]
+        if self._places.outboxes is not None:
+            await (await self._places.outboxes.get()).signal(
+                names
+            )  # the jobs that a relay brings wake workers themselves
+            if (place := self._places.here()) is not None:
+                await place.storage.signal(names)
+            return
         await (await self._storage()).signal(names)
 
     def worker(self, **options: Unpack[WorkerSpec]) -> Worker:
@@ -137,6 +145,14 @@ class Holdfast(Registry):
     async def _place(self, what: str = "a verb of the app") -> Place:
         refuse_in_transaction(what)
         return self._places.here() or await self._places.get()
+
+    def _relay(self) -> Relay | None:
+        """What moves jobs from the app's outbox to its store, if it has one."""
+        if self._places.outboxes is None:
+            return None
+        from .outbox.relay import Relay
+
+        return Relay(self._places.outboxes.get, self._storage)
 
     def _app(self) -> Holdfast:
         return self

@@ -13,6 +13,7 @@ from .ids import new_ids
 from .job import NewJob
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
+from .storage.outbox import Late
 from .task import Bound, Call, Definition
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Client:
                 _tell_stored(error, handles, len(jobs), inside=where is not None)
                 raise
             handles += [
-                JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped)
+                JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
                 for each, bound in zip(placed, bounds[start:], strict=False)
             ]
         for call in calls:

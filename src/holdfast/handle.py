@@ -30,7 +30,7 @@ class JobHandle(Generic[R_co]):
     `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.
     """
 
-    __slots__ = ("_app", "_definition", "_id", "dropped", "duplicate")
+    __slots__ = ("_app", "_definition", "_id", "_late", "dropped", "duplicate")
 
     def __init__(
         self,
@@ -39,12 +39,14 @@ class JobHandle(Generic[R_co]):
         definition: Definition | None = None,
         duplicate: bool = False,
         dropped: bool = False,
+        late: bool = False,
     ) -> None:
         self._app = app
         self._id = id
         self._definition = definition
         self.duplicate = duplicate
         self.dropped = dropped
+        self._late = late  # it waits in an outbox: that it is not on record yet means nothing
 
     @property
     def id(self) -> JobId:
@@ -124,6 +126,8 @@ class JobHandle(Generic[R_co]):
                 except TimeoutError:
                     told = f"is {state} after" if state else "was not seen within"
                     raise ResultTimeout(f"job {self._id} {told} {seconds:g} s; it goes on by itself") from None
+                if record is None and self._late and state is None:
+                    continue
                 if record is None or (record.hidden and record.state not in _READABLE_HIDDEN):
                     raise self._gone()
                 state = record.state
@@ -149,6 +153,11 @@ class JobHandle(Generic[R_co]):
     def _gone(self) -> NotFound:
         if self.dropped:
             return NotFound(f"job {self._id} was dropped because its queue was full; it was never on record")
+        if self._late:
+            return NotFound(
+                f"job {self._id} is not on record: a relay moves it there from the outbox after your commit, unless its "
+                "unique key is taken"
+            )
         return NotFound(f"job {self._id} is not on record")
 
 

@@ -1,29 +1,30 @@
-"""What an app has in each event loop: an open store, a gatherer of single enqueues, a lookout.
+"""What an app has in each event loop: an open store, a gatherer of single enqueues, a lookout; and the outbox, if it has
+one, apart from them: a caller's transaction is served while the store is out of reach, and a store while the outbox is.
 
-Nothing opens before the first verb. The store of a loop is opened once, however many verbs ask at the same time, and is
-closed with the app, with its loop (`asyncio.run` ends its async generators first: one of ours waits there), or at exit.
-A forked child leaves its parent's connections alone and opens its own.
+Nothing opens before the first verb, and everything is opened once, however many verbs ask at the same time.
 """
 
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 from .errors import HoldfastError, StoreError
 from .gatherer import Gatherer
 from .lookout import Lookout
+from .observe import log
+from .per_loop import PerLoop
 from .settings import DEFAULT_URL, URL_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from .storage.contract import Storage
+    from .storage.outbox import Outbox
+
+OUTBOX_WITHIN = 3.0  # seconds that the first verb waits for the table of the outbox
 
 
 class Place:
@@ -35,7 +36,6 @@ class Place:
         self.lookout = Lookout(storage)
         self.rooms: dict[str, int] = {}  # of bounded queues, as counted lately
         self.counted_until = 0.0
-        self.guardian: AsyncGenerator[None, None] | None = None
 
     async def close(self) -> None:
         await self.lookout.close()
@@ -43,15 +43,14 @@ class Place:
         await self.storage.close()
 
 
-class Places:
+class Places(PerLoop[Place]):
     """The places of one app, by event loop."""
 
     def __init__(self, settings: Settings) -> None:
+        super().__init__()
         self._settings = settings
         self._open_store: Callable[[], Storage] | None = None
-        self._places: dict[asyncio.AbstractEventLoop, Place] = {}
-        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[Place]] = {}
-        _known.add(self)
+        self.outboxes = None if settings.outbox is None else Outboxes(settings.outbox, settings)
 
     @property
     def url(self) -> str:
@@ -72,51 +71,20 @@ class Places:
 
         return self.file is None and parse(self.url).server is None
 
-    def here(self) -> Place | None:
-        """The place of the running loop if it is open."""
-        return self._places.get(asyncio.get_running_loop())
-
-    async def get(self, *, migrate: bool = True) -> Place:
-        """The place of the running loop, opened by the first who asks."""
-        loop = asyncio.get_running_loop()
-        place = self._places.get(loop)
-        if place is not None:
-            return place
-        opening = self._opening.get(loop)
-        if opening is None:
-            opening = loop.create_task(self._opened(loop, migrate), name="holdfast open")
-            self._opening[loop] = opening
-        # a caller who gives up must not take the others' store away
-        return await asyncio.shield(opening)
-
     async def close(self) -> None:
-        """Close the store of the running loop, and those of loops that are gone."""
-        loop = asyncio.get_running_loop()
-        opening = self._opening.get(loop)
-        if opening is not None:
-            await asyncio.wait([opening])
-        place = self._places.get(loop)
-        if place is not None:
-            await self._end(loop, place)
-        await self._sweep()
+        if self.outboxes is not None:
+            await self.outboxes.close()
+        await super().close()
 
-    def abandon(self) -> None:
-        """Forget everything without touching it: these connections belong to the process we were forked from."""
-        _abandoned.append((self._places, self._opening))
-        self._places, self._opening = {}, {}
+    async def _make(self, migrate: bool) -> Place:
+        storage = self._opener(migrate)()
+        await _open(storage)
+        if self.outboxes is not None and migrate and self._settings.migrate:
+            await self.outboxes.prepare()
+        return Place(storage)
 
-    async def _opened(self, loop: asyncio.AbstractEventLoop, migrate: bool) -> Place:
-        try:
-            await self._sweep()
-            storage = self._opener(migrate)()
-            await _open(storage)
-            place = Place(storage)
-            place.guardian = self._guard(loop, place)
-            await anext(place.guardian)
-            self._places[loop] = place
-            return place
-        finally:
-            self._opening.pop(loop, None)
+    async def _free(self, one: Place, *, orphan: bool) -> None:
+        await (one.storage if orphan else one).close()
 
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
         if not migrate and self._settings.migrate and not self.in_memory:
@@ -131,57 +99,39 @@ class Places:
 
         return opener(self.url, clock=self._settings.clock, durability=self._settings.durability, migrate=migrate)
 
-    async def _guard(self, loop: asyncio.AbstractEventLoop, place: Place) -> AsyncGenerator[None, None]:
+
+class Outboxes(PerLoop["Outbox"]):
+    """The outbox of one app, by event loop."""
+
+    def __init__(self, url: str, settings: Settings) -> None:
+        super().__init__()
+        self._url = url
+        self._settings = settings
+
+    async def prepare(self) -> None:
+        """See to it that the table is there before a caller's transaction asks for it. A verb that needs no outbox does not
+        fail for the want of one."""
         try:
-            yield
-        finally:
-            if self._places.pop(loop, None) is not None:
-                await place.close()
+            async with asyncio.timeout(OUTBOX_WITHIN):
+                await self.get()
+        except (HoldfastError, OSError) as error:  # a timeout is one, too
+            log.outbox_not_ready(error)
 
-    async def _end(self, loop: asyncio.AbstractEventLoop, place: Place) -> None:
-        self._places.pop(loop, None)
-        try:
-            await place.close()
-        finally:
-            if place.guardian is not None:
-                await place.guardian.aclose()
+    async def _make(self, migrate: bool) -> Outbox:
+        from .storage.urls import outbox_opener
 
-    async def _sweep(self) -> None:
-        for loop in [loop for loop in self._places if loop.is_closed()]:
-            place = self._places.pop(loop)
-            with suppress(Exception):
-                await place.storage.close()
+        outbox = outbox_opener(self._url, clock=self._settings.clock, migrate=self._settings.migrate)()
+        await _open(outbox)
+        return outbox
+
+    async def _free(self, one: Outbox, *, orphan: bool) -> None:
+        await one.close()
 
 
-async def _open(storage: Storage) -> None:
+async def _open(storage: Storage | Outbox) -> None:
     try:
         await storage.open()
     except HoldfastError:
         raise
     except Exception as error:
         raise StoreError(f"the {storage.name} store cannot be opened: {error}") from error
-
-
-_known: WeakSet[Places] = WeakSet()
-_abandoned: list[Any] = []
-
-
-@atexit.register
-def _close_all() -> None:
-    for places in list(_known):
-        for loop, place in list(places._places.items()):
-            if not loop.is_running():
-                with suppress(Exception):
-                    if loop.is_closed():
-                        asyncio.run(place.storage.close())
-                    else:
-                        loop.run_until_complete(places._end(loop, place))
-
-
-def _after_fork() -> None:
-    for places in list(_known):
-        places.abandon()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -23,6 +23,7 @@ TAGS: Final = 100
 ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
 
 Durability = Literal["full", "normal", "relaxed"]
+OUTBOXES: Final = ("sqlite:", "sqlite+apsw:", "postgresql:", "postgres:")  # databases that can hold one
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Settings:
     clock: Clock | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)
     max_bytes: int = MAX_BYTES
+    outbox: str | None = None
 
 
 def settings_of(
@@ -69,13 +71,16 @@ def settings_of(
         raise InvalidCall('imports= is a list of module names, e.g. imports=["shop.tasks"]')
     if durability not in ("full", "normal", "relaxed"):
         raise InvalidCall(f"durability={durability!r} is none of 'full', 'normal', 'relaxed'")
-    if outbox is not None:
-        raise InvalidCall("outbox= is not in this version yet")
+    if outbox is not None and not (isinstance(outbox, str) and outbox.strip().lower().startswith(OUTBOXES)):
+        raise InvalidCall(
+            "outbox= is the URL of the database that your transactions are in: 'sqlite:///shop.db' or "
+            "'postgresql://user@host/database'"
+        )
     if not isinstance(thresholds, Thresholds):
         raise InvalidCall(f"thresholds= takes Thresholds(…), not {type(thresholds).__name__}")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 < max_bytes <= LARGEST_MAX_BYTES:
         raise InvalidCall(f"max_bytes={max_bytes!r} must be between 1 and {LARGEST_MAX_BYTES} bytes")
-    return Settings(url, tuple(imports), durability, bool(migrate), checked_clock(clock), thresholds, max_bytes)
+    return Settings(url, tuple(imports), durability, bool(migrate), checked_clock(clock), thresholds, max_bytes, outbox)
 
 
 def checked_clock(clock: Clock | None) -> Clock | None:

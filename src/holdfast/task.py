@@ -19,6 +19,7 @@ from .job import JobId, NewJob
 from .options import CallOptions, Plan, RetryOn, checked_call_options
 from .settings import MAX_BYTES
 from .signature import Handler
+from .storage.outbox import Late
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -166,7 +167,7 @@ class Task(Generic[P, R]):
             placed = await client.place(job)
         else:
             placed = (await client.place_in(bound.plan.connection, [job]))[0]
-        return JobHandle(bound.app, placed.id, definition, placed.duplicate, placed.dropped)
+        return JobHandle(bound.app, placed.id, definition, placed.duplicate, placed.dropped, isinstance(placed, Late))
 
     @verb
     async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:

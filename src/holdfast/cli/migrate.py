@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -16,9 +16,16 @@ from .store import app_of, store_options, url_of
 if TYPE_CHECKING:
     from holdfast.storage.migrate import Ledger, Migration
 
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def outbox_option(command: F) -> F:
+    return click.option("--outbox", metavar="URL", help="The outbox in this database, instead of a store.")(command)
+
 
 @click.group("migrate", invoke_without_command=True)
 @click.option("--dry-run", is_flag=True, help="Print the SQL that would be run, and run nothing.")
+@outbox_option
 @json_option
 @store_options
 @click.pass_context
@@ -32,6 +39,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
       holdfast migrate --url sqlite:///jobs.db
       holdfast migrate --dry-run --app shop.app:app
       holdfast migrate status --app shop.app:app
+      holdfast migrate --outbox postgresql://user@host/shop
     """
     if ctx.invoked_subcommand is None:
         _up(**options)
@@ -41,6 +49,7 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 @command.command("up")
 @click.option("--dry-run", is_flag=True, help="Print the SQL that would be run, and run nothing.")
+@outbox_option
 @json_option
 @store_options
 def up(**options: Any) -> None:
@@ -54,10 +63,10 @@ def up(**options: Any) -> None:
     _up(**options)
 
 
-def _up(target: str | None, url: str | None, dry_run: bool, as_json: bool) -> None:
+def _up(target: str | None, url: str | None, outbox: str | None, dry_run: bool, as_json: bool) -> None:
     from holdfast.storage import migrate
 
-    with _ledger(_address(target, url), make=not dry_run) as (ledger, migrations):
+    with _ledger(_address(target, url, outbox), make=not dry_run, outbox=outbox is not None) as (ledger, migrations):
         run = migrate.up(ledger, migrations, dry_run=dry_run)
     if as_json:
         print_json({"dry_run": dry_run, "migrations": [_document(each, text=dry_run) for each in run]})
@@ -72,9 +81,10 @@ def _up(target: str | None, url: str | None, dry_run: bool, as_json: bool) -> No
 
 
 @command.command("status")
+@outbox_option
 @json_option
 @store_options
-def status(target: str | None, url: str | None, as_json: bool) -> None:
+def status(target: str | None, url: str | None, outbox: str | None, as_json: bool) -> None:
     """Say which schema the store has and what is to be run. Exit code 1 if something is.
 
     \b
@@ -83,7 +93,7 @@ def status(target: str | None, url: str | None, as_json: bool) -> None:
     """
     from holdfast.storage import migrate
 
-    with _ledger(_address(target, url), make=False) as (ledger, migrations):
+    with _ledger(_address(target, url, outbox), make=False, outbox=outbox is not None) as (ledger, migrations):
         found = migrate.status(ledger, migrations)
     if as_json:
         pending = [_document(each) for each in found.pending]
@@ -96,21 +106,25 @@ def status(target: str | None, url: str | None, as_json: bool) -> None:
         raise SystemExit(FAILED)
 
 
-def _address(target: str | None, url: str | None) -> str:
+def _address(target: str | None, url: str | None, outbox: str | None) -> str:
+    if outbox is not None:
+        if target is not None or url is not None:
+            raise click.UsageError("--outbox names a database of its own; leave --app and --url out")
+        return outbox
     return url_of(url) if target is None else app_of(target, url).url
 
 
 @contextmanager
-def _ledger(url: str, *, make: bool) -> Iterator[tuple[Ledger, list[Migration]]]:
+def _ledger(url: str, *, make: bool, outbox: bool) -> Iterator[tuple[Ledger, list[Migration]]]:
     """The store's ledger and its migrations. A file that is not there is made on demand only; else an empty one
     elsewhere stands for it."""
-    from holdfast.storage.urls import ledger, parse
+    from holdfast.storage.urls import ledger, outbox_ledger, parse
 
     address = parse(url)
     with TemporaryDirectory(prefix="holdfast-") as folder:
         if not make and address.path is not None and not address.path.exists():
             url = f"{address.scheme}:///{folder}/empty.db"
-        opened, migrations, close = ledger(url)
+        opened, migrations, close = outbox_ledger(url) if outbox else ledger(url)
         try:
             yield opened, migrations
         finally:

@@ -18,6 +18,7 @@ COMMANDS = {
     "dead": "List, retry, export and purge dead letters.",
     "queues": "List, pause, resume and configure queues.",
     "workers": "List the workers that are alive.",
+    "relay": "Move jobs from an app's outbox to its store.",
     "migrate": "Bring a store's schema up to date.",
     "doctor": "Check a store and say what to mend.",
     "demo": "See Holdfast at work, in well under a minute.",

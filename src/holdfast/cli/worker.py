@@ -55,14 +55,14 @@ def command(target: str, log_level: str, **options: Any) -> None:
     """
     # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    _log_to_stderr(log_level)
+    log_to_stderr(log_level)
     app = load_app(target)
     tasks = _imported_tasks(app, target)
     logging.getLogger("holdfast").info("tasks: %s", ", ".join(tasks))
     asyncio.run(_run(app, _worker_options(tasks, **options)))
 
 
-def _log_to_stderr(level: str) -> None:
+def log_to_stderr(level: str) -> None:
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler = logging.StreamHandler()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
+from ..errors import HoldfastError
 from ..job import Loss, Record
 
 logger = logging.getLogger("holdfast")
@@ -110,6 +111,34 @@ def caller_waits_for_no_majority() -> None:
     logger.warning(
         "a session given as connection= does not wait for the journals of a majority when it commits: jobs that it commits "
         "may be lost in a failover; start its transaction with WriteConcern('majority', j=True) if they must not be"
+    )
+
+
+def outbox_not_ready(error: BaseException) -> None:
+    logger.warning(
+        "the outbox is not ready: %s; jobs enqueued with connection= need it, everything else goes on",
+        _safe(str(error)) or type(error).__name__,
+    )
+
+
+def relay_out_of_reach(error: BaseException) -> None:
+    trace = None if isinstance(error, HoldfastError | OSError) else error
+    logger.warning(
+        "relay: %s: %s; it tries again until it works", type(error).__name__, _safe(str(error)), exc_info=trace
+    )
+
+
+def relay_works_again(seconds: float) -> None:
+    logger.info("relay: works again after %.1f s", seconds)
+
+
+def relay_found_full(queues: Sequence[str]) -> None:
+    logger.warning("relay: full at the store, their jobs wait in the outbox: %s", _safe(", ".join(queues)))
+
+
+def set_aside(number: int, why: str) -> None:
+    logger.error(
+        "relay: row %d of the outbox was set aside: %s; `holdfast relay --retry` tries it again", number, _safe(why)
     )
 
 

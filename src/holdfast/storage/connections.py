@@ -4,6 +4,8 @@ The store says what to run (`Storage.insertion`: only INSERT and plain SELECT), 
 the caller commits or rolls back. Nothing here commits, waits, or migrates. Whether the connection fits is checked first:
 it must lead to the app's own database (`Storage.home`), and be inside a transaction or about to begin one.
 
+An app with an outbox has its jobs inserted there instead, also while its store is out of reach: a relay moves them on.
+
 After the commit workers are woken where the library tells us of it (SQLAlchemy, Django); on raw connections the store
 notices by itself, or the caller says `await app.signal(queue)`.
 """
@@ -22,7 +24,8 @@ from ..observe import log
 from ..sync import in_caller, is_blocking
 from .contract import Full, Insertion, Placed, Storage
 from .home import Home
-from .lines import reach_of, session_form
+from .lines import Reach, reach_of, session_form
+from .outbox import Late, Outbox
 from .talk import AsyncLine, Line, Rows, Statement, Talk
 
 if TYPE_CHECKING:
@@ -45,12 +48,28 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
     if (form := session_form(connection)) is not None:
         return await _in_session(await places.get(migrate=False), connection, form, jobs)
     reach = reach_of(connection)
+    if places.outboxes is not None:
+        outbox = await places.outboxes.get()
+        await _insert(outbox, outbox.insertion(jobs), reach, jobs, keyed=False)
+        return [Late(job.id) for job in jobs]
     place = await places.get(migrate=False)
     insertion = place.storage.insertion(jobs)
-    home = await place.storage.home()
     await _refuse_when_full(place, jobs)
     keyed = any(job.unique_key is not None for job in jobs)
-    teller = Teller(place.storage, {job.queue for job in jobs})
+    rows = await _insert(place.storage, insertion, reach, jobs, keyed=keyed)
+    standing = {int(position): str(id) for position, id in rows}
+    return [
+        Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
+        for position, job in enumerate(jobs)
+    ]
+
+
+async def _insert(
+    target: Storage | Outbox, insertion: Insertion, reach: Reach, jobs: Sequence[NewJob], *, keyed: bool
+) -> Rows:
+    """Run the insertion of a store or an outbox on the caller's connection, if it leads there."""
+    home = await target.home()
+    teller = Teller(target, {job.queue for job in jobs})
 
     def talk(home: Home, line: Line | AsyncLine) -> Talk[Rows]:
         yield from _led_home(home, line)
@@ -59,17 +78,12 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
         return rows
 
     try:
-        rows = await reach(partial(talk, home), home.explained)
+        return await reach(partial(talk, home), home.explained)
     except _Elsewhere as error:
-        again = await place.storage.home(fresh=True)
+        again = await target.home(fresh=True)
         if again == home:
             raise StoreError(str(error)) from None
-        rows = await reach(partial(talk, again), again.explained)
-    standing = {int(position): str(id) for position, id in rows}
-    return [
-        Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
-        for position, job in enumerate(jobs)
-    ]
+        return await reach(partial(talk, again), again.explained)
 
 
 def _inserted(insertion: Insertion, keyed: bool) -> Talk[Rows]:
@@ -98,7 +112,7 @@ def _led_home(home: Home, line: Line | AsyncLine) -> Talk[None]:
     """Refuse a connection that cannot carry this store's jobs."""
     if line.dialect != home.dialect:
         raise InvalidCall(
-            f"connection= is one to {line.dialect}, the app's store is {home}; "
+            f"connection= is one to {line.dialect}, the app's {home.role} is {home}; "
             "jobs join a transaction only in their own database"
         )
     line.check()
@@ -109,7 +123,7 @@ def _led_home(home: Home, line: Line | AsyncLine) -> Talk[None]:
     answer = yield Statement(home.question, answers=True)
     if (elsewhere := home.elsewhere(answer)) is not None:
         raise _Elsewhere(
-            f"connection= leads to {elsewhere}, the app's store is {home}; "
+            f"connection= leads to {elsewhere}, the app's {home.role} is {home}; "
             "jobs join a transaction only in their own database"
         )
     line.check()  # in a pipeline it knows its state only now
@@ -186,7 +200,7 @@ async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
 class Teller:
     """Wakes the workers of some queues, from whatever thread commits."""
 
-    def __init__(self, storage: Storage, queues: set[str]) -> None:
+    def __init__(self, storage: Storage | Outbox, queues: set[str]) -> None:
         self._storage = storage
         self._queues = sorted(queues)
         self._loop = asyncio.get_running_loop()

@@ -31,6 +31,7 @@ class Unsafe(NamedTuple):
 class Home(ABC):
     """See the module. Equal homes are the same database, as long as nothing was restarted."""
 
+    role = "store"  # what it is to the app
     dialect: str  # what SQLAlchemy and Django call it
     once: bool  # the answer to the question holds as long as the connection lives
     question: str  # which database is this? Without parameters

@@ -26,6 +26,7 @@ from holdfast.storage.contract import Storage
 
 if TYPE_CHECKING:
     from holdfast.storage.migrate import Ledger, Migration
+    from holdfast.storage.outbox import Outbox
 
 Demand = Literal["full", "normal", "relaxed"]
 Opener = Callable[[], Storage]
@@ -111,6 +112,44 @@ def ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]]:
     return open_ledger(address.path, address.scheme, address.options.get("journal", "auto"))
 
 
+# ---- outboxes --------------------------------------------------------------------------------------
+OUTBOXES = ("sqlite", "sqlite+apsw", "postgresql", "postgres")
+
+
+def outbox_opener(url: str, *, clock: Clock | None = None, migrate: bool = True) -> Callable[[], Outbox]:
+    """A function that makes the outbox for one event loop."""
+    address = _outbox_address(url)
+    if address.server is not None:
+        return partial(_door(address.scheme).outbox, address.server, clock=clock, migrate=migrate)
+    from holdfast.storage.sqlite import door
+
+    path = address.path.absolute()  # a later change of directory must not lead to another file
+    return partial(door.outbox, path, address.scheme, clock=clock, migrate=migrate)
+
+
+def outbox_ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]]:
+    """The same as `ledger`, for the outbox at this address."""
+    address = _outbox_address(url)
+    if address.server is not None:
+        opened: tuple[Ledger, list[Migration], Callable[[], None]]
+        opened = _door(address.scheme).open_outbox_ledger(address.server)
+        return opened
+    from holdfast.storage.sqlite.door import open_ledger
+
+    return open_ledger(address.path, address.scheme, "as it is", outbox=True)
+
+
+def _outbox_address(url: str) -> Any:
+    address = parse(url)
+    if address.scheme not in OUTBOXES or (address.server is None and address.path is None):
+        raise StoreError(
+            f"{address} cannot hold an outbox: it is a table in a database that callers have transactions in, a file of "
+            "SQLite (sqlite:///shop.db) or PostgreSQL (postgresql://user@host/database)"
+        )
+    return address
+
+
+# ---- stores by scheme ------------------------------------------------------------------------------
 def _door(scheme: str) -> Any:
     try:
         return _module(scheme, "door")

@@ -38,6 +38,8 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
 
 
 async def _busy(app: Holdfast, storage: Storage) -> bool:
+    if (relay := app._relay()) is not None:
+        await relay.once()
     if await storage.promote(storage.chunk):
         return True
     if await storage.count(Filter(states=_AT_WORK)) == 0:

@@ -207,6 +207,9 @@ class _Running:
             Service("upkeep", upkeep.run),
             Service("sign of life", self._beats),
         ]
+        relay = worker._app._relay()
+        if relay is not None:
+            self._services.append(Service("relay", relay.run))
         self._unlisten: Callable[[], None] = _nothing
 
     async def start(self) -> None:

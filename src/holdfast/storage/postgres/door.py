@@ -8,10 +8,13 @@ from typing import Any
 from holdfast.storage.migrate import Migration
 
 from .address import Address, address_of
+from .outbox import PostgresOutbox
+from .outbox_schema import OutboxLedger
+from .outbox_schema import migrations as outbox_migrations
 from .schema import PostgresLedger, migrations
 from .store import PostgresStorage
 
-__all__ = ["Address", "address_of", "open_ledger", "storage"]
+__all__ = ["Address", "address_of", "open_ledger", "open_outbox_ledger", "outbox", "storage"]
 
 
 def storage(address: Address, **options: Any) -> PostgresStorage:
@@ -23,3 +26,14 @@ def open_ledger(address: Address) -> tuple[PostgresLedger, list[Migration], Call
     """The ledger of a schema, on a connection of its own."""
     ledger = PostgresLedger(address)
     return ledger, migrations(address.schema), ledger.close
+
+
+def outbox(address: Address, **options: Any) -> PostgresOutbox:
+    """The outbox of a checked address."""
+    return PostgresOutbox(address, **options)
+
+
+def open_outbox_ledger(address: Address) -> tuple[OutboxLedger, list[Migration], Callable[[], None]]:
+    """The ledger of an outbox, on a connection of its own."""
+    ledger = OutboxLedger(address)
+    return ledger, outbox_migrations(address.schema), ledger.close

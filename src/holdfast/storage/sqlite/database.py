@@ -268,8 +268,8 @@ class Database:
         return error
 
 
-def patience(driver: Driver) -> Patiently:
-    """A way to call until the file is no longer busy, at most BUSY_LIMIT."""
+def patience(driver: Driver, limit: float = BUSY_LIMIT) -> Patiently:
+    """A way to call until the file is no longer busy, at most for these seconds."""
 
     def patiently(call: Callable[..., Any], *arguments: Any) -> Any:
         deadline = 0.0
@@ -279,7 +279,7 @@ def patience(driver: Driver) -> Patiently:
             except driver.error as error:
                 if driver.code(error) not in (BUSY, LOCKED):
                     raise
-                deadline = deadline or time.monotonic() + BUSY_LIMIT
+                deadline = deadline or time.monotonic() + limit
                 if time.monotonic() > deadline:
                     raise
             time.sleep(BUSY_PAUSE)

@@ -13,8 +13,9 @@ from .database import patience
 from .driver import DriverName, driver
 from .faults import explained
 from .journal import Keeper
+from .outbox import SqliteOutbox
 from .place import Place
-from .schema import SqliteLedger, migrations
+from .schema import SqliteLedger, migrations, outbox_migrations
 from .store import SqliteStorage
 
 
@@ -23,13 +24,20 @@ def storage(path: Path | None, scheme: str, **options: Any) -> SqliteStorage:
     return SqliteStorage(Place(path), driver=_driver_of(scheme), **options)
 
 
+def outbox(path: Path, scheme: str, **options: Any) -> SqliteOutbox:
+    """The outbox of a checked address."""
+    return SqliteOutbox(Place(path), driver=_driver_of(scheme), **options)
+
+
 def keep(key: str, scheme: str) -> Callable[[], object]:
     """Keep a database in memory while no loop uses it; gives what lets it go."""
     kept = shared.take(key, Place(None), _driver_of(scheme), "auto")
     return lambda: shared.leave(kept)
 
 
-def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
+def open_ledger(
+    path: Path, scheme: str, journal: Any, *, outbox: bool = False
+) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
     """The ledger of a file that is opened for nothing else."""
     place = Place(path)
     place.check()
@@ -46,7 +54,8 @@ def open_ledger(path: Path, scheme: str, journal: Any) -> tuple[SqliteLedger, li
         if isinstance(error, library.error):
             raise explained(error, library, place) from error
         raise
-    return SqliteLedger(connection, place, patiently), migrations(), connection.close
+    known = outbox_migrations() if outbox else migrations()
+    return SqliteLedger(connection, place, patiently, outbox=outbox), known, connection.close
 
 
 def _driver_of(scheme: str) -> DriverName:

@@ -18,7 +18,7 @@ from holdfast.storage.contract import Durability
 from .driver import BUSY, CANTOPEN, LOCKED, Connection, Driver
 from .place import Place
 
-Journal = Literal["auto", "wal", "persist", "truncate"]
+Journal = Literal["auto", "wal", "persist", "truncate", "as it is"]  # the last for files that are not ours
 OLDEST = (3, 37, 0)  # STRICT tables
 _SETTINGS = (
     "synchronous=FULL",
@@ -80,7 +80,7 @@ class Keeper:
 
     def check(self, connection: Connection) -> None:
         """Another program may have switched the file to another mode under us."""
-        if self._place.in_memory:
+        if self._place.in_memory or self.wanted == "as it is":
             return
         mode = connection.value("PRAGMA journal_mode")
         if mode != self.wanted and "wal" in (mode, self.wanted):

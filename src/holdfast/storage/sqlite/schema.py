@@ -14,20 +14,25 @@ from .driver import Connection
 from .place import Place
 from .queries import load
 
-_sql = load("schema")
-
 
 def migrations() -> list[Migration]:
     return migrations_in(files(__package__) / "migrations")
 
 
-class SqliteLedger:
-    """The ledger in the table holdfast_meta."""
+def outbox_migrations() -> list[Migration]:
+    return migrations_in(files(__package__) / "outbox_migrations")
 
-    def __init__(self, connection: Connection, place: Place, patiently: Patiently) -> None:
+
+class SqliteLedger:
+    """The ledger of a store in the table holdfast_meta; that of an outbox, which may share the file, in one of its own."""
+
+    def __init__(self, connection: Connection, place: Place, patiently: Patiently, *, outbox: bool = False) -> None:
         self._connection = connection
         self._place = place
         self._patiently = patiently
+        self._meta = "holdfast_outbox_meta" if outbox else "holdfast_meta"
+        self._sql = load("schema", meta=self._meta)
+        self._tables = self._sql["outbox_tables" if outbox else "our_tables"]
 
     def __str__(self) -> str:
         return str(self._place)
@@ -43,8 +48,8 @@ class SqliteLedger:
                 return False
             for statement in _statements(migration.text):
                 self._connection.rows(statement)
-            self._connection.rows(_sql["meta_table"])
-            self._connection.rows(_sql["note_version"], (str(migration.number),))
+            self._connection.rows(self._sql["meta_table"])
+            self._connection.rows(self._sql["note_version"], (str(migration.number),))
             self._patiently(self._connection.rows, "COMMIT")
             return True
         finally:
@@ -52,9 +57,9 @@ class SqliteLedger:
                 self._connection.rows("ROLLBACK")
 
     def _version(self) -> int:
-        ours = {name for (name,) in self._connection.rows(_sql["our_tables"])}
-        if "holdfast_meta" in ours:
-            rows = self._connection.rows(_sql["version"])
+        ours = {name for (name,) in self._connection.rows(self._tables)}
+        if self._meta in ours:
+            rows = self._connection.rows(self._sql["version"])
             if rows and rows[0][0].isdecimal():
                 return int(rows[0][0])
         if ours:

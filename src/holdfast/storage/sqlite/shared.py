@@ -14,7 +14,7 @@ from holdfast.errors import StoreError
 
 from .database import STILL_WITHIN, Database
 from .driver import DriverName, driver
-from .journal import Journal, Keeper
+from .journal import Journal, Keeper, mode_for
 from .place import Place
 from .signals import Signals
 
@@ -57,6 +57,8 @@ def take(key: str, place: Place, name: DriverName, journal: Journal) -> Shared:
                 f"{place} is open in this process through {shared.driver.name}; opening it through {name} too would "
                 "break SQLite's locks: use the same URL scheme everywhere"
             )
+        elif journal != "as it is" and shared.keeper.wanted == "as it is":
+            shared.keeper.wanted = mode_for(journal, shared.driver.version)  # an outbox was here before the store
         shared.users += 1
     _see_off()
     return shared

@@ -1,0 +1,1 @@
+"""Moving jobs from callers' databases to the store that runs them."""
