@@ -20,6 +20,7 @@ COMMANDS = {
     "workers": "List the workers that are alive.",
     "relay": "Move jobs from an app's outbox to its store.",
     "migrate": "Bring a store's schema up to date.",
+    "promote": "Move everything from one store to another.",
     "doctor": "Check a store and say what to mend.",
     "demo": "See Holdfast at work, in well under a minute.",
 }

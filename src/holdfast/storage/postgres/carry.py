@@ -89,7 +89,9 @@ class Carry:
             "holds": [_hold_row(record) for record in records if record.stamp is not None],
             "outcomes": [outcome_row(record) for record in records if record.state in FINAL],
         }
-        statements = [(self._insert[table], {"rows": json_text(listed)}) for table, listed in rows.items() if listed]
+        statements: list[Statement] = [
+            (self._insert[table], {"rows": json_text(listed)}) for table, listed in rows.items() if listed
+        ]
         if holders := sorted((record.unique_key or "", record.id) for record in records if record.holds_key):
             keys = {"keys": [marked(key) for key, _ in holders], "ids": array(id for _, id in holders)}
             statements.append((self._sql["take_keys"], keys))
