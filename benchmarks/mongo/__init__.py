@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from benchmarks.suite import Suite
 
+from .asyncmq import AsyncMQ
 from .goals import goals
 from .holdfast import HoldfastMongo
 from .place import opened, version_of_the_run
@@ -18,7 +19,7 @@ def _machine() -> Sequence[str]:
 SUITE = Suite(
     name="mongo",
     title="MongoDB",
-    contenders=(HoldfastMongo, PlainLoop, ManyLoops),
+    contenders=(HoldfastMongo, PlainLoop, ManyLoops, AsyncMQ),
     raw_labels=raw_labels,
     raw_rate=raw_rate,
     goals=goals,

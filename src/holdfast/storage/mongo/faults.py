@@ -79,6 +79,8 @@ def _words(error: Exception) -> str:
             "a job is larger than the 16 MB that MongoDB takes for one document (payload, result, errors and progress "
             "together); put large data elsewhere and hand over where they are"
         )
+    if "transaction is too large" in str(error):
+        return "so many large jobs in one call do not fit into the server's cache; hand over fewer at once"
     if code in _WORDS:
         return f"{_WORDS[code]} ({_first_line(error)})"
     if isinstance(error, errors.ServerSelectionTimeoutError):
