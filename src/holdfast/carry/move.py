@@ -18,7 +18,7 @@ from ..errors import StoreError
 from ..ids import new_id
 from ..job import Record
 from ..storage.contract import Storage, WorkerRow
-from .stillness import ALIVE, Stillness, hindrance
+from .stillness import ALIVE, SIGN, Stillness, hindrance
 from .tally import Tally, Told, tally
 from .things import JOBS, THINGS, Thing
 
@@ -92,7 +92,7 @@ async def look_ahead(source: Storage, target: Storage | None, told: Told) -> Out
 # ---- before ----------------------------------------------------------------------------------------
 async def _refuse_the_same(source: Storage, target: Storage) -> None:
     """Two addresses may lead to one store. A sign of life that is given to one and seen at the other tells."""
-    sign = f"promote-{new_id()}"
+    sign = f"{SIGN}{new_id()}"
     await target.beat(WorkerRow(sign, await target.now(), 0, 0, "{}"))
     try:
         seen = {row.id for row in await source.workers(ALIVE)}
