@@ -178,15 +178,20 @@ async def test_many_large_jobs_in_one_call():
         assert all(verdict.accepted for verdict in verdicts)
 
 
+def doubling(url):
+    app = Holdfast(url)
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    return app, double
+
+
 async def test_a_server_that_is_killed_and_comes_back():
     """Enqueues and a worker go on by themselves; what was acknowledged is there."""
     with started() as server:
-        app = Holdfast(server.fresh())
-
-        @app.task
-        async def double(n: int) -> int:
-            return 2 * n
-
+        app, double = doubling(server.fresh())
         async with app, app.worker(poll=0.2):
             handles = [await double.enqueue(n) for n in range(10)]
             restart = threading.Thread(target=_killed_and_restarted, args=[server])
@@ -204,12 +209,7 @@ def _killed_and_restarted(server):
 
 async def test_a_primary_that_steps_down_in_the_middle():
     with started() as server:
-        app = Holdfast(server.fresh())
-
-        @app.task
-        async def double(n: int) -> int:
-            return 2 * n
-
+        app, double = doubling(server.fresh())
         async with app, app.worker(poll=0.2):
             handles = [await double.enqueue(n) for n in range(10)]
             with MongoClient(server.url) as client:

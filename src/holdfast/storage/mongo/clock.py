@@ -4,14 +4,15 @@ A server tells its time in milliseconds, and asking costs a round trip. So the d
 this machine that never jumps is measured when the store opens and every few seconds, and the time in between is counted
 here, in microseconds. The difference is left as it is while a measurement agrees with it within its own error, so that
 time does not flicker; when the server's clock is set, it is followed within seconds. Small corrections never let time go
-back.
+back. Where the clock that this machine shows agrees with the server's, as it does when both keep time by NTP, it is taken
+for it: then an instant that a worker reads for itself is never later than the store's next one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from holdfast.clock import SECOND, boottime
+from holdfast.clock import SECOND, SYSTEM, boottime
 
 AGAIN = 5 * SECOND  # microseconds after which the server is asked again
 TICK = 1_000  # what a server's answer leaves open
@@ -40,7 +41,10 @@ class ServerClock:
             return
         measured = [await self._measure() for _ in range(1 if self._ahead is not None else FIRST)]
         error, ahead = min(measured)
-        if self._ahead is None or abs(ahead - self._ahead) > error + TICK:
+        shown = SYSTEM.micros() - _steady()
+        if abs(ahead - shown) <= error + TICK:
+            self._ahead = shown
+        elif self._ahead is None or abs(ahead - self._ahead) > error + TICK:
             self._ahead = ahead
         self._measured = _steady()
 

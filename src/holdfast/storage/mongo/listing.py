@@ -5,34 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from holdfast.errors import InvalidCall
 from holdfast.job import ANY, Record, State
 from holdfast.storage.contract import Filter
+from holdfast.storage.filtering import Position, cursor_of
 
 from .claim import WHOLE
 from .documents import HELD, Document, records_from
 from .steps import Steps, aggregate, find
 
 NEWEST_FIRST = {"created_at": -1, "_id": -1}
-Position = tuple[int, str]  # created_at and id of a job
-
-_cursor = msgspec.json.Decoder(tuple[int, str])
 
 
 def get(ids: Sequence[str]) -> Steps[list[Record | None]]:
     found = yield from find("jobs", {"_id": {"$in": list(set(ids))}}, WHOLE)
     records = {record.id: record for record in records_from(found)}
     return [records.get(id) for id in ids]
-
-
-def parse_cursor(cursor: str | None) -> Position | None:
-    """Where the last page ended; InvalidCall for a text that is no cursor."""
-    try:
-        return None if cursor is None else _cursor.decode(cursor)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
 
 
 def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list[Record], str | None]]:
@@ -46,7 +33,7 @@ def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list
     records = records_from(found)
     shown = records[:limit]
     more = len(found) > limit and shown
-    return shown, msgspec.json.encode([shown[-1].created_at, shown[-1].id]).decode() if more else None
+    return shown, cursor_of(shown[-1]) if more else None
 
 
 def count(filter: Filter) -> Steps[int]:
