@@ -1,0 +1,40 @@
+"""A relay in a process of its own that is killed, as kill -9 does it, at a point of its first round."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from holdfast import Holdfast
+from holdfast.outbox import relay as relay_module
+from holdfast.outbox.delivery import Delivery
+
+POINTS = ("before the enqueue", "between enqueue and delete", "after the delete")
+
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Dying(Delivery):
+    async def deliver(self, parcels):
+        if POINT == POINTS[0]:
+            die()
+        await super().deliver(parcels)
+        if POINT == POINTS[1]:
+            die()
+
+
+class Relay(relay_module.Relay):
+    async def _delivered(self, batch):
+        delivery = await super()._delivered(batch)
+        if POINT == POINTS[2]:
+            die()
+        return delivery
+
+
+if __name__ == "__main__":
+    OUTBOX, TARGET, POINT = sys.argv[1:]
+    relay_module.Delivery = Dying
+    app = Holdfast(TARGET, outbox=OUTBOX)
+    asyncio.run(Relay(app._places.outboxes.get, app._storage).once())
