@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import redis as driver
 
@@ -42,11 +43,15 @@ def claim(limit=1, worker="w1"):
     return Claim(worker, new_stamp(), (Want(limit),))
 
 
+CERTIFICATE = Path(__file__).with_name("certificate.pem")  # for 127.0.0.1, signed by itself, with its key
+
+
 class Proxy:
     """A way to the server that can be cut, or made to swallow what the server answers."""
 
-    def __init__(self, port):
+    def __init__(self, port, tls=None):
         self._port = port
+        self._tls = tls
         self._server = None
         self._writers = set()
         self._tasks = set()
@@ -55,7 +60,7 @@ class Proxy:
         self.silent = False
 
     async def __aenter__(self):
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
         return self
 
     async def __aexit__(self, *_):
@@ -65,10 +70,13 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    @property
+    def port(self):
+        return self._server.sockets[0].getsockname()[1]
+
     def url(self, url):
         """The same store by way of the proxy."""
-        head, _, tail = url.partition("/0?")
-        return f"redis://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/0?{tail}" if head else url
+        return f"redis://127.0.0.1:{self.port}/0?{url.partition('/0?')[2]}"
 
     def cut(self):
         for writer in list(self._writers):

@@ -1,5 +1,7 @@
 """Opening a store: servers and keys that we cannot work with are refused with words that say what to do."""
 
+import ssl
+
 import pytest
 
 from holdfast import StoreError
@@ -7,7 +9,7 @@ from holdfast.storage.contract import Filter
 from holdfast.storage.redis.schema import FORMAT
 from holdfast.testing.conformance.tools import job
 
-from .helpers import client, keys, opened
+from .helpers import CERTIFICATE, Proxy, client, keys, opened
 
 
 async def refused(url, **options):
@@ -64,6 +66,21 @@ async def test_a_unix_socket(own, tmp_path):
     async with opened(f"redis+unix://{tmp_path / 's'}?prefix=a") as store:
         await store.enqueue([job()])
         assert await store.count(Filter()) == 1
+
+
+async def test_tls(own):
+    """By way of a proxy that ends it: the servers of the tests speak none themselves."""
+    server = own()
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    async with Proxy(server.process.port, tls=context) as proxy:
+        secure = f"rediss://127.0.0.1:{proxy.port}/0?prefix=tls"
+        async with opened(f"{secure}&ca={CERTIFICATE}") as store:
+            await store.enqueue([job()])
+            assert await store.count(Filter()) == 1
+        words = await refused(secure)
+        assert "rediss://127.0.0.1" in words
+        assert "certificate verify failed" in words
 
 
 # ---- servers ---------------------------------------------------------------------------------------
@@ -147,6 +164,16 @@ async def test_a_newer_format(url):
     words = await refused(url)
     assert f"format version {FORMAT + 1}, and this Holdfast knows only up to {FORMAT}" in words
     assert "upgrade holdfast" in words
+
+
+async def test_a_server_that_was_emptied_under_us(url):
+    """What is enqueued afterwards stands on a store like any other."""
+    async with opened(url) as store:
+        with client(url) as raw:
+            raw.delete(*keys(url).all)
+        await store.enqueue([job()])
+    async with opened(url) as store:
+        assert await store.count(Filter()) == 1
 
 
 async def test_without_migration_an_empty_place_is_refused(url):

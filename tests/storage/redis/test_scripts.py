@@ -6,10 +6,12 @@ from importlib.resources import files
 import pytest
 
 import holdfast.storage.redis as package
-from holdfast.lifecycle import Cancelled, Succeeded, decide
-from holdfast.storage.contract import Filter, Note
+from holdfast.ids import new_stamp
+from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from holdfast.storage.contract import Claim, Filter, Note, Want
 from holdfast.storage.redis.keys import TYPES
 from holdfast.storage.redis.scripts import PARTS, script
+from holdfast.testing import ManualClock
 
 from .helpers import claim, client, jobs, opened
 
@@ -95,3 +97,44 @@ async def test_memory_of_a_job(own):
             print(f"a waiting job takes {waiting:.0f} bytes, an ended one {ended:.0f}")
             assert waiting < 700
             assert ended < 900
+
+
+# ---- jobs that cannot run --------------------------------------------------------------------------
+async def test_jobs_that_cannot_run_cost_a_claim_nothing(own):
+    """Thousands of jobs of another task, routing key or queue, paused, scheduled, blocked or expired stand in front."""
+    server = own()
+    async with opened(server.fresh(), clock=(clock := ManualClock())) as store:
+        await store.enqueue(jobs(5))
+        want = Want(5, queues=("default", "held"), tasks=("task",), routing=None)
+        alone = await _cost(server, store, want, 5)
+        await store.pause("held", True)
+        for fields in (
+            {"task": "another", "priority": 9},
+            {"routing_key": "elsewhere", "priority": 9},
+            {"queue": "other", "priority": 9},
+            {"queue": "held", "priority": 9},
+            {"delay": 3_600_000_000},
+            {"waits": 1},
+        ):
+            for _ in range(20):
+                await store.enqueue(jobs(500, **fields))
+        await store.enqueue(jobs(500, expires=1, priority=9))
+        clock.advance(1)
+        await store.enqueue(jobs(5))
+        crowded = await _cost(server, store, want, 5)
+        print(f"{alone:.0f} µs alone, {crowded:.0f} µs in front of 60,500 others")
+        assert crowded < 10 * alone + 2000
+
+
+async def _cost(server, store, want, wanted):
+    """The server's own time for a claim, in microseconds: the least of several."""
+    costs = []
+    await store.exchange((), Claim("w1", new_stamp(), (Want(0),)))  # from now on the server knows the script
+    with client(server.url) as raw:
+        for _ in range(5):
+            raw.config_resetstat()
+            given = await store.exchange((), Claim("w1", new_stamp(), (want,)))
+            costs.append(raw.info("commandstats")["cmdstat_evalsha"]["usec"])
+            assert len(given.claimed) == wanted
+            await store.apply([decide(record, HandedBack()) for record in given.claimed])
+    return min(costs)

@@ -91,6 +91,16 @@ class Link:
             raise explained(error, str(self.address)) from error
 
     async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
+        self._busy += 1
+        self._quiet.clear()
+        try:
+            return await self._tried(packed, repeat, patience)
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._quiet.set()
+
+    async def _tried(self, packed: bytes, repeat: bool, patience: float) -> Any:
         loop = asyncio.get_running_loop()
         until, pause = loop.time() + patience, PAUSE
         while True:
@@ -125,8 +135,6 @@ class Link:
         return await self.connect()
 
     async def _asked(self, connection: Wire, packed: bytes) -> Any:
-        self._busy += 1
-        self._quiet.clear()
         whole = False
         try:
             await connection.send_packed_command(packed, check_health=False)
@@ -141,9 +149,6 @@ class Link:
                 self._idle.append(connection)
             else:
                 await connection.disconnect(nowait=True)
-            self._busy -= 1
-            if not self._busy:
-                self._quiet.set()
 
     async def _follow(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""

@@ -174,6 +174,7 @@ end
 variadic('HSET', { [jobs] = bodies })
 variadic('HSET', { [rows] = texts })
 variadic('ZADD', { [created] = births })
+note_format()
 flush()
 publish(origin)
 return answer

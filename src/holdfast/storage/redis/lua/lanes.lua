@@ -55,6 +55,7 @@ do
         source.members = nil
       else
         source.members, source.at, source.from = more, 0, '(' .. more[#more]
+        source.size = math.min(2 * source.size, AT_ONCE) -- whoever comes again met jobs that do not fit, or takes many
       end
     end
   end

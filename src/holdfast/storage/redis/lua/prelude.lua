@@ -200,6 +200,9 @@ local function flush()
   gone, came, unset, set, counted = {}, {}, {}, {}, {}
 end
 
+-- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
+local function note_format() call('HSETNX', meta, 'format', 1) end
+
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
 local function publish(origin)
   local names = {}

@@ -61,5 +61,6 @@ end
 for number, row in ipairs(arriving) do arrive(row, 2 + WIDTH * (number - 1)) end
 if given ~= NONE then leases_given(given) end
 flush()
+note_format()
 publish(origin)
 return {}
