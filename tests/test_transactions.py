@@ -2,14 +2,12 @@
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
-import textwrap
-from contextlib import contextmanager
 
 import pytest
 
 from holdfast import Context, Holdfast, InvalidCall, QueueFull, State, StoreError, Unique
+
+from .transactions.tools import signals, tell_django
 
 
 @pytest.fixture
@@ -53,23 +51,6 @@ async def ready(app):
     connection.execute("create table if not exists mine (a)")
     connection.commit()
     return connection
-
-
-@contextmanager
-def signals(storage):
-    """The queues that are signalled by hand."""
-    told = []
-    signal = storage.signal
-
-    async def noted(queues):
-        told.extend(queues)
-        await signal(queues)
-
-    storage.signal = noted
-    try:
-        yield told
-    finally:
-        storage.signal = signal
 
 
 # ---- sqlite3 ---------------------------------------------------------------------------------------
@@ -378,52 +359,10 @@ async def test_sqlalchemy_autocommit_and_other_databases_are_refused(app, task, 
 
 # ---- Django ----------------------------------------------------------------------------------------
 DJANGO = """
-import sys, time
-import django
-from django.conf import settings
-
-path = sys.argv[1]
-settings.configure(DEBUG=True, DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": path}})
-django.setup()
-from django.db import connection, connections, transaction
-from holdfast import Holdfast, InvalidCall
-
-app = Holdfast(f"sqlite:///{path}")
-
-@app.task
-async def task(a: int): ...
-
-assert app.jobs.sync.count() == 0
-told = []
-
-async def listen():
-    store = await app._storage()
-    signal = store.signal
-
-    async def noted(queues):
-        told.extend(queues)
-        await signal(queues)
-
-    store.signal = noted
-
-from holdfast.sync import run
-run(listen)
-
-def expect(what):
-    until = time.monotonic() + 5
-    while told != what and time.monotonic() < until:
-        time.sleep(0.01)
-    assert told == what, told
-
 for line in (connection, connections["default"]):
     told.clear()
     before = app.jobs.sync.count()
-    try:
-        task.using(connection=line).sync.enqueue(0)
-    except InvalidCall as error:
-        assert "transaction.atomic" in str(error)
-    else:
-        raise AssertionError
+    refused(InvalidCall, "transaction.atomic", lambda: task.using(connection=line).sync.enqueue(0))
     try:
         with transaction.atomic():
             task.using(connection=line).sync.enqueue(1)
@@ -440,8 +379,6 @@ for line in (connection, connections["default"]):
     expect(["default"])
     assert job.sync.refresh().payload == '{"a":2}'
 
-import asyncio
-
 async def main():
     try:
         await task.using(connection=connection).enqueue(3)
@@ -453,16 +390,12 @@ async def main():
 asyncio.run(main())
 connection.close()
 app.sync.close()
-print("fine")
 """
 
 
 def test_django(path):
     pytest.importorskip("django")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(DJANGO), str(path)], capture_output=True, text=True, timeout=60
-    )
-    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+    tell_django(DJANGO, f"sqlite:///{path}", {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}})
 
 
 # ---- the handler's own transaction -----------------------------------------------------------------

@@ -1,66 +1,14 @@
-"""Django on PostgreSQL, in a process of its own: its settings are made once."""
+"""Django on PostgreSQL."""
 
-import subprocess
-import sys
-import textwrap
+from urllib.parse import urlsplit
 
 import pytest
+
+from .tools import tell_django
 
 pytest.importorskip("django")
 
 STORY = """
-import asyncio, sys, threading, time
-from urllib.parse import urlsplit
-
-import django
-from django.conf import settings
-
-url, options = sys.argv[1], eval(sys.argv[2])
-parts = urlsplit(url)
-database = {
-    "ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres", "HOST": parts.hostname,
-    "PORT": parts.port, "OPTIONS": options,
-}
-settings.configure(DEBUG=True, DATABASES={"default": database, "second": database}, USE_TZ=True)
-django.setup()
-from django.db import DatabaseError, connection, connections, transaction
-from holdfast import Holdfast, InvalidCall, StoreError, Unique
-from holdfast.sync import run
-
-app = Holdfast(url)
-
-@app.task
-async def task(a: int): ...
-
-assert app.jobs.sync.count() == 0
-told = []
-
-async def listen():
-    store = await app._storage()
-    signal = store.signal
-
-    async def noted(queues):
-        told.extend(queues)
-        await signal(queues)
-
-    store.signal = noted
-
-run(listen)
-
-def expect(what):
-    until = time.monotonic() + 5
-    while told != what and time.monotonic() < until:
-        time.sleep(0.01)
-    assert told == what, told
-
-def refused(kind, words, call):
-    try:
-        call()
-    except kind as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(words)
-
 with connection.cursor() as cursor:
     cursor.execute("create temp table mine (a integer)")
 
@@ -165,14 +113,18 @@ async def main():
 asyncio.run(main())
 connections.close_all()
 app.sync.close()
-print("fine")
 """
 
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True}, {"pool": {"min_size": 1, "max_size": 4}}])
 def test_django(app, options):
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(STORY), app._places.url, repr(options)],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert (done.stdout, done.returncode) == ("fine\n", 0), done.stderr
+    parts = urlsplit(app._places.url)
+    database = {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": "postgres",
+        "USER": "postgres",
+        "HOST": parts.hostname,
+        "PORT": parts.port,
+        "OPTIONS": options,
+    }
+    tell_django(STORY, app._places.url, {"default": database, "second": database})

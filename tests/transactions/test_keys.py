@@ -159,22 +159,27 @@ async def test_conflicts_of_other_libraries_are_their_own(app, task, dsn):
         engine.dispose()
 
 
+def after_the_second_statement(monkeypatch, happens):
+    """Something that others do while a caller's enqueue is between the taking of its key and the storing of its job."""
+    execute = AsyncPsycopgLine.execute
+    said = []
+
+    async def interrupted(line, statement):
+        rows = await execute(line, statement)
+        said.append(statement)
+        if len(said) == 2:  # the question, then the taking of the key
+            await happens()
+        return rows
+
+    monkeypatch.setattr(AsyncPsycopgLine, "execute", interrupted)
+
+
 async def test_a_key_that_becomes_free_between_the_statements(app, task, dsn, monkeypatch):
     """Taken at the first look and free at the last: then the job is stored, and not lost between the two."""
     async with app, await opened(dsn) as one:
         same = task.using(unique=unique("k", "active"))
         owner = await same.enqueue(1)
-        execute = AsyncPsycopgLine.execute
-        said = []
-
-        async def interrupted(line, statement):
-            rows = await execute(line, statement)
-            said.append(statement)
-            if len(said) == 2:  # the question, then the taking of the key
-                await owner.cancel()
-            return rows
-
-        monkeypatch.setattr(AsyncPsycopgLine, "execute", interrupted)
+        after_the_second_statement(monkeypatch, owner.cancel)
         handle = await same.using(connection=one).enqueue(2)
         await one.commit()
         assert (handle.duplicate, handle.id != owner.id) == (False, True)
@@ -182,21 +187,14 @@ async def test_a_key_that_becomes_free_between_the_statements(app, task, dsn, mo
 
 
 async def test_a_window_that_ends_between_the_statements(app, task, dsn, monkeypatch):
+    async def end():
+        async with await opened(dsn, autocommit=True) as other:
+            await other.execute(f'update "{schema_of(app)}".kept_keys set ends = 1'.encode())
+
     async with app, await opened(dsn) as one:
         same = task.using(unique=unique("k", "window"))
         owner = await same.enqueue(1)
-        execute = AsyncPsycopgLine.execute
-        said = []
-
-        async def interrupted(line, statement):
-            rows = await execute(line, statement)
-            said.append(statement)
-            if len(said) == 2:
-                async with await opened(dsn, autocommit=True) as other:
-                    await other.execute(f'update "{schema_of(app)}".kept_keys set ends = 1'.encode())
-            return rows
-
-        monkeypatch.setattr(AsyncPsycopgLine, "execute", interrupted)
+        after_the_second_statement(monkeypatch, end)
         handle = await same.using(connection=one).enqueue(2)
         await one.commit()
         assert (handle.duplicate, handle.id) == (True, owner.id)
