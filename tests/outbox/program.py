@@ -18,17 +18,17 @@ def die(*_):
 
 class Dying(Delivery):
     async def deliver(self, parcels):
-        if POINT == POINTS[0]:
+        if POINTS[0] == POINT:
             die()
         await super().deliver(parcels)
-        if POINT == POINTS[1]:
+        if POINTS[1] == POINT:
             die()
 
 
 class Relay(relay_module.Relay):
     async def _delivered(self, batch):
         delivery = await super()._delivered(batch)
-        if POINT == POINTS[2]:
+        if POINTS[2] == POINT:
             die()
         return delivery
 

@@ -1,4 +1,4 @@
-"""The order of an outbox is the order in which its jobs are claimed, whoever made their ids and however many relays there are."""
+"""The order of an outbox is the order in which its jobs are claimed, whoever made the ids and moved the rows."""
 
 import asyncio
 
