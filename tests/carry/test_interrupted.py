@@ -135,11 +135,7 @@ async def test_given_up(house, small_pages):
         await source.enqueue(jobs)
         await source.pause("other", True)
 
-        class Broken(Mortal):
-            pass
-
-        calls = Calls(0)
-        broken = Broken(target, calls)
+        broken = Mortal(target, Calls(limit=0))
 
         async def restore(jobs):
             if await target.count(Filter()) >= 8:

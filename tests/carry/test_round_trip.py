@@ -1,5 +1,7 @@
 """From store to store and back: what arrives is what left."""
 
+from itertools import pairwise
+
 import pytest
 
 from holdfast.carry.move import move
@@ -24,7 +26,7 @@ async def test_round_trip(house):
     assert any(record.hidden for record in records)
     assert any(each.lines for each in before[0])
     assert len(before[1]) == 2
-    for here, there in zip(urls, urls[1:], strict=False):
+    for here, there in pairwise(urls):
         async with house.open(here) as source, house.open(there) as target:
             moved = await move(source, target, silent)
             assert all(each.equal for each in moved.counted)

@@ -131,7 +131,7 @@ def _has_a_schema(url: str, address: StoreUrl) -> bool:
 # ---- what is printed -------------------------------------------------------------------------------
 def _print_moved(moved: Moved, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
     if as_json:
-        things = {each.name: _document(each.target) for each in moved.counted}
+        things = {_word(each.name): _document(each.target) for each in moved.counted}
         carried = {"source": str(here), "target": str(there), "equal": True, "already_there": moved.already_there}
         print_json({**carried, "things": things, "paused_at_target": list(moved.paused)})
         return
@@ -157,7 +157,7 @@ def _print_moved(moved: Moved, here: StoreUrl, there: StoreUrl, as_json: bool) -
 
 def _print_outlook(outlook: Outlook, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
     if as_json:
-        things = {name: _document(counted) for name, counted in outlook.counted}
+        things = {_word(name): _document(counted) for name, counted in outlook.counted}
         planned = {"source": str(here), "target": str(there), "dry_run": True, "already_there": outlook.already_there}
         print_json({**planned, "things": things, "hindrances": list(outlook.hindrances)})
         return
@@ -190,6 +190,10 @@ def _document(counted: Tally) -> dict[str, object]:
                 by[group[number]] += counted.counts[group]
             document[name] = dict(sorted(by.items()))
     return document
+
+
+def _word(name: str) -> str:
+    return name.replace(" ", "_")
 
 
 def _hex(counted: Tally) -> str:
