@@ -1,6 +1,7 @@
 """The law of a caller's transaction: only INSERT and plain SELECT; no lock on a row that was there, no NOTIFY, no COMMIT."""
 
 import re
+from contextlib import contextmanager
 
 import psycopg
 
@@ -37,20 +38,47 @@ async def test_nothing_but_insert_and_plain_select_is_sent(app, task, dsn, tmp_p
     async with app:
         for unique in UNIQUES:
             await task.using(unique=unique).enqueue()
-        with psycopg.connect(dsn) as connection, (tmp_path / "trace").open("w+") as trace:
-            connection.execute("select 1")
-            connection.pgconn.trace(trace.fileno())
-            connection.pgconn.set_trace_flags(psycopg.pq.Trace.SUPPRESS_TIMESTAMPS)
+        with psycopg.connect(dsn, prepare_threshold=None) as connection, _recorded(connection, tmp_path) as record:
             for each in kinds_of_enqueue(task):
                 await each.using(connection=connection).enqueue()
-            connection.pgconn.untrace()
-            connection.rollback()
-            trace.seek(0)
-            statements = _sent(trace.read())
-    assert len(statements) >= 10
+            statements = record()
+    begin, *statements = statements
+    assert begin.startswith("BEGIN")  # by the driver
+    assert len(statements) == 1 + 2 + 8 * 3  # the question, plain jobs, jobs with keys
     for statement in statements:
         assert statement.startswith(("WITH given AS", "SELECT ")), statement
         assert not NEVER.search(statement.replace("ON CONFLICT", "")), statement
+
+
+async def test_a_known_connection_is_asked_nothing(app, task, dsn, tmp_path):
+    """One statement for a list of plain jobs."""
+    async with app:
+        await app.jobs.count()
+        with psycopg.connect(dsn, prepare_threshold=None) as connection:
+            await task.using(connection=connection).enqueue()
+            connection.commit()
+            with _recorded(connection, tmp_path) as record:
+                await app.enqueue([task.call(n) for n in range(100)], connection=connection)
+                begin, insert = record()
+    assert begin.startswith("BEGIN")
+    assert insert.startswith("WITH given AS")
+
+
+@contextmanager
+def _recorded(connection, folder):
+    """Gives a function that gives what was sent since."""
+
+    def record():
+        connection.pgconn.untrace()
+        trace.seek(0)
+        return _sent(trace.read())
+
+    with (folder / "trace").open("w+") as trace:
+        connection.pgconn.trace(trace.fileno())
+        connection.pgconn.set_trace_flags(psycopg.pq.Trace.SUPPRESS_TIMESTAMPS)
+        yield record
+        connection.pgconn.untrace()
+        connection.rollback()
 
 
 def _sent(trace):
