@@ -143,8 +143,8 @@ class RedisStorage(Storage):
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         raise StoreError(
-            f"{self.name} takes no part in a transaction of SQL: enqueue after your commit, without connection=, or give the "
-            "app an outbox in the database of your transaction: Holdfast(…, outbox=URL)"
+            f"{self.name} takes no part in a transaction of SQL: enqueue after your commit, without connection=, or give "
+            "the app an outbox in the database of your transaction: Holdfast(…, outbox=URL)"
         )
 
     # -- claim, renew, apply -------------------------------------------------------------------------
