@@ -52,12 +52,9 @@ async def test_a_full_disk(own_url, tiny, admin):
         admin.execute(
             "create table on_tiny.filler tablespace tiny as select repeat(md5(g::text), 30) from generate_series(1, 3000) g"
         )
-        acknowledged = []
+        acknowledged: list[str] = []
         with pytest.raises(StoreError, match="disk is full"):
-            for _ in range(1000):
-                given = job(payload=_incompressible())
-                await store.enqueue([given])
-                acknowledged.append(given.id)
+            await _fill(store, acknowledged)
         assert acknowledged
         assert await store.count(Filter()) == len(acknowledged)
         admin.execute("drop table on_tiny.filler")

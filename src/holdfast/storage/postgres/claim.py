@@ -96,13 +96,21 @@ class Claims:
         marks = [self._marks.of(want, began) for want in wants]
         takes = [self._taking(claim, want, mark, now) for want, mark in zip(wants, marks, strict=True)]
         outlooks = [(self._sql["outlook"], {**_wanted(want), "now": now}) for want in claim.wants]
-        cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *outlooks])
+        # asked with the claim, so that a short one is followed by another only if that finds something
+        asked = [
+            (self._sql["left"], {**_wanted(want), "limit": 1, "now": now})
+            for want, mark in zip(wants, marks, strict=True)
+            if mark is None and not want.alone
+        ]
+        cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *asked, *outlooks])
         earlier, promoted = cursors[: len(before)], cursors[len(before)]
+        taken = cursors[len(before) + 1 : len(before) + 1 + len(takes)]
+        left = iter(cursors[len(before) + 1 + len(takes) :])
         outlook = await _outlook(cursors[len(cursors) - len(outlooks) :])
         claimed: list[Record] = []
-        for want, mark, cursor in zip(wants, marks, cursors[len(before) + 1 :], strict=False):
+        for want, mark, cursor in zip(wants, marks, taken, strict=True):
             found = records_of(await cursor.fetchall())
-            if len(found) < want.limit and mark is None and not want.alone:
+            if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
                 found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
             self._marks.note(want, found, outlook.took, from_start=mark is None)
             claimed += found
@@ -127,6 +135,10 @@ class Claims:
         values |= {"lane_queues": list(queues), "lane_tasks": list(tasks), "lane_routes": list(routes)}
         values |= {"urgencies": list(urgencies), "ranks": list(ranks), "ids": list(ids)}
         return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
+
+
+async def _is_true(cursor: Cursor) -> bool:
+    return bool((await cursor.fetchall())[0][0])
 
 
 async def _outlook(cursors: Sequence[Cursor]) -> Outlook:

@@ -71,6 +71,10 @@ WHERE w.ctid = ANY(ARRAY(
         ORDER BY best.urgency, best.rank, best.id LIMIT %(limit)s::integer))
 FOR UPDATE SKIP LOCKED
 
+-- name: left
+-- Whether wanted jobs are left, or locked by another claimer, after a claim from the start.
+WITH lane AS MATERIALIZED ({all_lanes}) SELECT EXISTS (SELECT 1 FROM lane CROSS JOIN LATERAL ({best}) AS best);
+
 -- name: take
 -- Claim the picked jobs of the lanes.
 WITH lane AS MATERIALIZED ({lanes}), picked AS MATERIALIZED ({picked}), {claimed};
