@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pymongo import errors
 
-from holdfast.errors import StoreError
+from holdfast.errors import HoldfastError, InvalidCall, StoreError
 
 TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
 WRITE_CONFLICT, DUPLICATE_KEY = 112, 11000
@@ -64,9 +64,16 @@ def is_duplicate(error: BaseException) -> bool:
     return isinstance(error, errors.OperationFailure) and error.code == DUPLICATE_KEY
 
 
-def explained(error: Exception, place: object) -> StoreError:
-    """The StoreError for an error of the driver."""
-    kind = Unreachable if is_broken(error) else Conflict if is_conflict(error) else StoreError
+def explained(error: Exception, place: object) -> HoldfastError:
+    """Our error for one of the driver. What is too large is the caller's mistake, not the store's trouble: it must not be
+    tried again and again."""
+    kind: type[HoldfastError] = StoreError
+    if _is_too_large(error):
+        kind = InvalidCall
+    elif is_broken(error):
+        kind = Unreachable
+    elif is_conflict(error):
+        kind = Conflict
     told = kind(f"{place}: {_words(error)}")
     told.__cause__ = error
     return told
@@ -74,7 +81,7 @@ def explained(error: Exception, place: object) -> StoreError:
 
 def _words(error: Exception) -> str:
     code = _code(error)
-    if isinstance(error, errors.DocumentTooLarge) or code in _TOO_LARGE:
+    if _is_too_large(error):
         return (
             "a job is larger than the 16 MB that MongoDB takes for one document (payload, result, errors and progress "
             "together); put large data elsewhere and hand over where they are"
@@ -92,6 +99,10 @@ def _words(error: Exception) -> str:
     if is_conflict(error):
         return "another transaction has kept a document for too long, or this one is too large for the server's cache"
     return f"MongoDB says: {_first_line(error)}"
+
+
+def _is_too_large(error: Exception) -> bool:
+    return isinstance(error, errors.DocumentTooLarge) or _code(error) in _TOO_LARGE
 
 
 def _code(error: Exception) -> int | None:

@@ -96,6 +96,12 @@ class Server:
             told = await self.client.admin.command("hello")
         return instant_of(told["localTime"].replace(tzinfo=UTC))
 
+    async def jobs(self) -> int:
+        """About how many jobs there are."""
+        with _words(self.address):
+            counted: int = await self.database[f"{PREFIX}jobs"].estimated_document_count()
+            return counted
+
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
         """Read what is committed. Each step by itself; steps that must agree belong into a transaction."""
         patience = Patience(self.patience)

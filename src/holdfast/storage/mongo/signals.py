@@ -1,7 +1,8 @@
 """Wake-ups: to this process directly, to others through a collection of signals that they watch.
 
 After a commit one small document says which queues have something ready and whether some job changed. It is written beside
-the verb, gathered with what else is to be told, and removed by the server a minute later. Others see it through a change
+the verb, gathered with what else is to be told, and removed by the server a minute later; an enqueue that comes alone writes
+it inside its own transaction, which saves the worker that waits for it a wait for the disk. Others see it through a change
 stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in a caller's
 transaction writes its signal inside, so it is seen when, and only when, the caller commits.
 
@@ -18,6 +19,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from datetime import UTC, datetime
 from secrets import token_hex
+from time import monotonic
 from typing import Any
 
 from pymongo.errors import PyMongoError
@@ -57,12 +59,24 @@ class Signals:
         self._listeners = Listeners()
         self._ready: set[str] = set()
         self._changed = False
+        self._sent = 0.0
         self._post: asyncio.Task[None] | None = None
         self._ears: dict[Topic, asyncio.Task[None]] = {}
         self._told_of_trouble = False
         self._closed = False
 
     # -- telling -------------------------------------------------------------------------------------
+    def inside(self, ready: Collection[str]) -> list[Document]:
+        """The signal that a transaction may carry itself; none when others were sent just now."""
+        if not ready or self._post is not None or monotonic() - self._sent < GAP:
+            return []
+        return [signal_document(ready, False, self._name)]
+
+    def told_inside(self, ready: Collection[str]) -> None:
+        """A transaction that carried its signal was committed."""
+        self._sent = monotonic()
+        self._listeners.tell(ready, False)
+
     def tell(self, ready: Collection[str], changed: bool) -> None:
         """Something was committed here."""
         if self._closed or not (ready or changed):
@@ -80,6 +94,7 @@ class Signals:
             while self._ready or self._changed:
                 document = signal_document(self._ready, self._changed, self._name)
                 self._ready, self._changed = set(), False
+                self._sent = monotonic()
                 with suppress(PyMongoError):
                     await self._server.database[COLLECTION].insert_one(document)
                 await asyncio.sleep(GAP)

@@ -42,14 +42,14 @@ from .address import MongoAddress
 from .apply import check, holding, note, renew_started
 from .claim import Choice, promote
 from .clock import ServerClock
-from .enqueue import enqueue
+from .enqueue import Enqueued, enqueue
 from .exchange import Told, exchange
 from .faults import Conflict, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
 from .server import Patience, Server
 from .sessions import SessionEnqueue
 from .signals import Signals
-from .steps import PREFIX, Steps
+from .steps import Steps, insert
 from .tickets import Tickets
 from .transaction import MongoTransaction
 
@@ -132,12 +132,24 @@ class MongoStorage(Storage):
         if not jobs:
             return []
         try:
-            done = await self._write(lambda: enqueue(jobs, self._now(), boldly=True))
+            return await self._enqueue(jobs, boldly=True)
         except StoreError as error:
             if error.__cause__ is None or not is_duplicate(error.__cause__):
                 raise
-            done = await self._write(lambda: enqueue(jobs, self._now()))
-        self._signals.tell(done.ready, False)
+            return await self._enqueue(jobs, boldly=False)
+
+    async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[Placed]:
+        def steps() -> Steps[tuple[Enqueued, bool]]:
+            done = yield from enqueue(jobs, self._now(), boldly=boldly)
+            signal = self._signals.inside(done.ready)
+            yield from insert("signals", signal)
+            return done, bool(signal)
+
+        done, told = await self._write(steps)
+        if told:
+            self._signals.told_inside(done.ready)
+        else:
+            self._signals.tell(done.ready, False)
         return done.placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -236,7 +248,7 @@ class MongoStorage(Storage):
         return await self._read(lambda: upkeep.expired(limit, self._now()))
 
     async def prune(self, limit: int) -> int:
-        small = await self._in_use().database[f"{PREFIX}jobs"].estimated_document_count() < upkeep.SMALL
+        small = await self._in_use().jobs() < upkeep.SMALL
         return await self._write(lambda: upkeep.prune(limit, self._now(), small=small))
 
     # -- reading and settings ------------------------------------------------------------------------

@@ -44,7 +44,7 @@ def expired(limit: int, now: int) -> Steps[list[Record]]:
 
 def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     """Remove what is no longer kept; gives the number of jobs."""
-    yield from delete("keys", {"ends": {"$ne": None, "$lte": now}})
+    yield from delete("keys", {"ends": {"$gt": 0, "$lte": now}})
     past: Document = {"place": PAST, "order": {"$lte": now}}
     found = yield from find("jobs", past, {"_id": 1}, sort=IN_ORDER, limit=limit)
     gone = dict.fromkeys(document["_id"] for document in found)
