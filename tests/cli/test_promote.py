@@ -1,6 +1,7 @@
 """`holdfast promote`."""
 
 import json
+import signal
 import sqlite3
 import sys
 
@@ -143,6 +144,29 @@ def test_a_live_worker_is_refused_and_waited_for(shop):
         worker.communicate()
     assert moving.returncode == 0, err
     assert json.loads(out)["things"]["jobs"]["count"] == 4
+
+
+@pytest.mark.parametrize("word", [signal.SIGINT, signal.SIGTERM])
+def test_given_up(shop, word):
+    """Ctrl-C and a polite kill let the source go on."""
+    shop.fill()
+    shop.holdfast("queues", "pause", "default")
+    worker = shop.process("worker", "shop:app", "--queues", "none")
+    try:
+        while not shop.json("workers")["workers"]:
+            assert worker.poll() is None
+        moving = shop.process("promote", shop.url, WHERE, "--wait", "60")
+        while not all(queue["paused"] for queue in shop.json("queues", "list")["queues"]):
+            assert moving.poll() is None, moving.communicate()
+        moving.send_signal(word)
+        _, err = moving.communicate(timeout=30)
+    finally:
+        worker.kill()
+        worker.communicate()
+    assert moving.returncode == 1
+    assert f"holdfast: given up: {shop.url} goes on as before" in err
+    paused = {queue["name"]: queue["paused"] for queue in shop.json("queues", "list")["queues"]}
+    assert paused == {"default": True, "mail": False}
 
 
 def test_wrong_use(shop):

@@ -20,7 +20,7 @@ from ..job import Record
 from ..storage.contract import Storage, WorkerRow
 from .stillness import ALIVE, SIGN, Stillness, hindrance
 from .tally import Tally, Told, tally
-from .things import JOBS, THINGS, Thing
+from .things import JOBS, REST, THINGS, Thing
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ async def move(source: Storage, target: Storage, told: Told, *, wait: float = 0)
     stillness = Stillness(source, target)
     try:
         await stillness.begin(wait)
-        for thing in THINGS:
+        for thing in REST:
             await _carry(thing, source, target, told, again=already_there > 0)
         counted = tuple([await _counted(thing, source, target, told) for thing in THINGS])
         _refuse_a_difference(counted)
-        await stillness.go_on()
+        await stillness.stay()
     except BaseException:
         with suppress(StoreError, OSError):  # what went wrong before is what is told
             await asyncio.shield(stillness.give_up())

@@ -16,7 +16,7 @@ from ..storage.contract import Filter, Storage, WorkerRow
 from .things import QUEUES
 
 ALIVE = 60 * SECOND  # a worker tells every ten seconds that it is there
-SIGN = "promote-"  # a move that was killed while it looked whether two addresses lead to one store leaves such a "worker"
+SIGN = "promote-"  # how the "worker" is named by which a move finds out that two addresses lead to one store
 LOOK_AGAIN = 0.2  # seconds
 RUNNING = Filter(states=(State.RUNNING,))
 
@@ -33,19 +33,22 @@ class Stillness:
         """Carry the queues, pause the source, and wait until nobody works on it. StoreError when somebody still does."""
         if wait <= 0:
             await refuse_if_busy(self._source)
-        here, there = await _paused(self._source), await _paused(self._target)
+        settings = [row.settings for row in await self._source.queues()]
+        here = {queue.name: queue.paused for queue in settings}
+        there = await _paused(self._target)
         carried_before = here.keys() <= there.keys()  # a run that was killed may have paused the source
         before = there if carried_before else here
         self._to_resume = [name for name in here if not before[name]]
-        await QUEUES.bring(self._target, [row.settings for row in await self._source.queues()])
-        await self.go_on()
+        await QUEUES.bring(self._target, settings)
+        for name in here:
+            await self._source.pause(name, True)
         until = boottime() + wait
         while boottime() < until and await hindrance(self._source) is not None:
             await asyncio.sleep(LOOK_AGAIN)
         await refuse_if_busy(self._source)
 
-    async def go_on(self) -> None:
-        """Pause what is not paused: queues may have come."""
+    async def stay(self) -> None:
+        """Pause what has come since, and leave it all so."""
         for name, paused in (await _paused(self._source)).items():
             if not paused:
                 await self._source.pause(name, True)

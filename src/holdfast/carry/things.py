@@ -1,15 +1,15 @@
-"""What is carried from store to store. A new kind of thing is a class here and a place in THINGS.
+"""What is carried from store to store. A new kind of thing is a class here and a place in REST.
 
 A thing knows four verbs: read all of its kind page by page, bring some of them to a store, say by what they are counted, and
-give each as bytes for the checksum. Things are carried in the order of THINGS: queues first, because their settings at the
-target also tell a second run which queues the first one found paused.
+give each as bytes for the checksum. Queues are carried first, before the source is paused, because their settings at the
+target also tell a second run which of them the first one found paused.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -133,7 +133,8 @@ class Keys(Thing[KeptKey]):
 
 JOBS = Jobs()
 QUEUES = Queues()
-THINGS: tuple[Thing[object], ...] = (QUEUES, JOBS, Keys())  # type: ignore[assignment]  # each is asked for its own kind only
+REST: tuple[Thing[Any], ...] = (JOBS, Keys())  # carried once the source stands still
+THINGS: tuple[Thing[Any], ...] = (QUEUES, *REST)
 
 
 def position(job: Carried) -> tuple[int, str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from signal import SIGTERM
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -49,6 +50,8 @@ def command(source: str, target: str, wait: float, dry_run: bool, as_json: bool)
       holdfast promote sqlite:///jobs.db postgresql://localhost/shop --wait 60
       holdfast promote redis://localhost:6379/0 mongodb://localhost/shop --json
     """
+    from holdfast import StoreError
+
     here, there = _addresses(source, target)
     try:
         if dry_run:
@@ -59,8 +62,8 @@ def command(source: str, target: str, wait: float, dry_run: bool, as_json: bool)
         else:
             moved = asyncio.run(_move(source, target, wait, quiet=as_json))
             _print_moved(moved, here, there, as_json)
-    except KeyboardInterrupt:
-        raise click.ClickException(f"given up; {here} goes on as before, and the same command goes on moving") from None
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        raise StoreError(f"given up: {here} goes on as before; the same command goes on with the move") from None
 
 
 # ---- addresses -------------------------------------------------------------------------------------
@@ -99,8 +102,24 @@ async def _move(source: str, target: str, wait: float, *, quiet: bool) -> Moved:
     from holdfast.carry.move import move
 
     async with _opened(source, migrate=False) as here, _opened(target, migrate=True) as there:
-        with progress(quiet) as told:
+        with _ended_by_sigterm(), progress(quiet) as told:
             return await move(here, there, told, wait=wait)
+
+
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """A polite kill is Ctrl-C by another hand: the source must not stay paused for it."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    try:
+        loop.add_signal_handler(SIGTERM, task.cancel)
+    except NotImplementedError:  # Windows has none
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(SIGTERM)
 
 
 async def _look_ahead(source: str, target: str, address: StoreUrl, *, quiet: bool) -> Outlook:
