@@ -1,6 +1,7 @@
 """`ctx.transaction()` on PostgreSQL with a real worker: rows, followers and completion are committed together, or none."""
 
 import asyncio
+import sys
 
 import psycopg
 import pytest
@@ -283,3 +284,54 @@ async def test_many_at_once(app, dsn, table):
         jobs = await app.enqueue([work.call(n) for n in range(100)])
         assert [await job.result(timeout=30) for job in jobs] == list(range(100))
     assert len(rows(dsn, table)) == 100
+
+
+WORKER = """
+import asyncio, sys, time
+from holdfast import Context, Holdfast
+
+url, table = sys.argv[1:]
+app = Holdfast(url)
+
+@app.task(name="work", lease=12)
+async def work(ctx: Context) -> int:
+    tx = await ctx.transaction()
+    await tx.execute(f"insert into {table} values (%s, 'x')", (ctx.job.attempt,))
+    await work.using(connection=tx, queue="later").enqueue()
+    if ctx.job.attempt == 1:
+        print("inside", flush=True)
+        await asyncio.sleep(60)
+    return ctx.job.attempt
+
+async def main():
+    async with app.worker(queues=["default"]):
+        await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_worker_that_is_killed_inside_leaves_nothing(app, dsn, table):
+    @app.task(lease=12, max_attempts=3)
+    async def work(ctx: Context) -> int:
+        tx = await ctx.transaction()
+        await tx.execute(f"insert into {table} values (%s, 'x')", (ctx.job.attempt,))
+        await work.using(connection=tx, queue="later").enqueue()
+        return ctx.job.attempt
+
+    async with app:
+        job = await work.enqueue()
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WORKER, app._places.url, table, stdout=asyncio.subprocess.PIPE
+        )
+        assert await asyncio.wait_for(process.stdout.readline(), 30) == b"inside\n"
+        process.kill()
+        await process.wait()
+        assert await app.jobs.count(queue="later") == 0
+        with psycopg.connect(dsn, autocommit=True) as connection:  # its lease is over, long before its time
+            connection.execute(f'update "{schema_of(app)}".holds set leased_until = 0'.encode())
+        async with app.worker(queues=["default"]):
+            assert await job.result(timeout=30) == 2
+    assert rows(dsn, table) == [(2, "x")]
+    assert await app.jobs.count(queue="later") == 1
+    await app.close()

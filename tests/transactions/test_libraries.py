@@ -1,12 +1,13 @@
 """The same story on every library: committed → there and run by a worker; rolled back → nothing, not even a signal."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from holdfast import InvalidCall, State, Unique
 
-from .callers import with_every_caller
+from .callers import CALLERS, with_every_caller
 from .tools import signals
 
 ODD = "é 日本 😀 \\u0000 ' \" % ? $1 {schema} :name \ue000"
@@ -122,3 +123,55 @@ async def test_the_blocking_form(app, task, dsn, caller_of):
                 await asyncio.to_thread(joined.sync.enqueue, 1)
             await caller.rollback()
         await asyncio.to_thread(app.sync.close)
+
+
+# ---- each library's own savepoints -----------------------------------------------------------------
+class Undo(Exception):
+    pass
+
+
+async def test_nested_transactions_of_psycopg_and_asyncpg(app, task, dsn):
+    async with app:
+        await app.jobs.count()
+        for name in ("psycopg async", "asyncpg"):
+            async with CALLERS[name](dsn) as caller:
+                connection, joined = caller.connection, task.using(connection=caller.connection, queue=name)
+                async with connection.transaction():
+                    await joined.enqueue("outer")
+                    with suppress(Undo):
+                        async with connection.transaction():
+                            await joined.enqueue("undone")
+                            async with connection.transaction():
+                                await joined.enqueue("undone with it")
+                            raise Undo
+                    async with connection.transaction():
+                        await joined.enqueue("inner")
+                    assert await app.jobs.count(queue=name) == 0
+            found = (await app.jobs.find(queue=name)).items
+            assert [job.payload for job in reversed(found)] == ['{"a":"outer"}', '{"a":"inner"}']
+
+
+async def test_nested_transactions_of_sqlalchemy(app, task, dsn):
+    async with app:
+        await app.jobs.count()
+        for name in ("Session", "Connection", "AsyncSession, asyncpg", "AsyncConnection, psycopg"):
+            async with CALLERS[name](dsn) as caller:
+                joined = task.using(connection=caller.connection, queue=name)
+                with signals(await app._storage()) as told:
+                    await joined.enqueue("outer")
+                    for word, end in (("undone", "rollback"), ("inner", "commit")):
+                        nested = caller.connection.begin_nested()
+                        if not caller.sync:
+                            await nested
+                        await joined.enqueue(word)
+                        ended = getattr(nested, end)()
+                        if not caller.sync:
+                            await ended
+                    await asyncio.sleep(0.1)
+                    assert name not in told  # a connection before it may have told twice
+                    assert await app.jobs.count(queue=name) == 0
+                    await caller.commit()
+                    await asyncio.sleep(0.1)
+                    assert name in told
+            found = (await app.jobs.find(queue=name)).items
+            assert [job.payload for job in reversed(found)] == ['{"a":"outer"}', '{"a":"inner"}']
