@@ -39,6 +39,7 @@ class Delivery:
         self.moved: list[int] = []
         self.refused: list[tuple[int, str]] = []
         self.full: set[str] = set()
+        self.asked: set[str] = set()  # queues of which something was tried
         self.error: Exception | None = None
 
     async def deliver(self, parcels: Sequence[Parcel]) -> None:
@@ -117,6 +118,7 @@ class Delivery:
         return None
 
     async def _put(self, parcels: Sequence[Parcel]) -> None:
+        self.asked |= {parcel.job.queue for parcel in parcels}
         async with asyncio.timeout(ANSWER_WITHIN):
             await self._store.enqueue([parcel.job for parcel in parcels])
         self.moved += [parcel.number for parcel in parcels]

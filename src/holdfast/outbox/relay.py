@@ -34,6 +34,7 @@ class Relay:
         self._poll = poll
         self._timing = Timing()
         self._full: dict[str, float] = {}  # queues without room, and when to ask again
+        self._told_full: set[str] = set()
         self._stir = asyncio.Event()
         self._heard: Outbox | None = None
         self._unlisten: Callable[[], None] = _nothing
@@ -75,10 +76,8 @@ class Relay:
                 return False
             delivery = await self._delivered(batch)
         # only now: an error inside would undo what was settled
-        if delivery.full:
-            if not delivery.full <= self._full.keys():
-                log.relay_found_full(sorted(delivery.full))
-            self._full |= dict.fromkeys(delivery.full, loop.time() + FULL_FOR)
+        self._full |= dict.fromkeys(delivery.full, loop.time() + FULL_FOR)
+        self._tell_full(delivery)
         self.moved += len(delivery.moved)
         if delivery.error is not None:
             raise delivery.error
@@ -113,6 +112,12 @@ class Relay:
 
     async def _chunk(self) -> int:
         return (await self._store()).chunk
+
+    def _tell_full(self, delivery: Delivery) -> None:
+        """Once, until there was room for all."""
+        if fresh := delivery.full - self._told_full:
+            log.relay_found_full(sorted(fresh))
+        self._told_full = (self._told_full - delivery.asked) | delivery.full
 
     # -- between the rounds --------------------------------------------------------------------------
     def _listen(self, outbox: Outbox) -> None:

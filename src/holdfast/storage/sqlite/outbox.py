@@ -185,7 +185,8 @@ class SqliteOutbox(Outbox):
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str] = ()) -> None:
         if self._shared is not None:
-            self._shared.signals.tell(_SIGNAL, False)
+            signals = self._shared.signals
+            await self._shared.database.alone(lambda _: signals.tell(_SIGNAL, False))
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         return self._in_use().signals.listen("ready", wake)
