@@ -1,11 +1,9 @@
 """What is wrong with a server, and what it does in the middle of things: a clear error or patience, and nothing lost."""
 
 import asyncio
-import gc
 import socket
 import subprocess
 import threading
-import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -23,6 +21,8 @@ from servers.mongo import mongo
 from ...real_servers import decline
 from .helpers import claim, database_of, fresh, held, job, store_at
 
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")
+
 
 def started(**settings):
     try:
@@ -36,9 +36,6 @@ async def refused(url, **options):
     store = opener(url, **options)()
     with pytest.raises(StoreError) as error:
         await store.open()
-    with warnings.catch_warnings():  # the driver forgets sockets whose connection was refused
-        warnings.simplefilter("ignore", ResourceWarning)
-        gc.collect()
     return str(error.value)
 
 
