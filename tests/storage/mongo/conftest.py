@@ -1,5 +1,5 @@
-"""The driver leaves sockets whose connection was refused to the garbage collector, which complains of them in any later test.
-So they are collected where they were made."""
+"""The driver leaves sockets whose connection was refused to the garbage collector, which complains of them in any later
+test. So they are collected where they were made."""
 
 import gc
 import warnings
