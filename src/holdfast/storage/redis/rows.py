@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
-from struct import Struct
+from logging import getLogger
+from struct import Struct, error
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ import msgspec
 from holdfast.errors import InvalidCall
 from holdfast.job import NewJob, Record, State
 
+_log = getLogger("holdfast")
 NONE = -9007199254740992.0  # "no number", as in the prelude
 LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 STATES = (
@@ -39,6 +41,7 @@ SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
 
 _SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS, _LOG = 1, 2, 4, 8, 16, 32, 64, 128
 _RAN, _HELD, _SETTLED = 256, 512, 1024
+_TEXTS = _OUTCOME | _ERRORS | _PROGRESS
 _HEAD = Struct("<BHI")
 _RUN = Struct("<III8s8sdddddH")
 _FIRST = Struct("<dBH")
@@ -253,21 +256,35 @@ def _or_none(number: int | None) -> float:
 
 
 def _records(told: Iterator[bytes]) -> Iterator[Record]:
+    """A row that was written by hand must not hide the others: one that makes no record is left out."""
     for id in told:
-        row = next(told)
-        record, marks = _of_row(id, row)
-        _add_body(record, _body.decode(next(told)))
-        if marks & _OUTCOME:
-            outcome = _outcome.decode(next(told))
-            record.result, record.reason = outcome.result, outcome.reason
-        if marks & _ERRORS:
-            record.errors = next(told).decode()
-        if marks & _PROGRESS:
-            record.progress = next(told).decode()
+        row, body = next(told), next(told)
+        marks = int.from_bytes(row[1:3], "little")
+        texts = (
+            [next(told) if marks & mark else None for mark in (_OUTCOME, _ERRORS, _PROGRESS)] if marks & _TEXTS else ()
+        )
+        try:
+            record = _of_row(id, row)
+            _add_body(record, _body.decode(body))
+            if texts:
+                _add_texts(record, *texts)
+        except (error, msgspec.MsgspecError, ValueError, IndexError) as unreadable:
+            _log.error("job %s cannot be read and is left out: %s", id.hex(), unreadable)
+            continue
         yield record
 
 
-def _of_row(id: bytes, row: bytes) -> tuple[Record, int]:
+def _add_texts(record: Record, outcome: bytes | None, errors: bytes | None, progress: bytes | None) -> None:
+    if outcome is not None:
+        said = _outcome.decode(outcome)
+        record.result, record.reason = said.result, said.reason
+    if errors is not None:
+        record.errors = errors.decode()
+    if progress is not None:
+        record.progress = progress.decode()
+
+
+def _of_row(id: bytes, row: bytes) -> Record:
     state, marks, version = _HEAD.unpack_from(row)
     run_ends = _HEAD.size
     if marks & _RAN:
@@ -298,7 +315,7 @@ def _of_row(id: bytes, row: bytes) -> tuple[Record, int]:
         _add_run(record, marks, run, row[run_ends - run[-1] : run_ends])
     if scope or len(row) > at + _REST.size + 4:
         _add_names(record, row, at + _REST.size, scope)
-    return record, marks
+    return record
 
 
 def _add_names(record: Record, row: bytes, at: int, scope: int) -> None:

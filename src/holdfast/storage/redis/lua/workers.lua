@@ -5,6 +5,7 @@
 -- returns  for 'list': the texts, each after the worker's name and when it was seen (eight bytes)
 local now, what = clock(ARGV[1]), ARGV[2]
 if what == 'beat' then
+  call('HDEL', workers, '') -- so that a full memory takes signs of life
   call('HSET', workers, ARGV[3], pack('<d', now) .. ARGV[4])
 elseif what == 'leave' then
   call('HDEL', workers, ARGV[3])
