@@ -71,6 +71,33 @@ def test_rows_that_were_set_aside_are_shown_and_tried_again(shop, boxed):
     assert shop.json("relay", "--app", "shop:app", "--once")["set_aside"] == 1
 
 
+def test_the_doctor_looks_at_the_outbox(shop, boxed):
+    boxed(1)
+    shop.json("queues", "list", "--app", "shop:app")
+    assert outbox_check(shop) == ("ok", "1 job in it, the oldest for 0s")
+    change(shop, "update holdfast_outbox set enqueued_at = enqueued_at - 7200000000")
+    status, found = outbox_check(shop)
+    assert (status, found.startswith("1 job in it, the oldest for 2h")) == ("warn", True)
+    change(shop, "update holdfast_outbox set set_aside_at = 1, error = 'bad'")
+    assert outbox_check(shop)[1].startswith("1 row set aside")
+    shop.json("relay", "--app", "shop:app", "--once", "--retry")
+    assert outbox_check(shop) == ("ok", "no job waits in it")
+    change(shop, "drop table holdfast_outbox_meta")
+    assert outbox_check(shop)[0] == "fail"
+
+
+def outbox_check(shop):
+    done = shop.holdfast("doctor", "--json", "--app", "shop:app")
+    (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "outbox"]
+    return check["status"], check["found"]
+
+
+def change(shop, statement):
+    with sqlite3.connect(shop.folder / "orders.db") as database:
+        database.execute(statement)
+    database.close()
+
+
 def test_it_runs_until_it_is_told_to_stop(shop, boxed):
     process = shop.process("relay", "--app", "shop:app")
     try:

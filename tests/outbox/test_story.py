@@ -174,3 +174,22 @@ async def test_a_worker_without_an_outbox_has_no_relay(tmp_path):
     worker = app.worker()
     async with app, worker:
         assert "relay" not in [service.name for service in worker._running._services]
+
+
+async def test_connections_of_an_event_loop_are_served(tmp_path):
+    import psycopg
+
+    from ..real_servers import server
+
+    asyncpg = pytest.importorskip("asyncpg")
+    scene = Scene(tmp_path, "postgres", "memory")
+    url = server("postgres").url
+    async with scene.app as app:
+        async with await psycopg.AsyncConnection.connect(url) as database:
+            await scene.task.using(connection=database).enqueue("psycopg")
+        database = await asyncpg.connect(url)
+        async with database.transaction():
+            await scene.task.using(connection=database).enqueue("asyncpg")
+        await database.close()
+        await drain(app)
+        assert {job.result for job in (await app.jobs.find()).items} == {"psycopg", "asyncpg"}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast import HoldfastError, State
 from holdfast.storage.migrate import status
-from holdfast.storage.urls import StoreUrl, ledger, opener, parse
+from holdfast.storage.urls import StoreUrl, ledger, opener, outbox_opener, parse
 
 from .output import age, plural
 from .root import one_line
@@ -25,6 +25,7 @@ WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
 LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
 CLOCKS_APART = 2.0
 LONG_AGO = 60_000_000  # microseconds: a worker that was not seen for longer is not alive
+LATE = 60.0  # seconds that a job may wait in an outbox
 SAMPLE = 2000  # waiting jobs looked at for tasks that nobody knows
 
 
@@ -70,6 +71,8 @@ async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
         yield await _dead(app)
         yield await _paused(app)
         yield await _unknown(app, workers, with_tasks)
+        if app.settings.outbox is not None:
+            yield await _outbox(app.settings.outbox)
     finally:
         await store.close()
 
@@ -195,6 +198,26 @@ async def _strangers(app: Holdfast, known: set[str]) -> dict[str, int]:
             break
     counts = {name: await app.jobs.count(state=WAITING, task=name) for name in sorted(names)}
     return counts or {"some tasks": waiting}
+
+
+async def _outbox(url: str) -> Check:
+    try:
+        outbox = outbox_opener(url, migrate=False)()
+        await outbox.open()
+        try:
+            standing = await outbox.standing()
+        finally:
+            await outbox.close()
+    except HoldfastError as error:
+        return Check("outbox", "fail", one_line(error), "mend what it says; jobs enqueued with connection= wait for it")
+    lag = (standing.oldest or 0) / 1e6
+    found = f"{plural(standing.waiting, 'job')} in it, the oldest for {age(lag)}"
+    if standing.aside:
+        found = f"{plural(standing.aside, 'row')} set aside, {found}"
+        return Check("outbox", "warn", found, "look: holdfast relay --status; then holdfast relay --retry")
+    if lag > LATE:
+        return Check("outbox", "warn", found, "start a worker of the app, or: holdfast relay --app module:app")
+    return Check("outbox", "ok", found if standing.waiting else "no job waits in it")
 
 
 def _size(count: float) -> str:
