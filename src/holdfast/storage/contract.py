@@ -37,13 +37,11 @@ LOG_LINES = 100
 
 # ---- enqueue ---------------------------------------------------------------------------------------
 class Placed(msgspec.Struct, frozen=True, gc=False):
-    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares. `late`: it waits
-    in an outbox, and its store learns of it after the commit (no store says so)."""
+    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
 
     id: str
     duplicate: bool = False
     dropped: bool = False
-    late: bool = False
 
 
 class Full(Exception):
