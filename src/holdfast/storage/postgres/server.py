@@ -145,8 +145,8 @@ class Server:
         """A connection beside the pools."""
         within = float(self.address.given.get("connect_timeout") or CONNECT_WITHIN)
         hosts = 1 + self.address.dsn.count(",")
-        connecting = kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
-        return await asyncio.wait_for(connecting, hosts * within + 5.0 if within else None)
+        async with asyncio.timeout(hosts * within + 5.0):
+            return await kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
 
     # -- work ----------------------------------------------------------------------------------------
     async def quickly(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
