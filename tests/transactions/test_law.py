@@ -125,7 +125,9 @@ async def test_nobody_waits_for_the_caller(app, task, dsn, caller_of):
 async def _pieces_can_be_made(dsn, schema):
     """The days to come get their partitions, although the caller's transaction is open."""
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as connection:
-        await connection.execute(f'select "{schema}".keep_partitions(0, 5)'.encode())
+        for ahead in range(6):
+            made = await connection.execute(f'select "{schema}".make_partition({ahead})'.encode())
+            assert await made.fetchone() == (True,)
         made = await connection.execute(
             "select count(*) from pg_inherits where inhparent = %s::regclass", (f'"{schema}".jobs',)
         )

@@ -54,15 +54,25 @@ class Upkeep:
         return dropped + await self._remove(connection, list(dict.fromkeys(gone))[:limit])
 
     async def _keep_partitions(self, connection: Connection, now: int | None) -> int:
-        """Once an hour, see to the pieces of the history. A role that may not is left alone: then rows are removed."""
+        """Once an hour, see to the pieces of the history; gives how many jobs were dropped. A role that may not is left
+        alone: then rows are removed one by one."""
         if monotonic() < self._partitions_at:
             return 0
         self._partitions_at = monotonic() + PARTITIONS_EVERY
+        dropped = 0
         try:
-            cursor = await connection.execute(self._sql["keep_partitions"], {"now": now, "days": DAYS_AHEAD})
-            return int((await cursor.fetchall())[0][0])
+            for ahead in range(DAYS_AHEAD + 1):
+                await connection.execute(self._sql["make_partition"], {"ahead": ahead})
+            while (gone := await self._drop_partition(connection, now)) is not None:
+                dropped += gone
         except InsufficientPrivilege:
-            return 0
+            pass
+        return dropped
+
+    async def _drop_partition(self, connection: Connection, now: int | None) -> int | None:
+        cursor = await connection.execute(self._sql["drop_partition"], {"now": now})
+        gone: int | None = (await cursor.fetchall())[0][0]
+        return gone
 
     async def _long_kept(self, connection: Connection, limit: int, now: int | None) -> list[str]:
         """Those that were to be kept for a day or more are left to the pieces that are dropped as a whole; one that is a day

@@ -93,6 +93,10 @@ DELETE FROM {schema}.kept_keys WHERE ends <= {now} - 60000000;
 -- The store's clock.
 SELECT {now};
 
--- name: keep_partitions
--- Make the pieces of the coming days and drop those that are no longer needed; gives the number of jobs dropped.
-SELECT {schema}.keep_partitions({now}, %(days)s::integer);
+-- name: make_partition
+-- Make the pieces of a day to come; gives whether they are there.
+SELECT {schema}.make_partition(%(ahead)s::integer);
+
+-- name: drop_partition
+-- Drop the oldest pieces that are no longer needed; gives the number of jobs in them, NULL when there are none.
+SELECT {schema}.drop_partition({now});
