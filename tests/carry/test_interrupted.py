@@ -16,6 +16,7 @@ from holdfast.lifecycle import Cancelled, decide
 from holdfast.storage.contract import Claim, Filter, Want
 from holdfast.testing.conformance.tools import job
 
+from ..addresses import ON_SERVERS
 from ..cli.conftest import environment
 from .conftest import silent
 
@@ -87,9 +88,11 @@ async def test_killed_at_any_call(house, small_pages, monkeypatch):
         assert limit > 40
 
 
-async def test_a_process_that_is_killed(house):
+@pytest.mark.parametrize("name", ["sqlite", *ON_SERVERS])
+async def test_a_process_that_is_killed(house, name):
     """`holdfast promote` is killed with -9 in the middle, and given the same command again."""
-    here, there = house.url("sqlite"), f"sqlite:///{house.folder}/there.db"
+    here = house.url("sqlite")
+    there = f"sqlite:///{house.folder}/there.db" if name == "sqlite" else house.url(name)
     house.clock.set(house.clock.now().replace(year=2020))
     async with house.open(here) as source:
         for _ in range(4):
@@ -99,18 +102,18 @@ async def test_a_process_that_is_killed(house):
         before = await house.contents(source)
     program = f"""
 import os, signal, sys
+from holdfast.carry.things import Jobs
 from holdfast.cli import main
-from holdfast.storage.sqlite.store import SqliteStorage
 
-real, calls = SqliteStorage.restore, []
+real, calls = Jobs.bring, []
 
-async def restore(self, jobs):
+async def bring(self, store, jobs):
     calls.append(jobs)
     if len(calls) == 4:
         os.kill(os.getpid(), signal.SIGKILL)
-    await real(self, jobs)
+    await real(self, store, jobs)
 
-SqliteStorage.restore = restore
+Jobs.bring = bring
 sys.argv = ["holdfast", "promote", {here!r}, {there!r}]
 main()
 """

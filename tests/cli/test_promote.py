@@ -200,10 +200,12 @@ def test_a_plain_bar(monkeypatch, terminal):
     with bars.progress(False) as told:
         told("carrying jobs", 50, 100)
         told("carrying jobs", 100, 100)
+        told("waiting", 0, 0)
         told("carrying keys", 3, 0)
     assert screen.text.endswith("carrying keys [##############################] 3 of 3\n")
     assert ("carrying jobs [###############...............] 50 of 100" in screen.text) is terminal
     assert "carrying jobs [##############################] 100 of 100\n" in screen.text
+    assert "waiting\n" in screen.text
 
 
 def test_nothing_is_shown_to_programs(monkeypatch):

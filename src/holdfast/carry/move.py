@@ -61,7 +61,7 @@ async def move(source: Storage, target: Storage, told: Told, *, wait: float = 0)
     already_there = await _fitting(source, target, told)
     stillness = Stillness(source, target)
     try:
-        await stillness.begin(wait)
+        await stillness.begin(wait, told)
         for thing in REST:
             await _carry(thing, source, target, told, again=already_there > 0)
         counted = tuple([await _counted(thing, source, target, told) for thing in THINGS])

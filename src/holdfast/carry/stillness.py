@@ -13,6 +13,7 @@ from ..clock import SECOND, boottime
 from ..errors import StoreError
 from ..job import State
 from ..storage.contract import Filter, Storage, WorkerRow
+from .tally import Told
 from .things import QUEUES
 
 ALIVE = 60 * SECOND  # a worker tells every ten seconds that it is there
@@ -29,7 +30,7 @@ class Stillness:
         self._target = target
         self._to_resume: list[str] = []
 
-    async def begin(self, wait: float) -> None:
+    async def begin(self, wait: float, told: Told) -> None:
         """Carry the queues, pause the source, and wait until nobody works on it. StoreError when somebody still does."""
         if wait <= 0:
             await refuse_if_busy(self._source)
@@ -44,6 +45,7 @@ class Stillness:
             await self._source.pause(name, True)
         until = boottime() + wait
         while boottime() < until and await hindrance(self._source) is not None:
+            told("waiting for workers to stop and jobs to end", 0, 0)
             await asyncio.sleep(LOOK_AGAIN)
         await refuse_if_busy(self._source)
 

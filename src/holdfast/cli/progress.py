@@ -76,6 +76,6 @@ class _Plain:
 
 def _line(what: str, done: int, size: int) -> str:
     if not size:
-        return f"{what}: {done:,}"
+        return f"{what}: {done:,}" if done else what
     filled = WIDTH * min(done, size) // size
     return f"{what} [{'#' * filled}{'.' * (WIDTH - filled)}] {done:,} of {max(done, size):,}"
