@@ -177,7 +177,9 @@ async def test_every_verb_meets_an_ended_backend(own_url, admin):
         ]
         for verb in verbs:
             await asyncio.gather(store.now(), store.count(Filter()))
-            admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast'")
+            admin.execute(
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'holdfast'"
+            )
             await verb()
         transaction = await store.begin(10**7)
         assert (await transaction.complete(decide(record, Succeeded("1")))).accepted
