@@ -9,8 +9,6 @@ from holdfast.storage.migrate import Migration
 
 from .address import Address, address_of
 from .outbox import PostgresOutbox
-from .outbox_schema import OutboxLedger
-from .outbox_schema import migrations as outbox_migrations
 from .schema import PostgresLedger, migrations
 from .store import PostgresStorage
 
@@ -33,7 +31,7 @@ def outbox(address: Address, **options: Any) -> PostgresOutbox:
     return PostgresOutbox(address, **options)
 
 
-def open_outbox_ledger(address: Address) -> tuple[OutboxLedger, list[Migration], Callable[[], None]]:
+def open_outbox_ledger(address: Address) -> tuple[PostgresLedger, list[Migration], Callable[[], None]]:
     """The ledger of an outbox, on a connection of its own."""
-    ledger = OutboxLedger(address)
-    return ledger, outbox_migrations(address.schema), ledger.close
+    ledger = PostgresLedger(address, outbox=True)
+    return ledger, migrations(address.schema, outbox=True), ledger.close

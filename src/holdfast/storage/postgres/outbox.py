@@ -27,8 +27,8 @@ from holdfast.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Sta
 from .address import Address
 from .faults import explained
 from .home import PostgresHome
-from .outbox_schema import OutboxLedger, migrations
 from .queries import load
+from .schema import PostgresLedger, migrations
 from .server import Connection, Server
 from .signals import Signals
 
@@ -93,8 +93,8 @@ class PostgresOutbox(Outbox):
                 await opened[0].close()
 
     def _check_schema(self) -> None:
-        ledger = OutboxLedger(self._address)
-        known = migrations(self._address.schema)
+        ledger = PostgresLedger(self._address, outbox=True)
+        known = migrations(self._address.schema, outbox=True)
         try:
             if self._migrate:
                 migrate.up(ledger, known)

@@ -15,27 +15,31 @@ from .faults import explained
 from .queries import load
 
 TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "log", "queues", "workers")
+OUTBOX_TABLES = ("holdfast_outbox",)
+META = {False: "meta", True: "holdfast_outbox_meta"}  # of a store, and of an outbox, which may share the schema
 
 
-def migrations(schema: str) -> list[Migration]:
+def migrations(schema: str, *, outbox: bool = False) -> list[Migration]:
     """The migrations, as SQL for this schema that can be run by hand too: each begins with the schema that it needs and
     ends with a note that it was run."""
-    found = migrations_in(files(__package__) / "migrations")
-    return [Migration(each.number, each.name, _whole(each, schema)) for each in found]
+    found = migrations_in(files(__package__) / ("outbox_migrations" if outbox else "migrations"))
+    return [Migration(each.number, each.name, _whole(each, schema, META[outbox])) for each in found]
 
 
-def _whole(migration: Migration, schema: str) -> str:
-    sql = load("schema", schema, bare=schema, number=str(migration.number))
+def _whole(migration: Migration, schema: str, meta: str) -> str:
+    sql = load("schema", schema, bare=schema, meta=meta, number=str(migration.number))
     parts = [migration.text.replace("{schema}", f'"{schema}"').strip(), f"{sql['note_version']};"]
     return "\n\n".join([f"{sql['create_schema']};", *parts] if migration.number == 1 else parts)
 
 
 class PostgresLedger:
-    """The ledger in the table `meta` of the schema."""
+    """The ledger in a table of the schema: of a store, or of an outbox."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, *, outbox: bool = False) -> None:
         self._address = address
-        self._sql = load("schema", address.schema)
+        self._meta = META[outbox]
+        self._tables = [*(OUTBOX_TABLES if outbox else TABLES), self._meta]
+        self._sql = load("schema", address.schema, meta=self._meta)
         try:
             self._connection = psycopg.connect(address.dsn, autocommit=True, **address.defaults)
         except psycopg.Error as error:
@@ -65,8 +69,8 @@ class PostgresLedger:
         self._connection.close()
 
     def _version(self) -> int:
-        ours = {name for (name,) in self._rows("our_tables", schema=self._address.schema, tables=[*TABLES, "meta"])}
-        if "meta" in ours and (rows := self._rows("version")):
+        ours = {name for (name,) in self._rows("our_tables", schema=self._address.schema, tables=self._tables)}
+        if self._meta in ours and (rows := self._rows("version")):
             return int(rows[0][0])
         if ours:
             raise StoreError(

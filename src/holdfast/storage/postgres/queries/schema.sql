@@ -12,13 +12,13 @@ END $$;
 
 -- name: note_version
 -- What is known about the schema itself: the number of the last migration.
-CREATE TABLE IF NOT EXISTS {schema}.meta (name text COLLATE "C" NOT NULL PRIMARY KEY, value text COLLATE "C" NOT NULL);
-INSERT INTO {schema}.meta (name, value) VALUES ('version', '{number}')
+CREATE TABLE IF NOT EXISTS {schema}.{meta} (name text COLLATE "C" NOT NULL PRIMARY KEY, value text COLLATE "C" NOT NULL);
+INSERT INTO {schema}.{meta} (name, value) VALUES ('version', '{number}')
 ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: version
 -- The number of the last migration.
-SELECT value FROM {schema}.meta WHERE name = 'version';
+SELECT value FROM {schema}.{meta} WHERE name = 'version';
 
 -- name: our_tables
 -- Tables of the schema that have names of ours.
