@@ -256,7 +256,11 @@ def _or_none(number: int | None) -> float:
 
 
 def _records(told: Iterator[bytes]) -> Iterator[Record]:
-    """A row that was written by hand must not hide the others: one that makes no record is left out."""
+    """A row that was written by hand must not hide the others: one that makes no record is left out.
+
+    Jobs that were enqueued and claimed together have the same row, which is read once for all of them.
+    """
+    last, pattern = b"", None
     for id in told:
         row, body = next(told), next(told)
         marks = int.from_bytes(row[1:3], "little")
@@ -264,7 +268,10 @@ def _records(told: Iterator[bytes]) -> Iterator[Record]:
             [next(told) if marks & mark else None for mark in (_OUTCOME, _ERRORS, _PROGRESS)] if marks & _TEXTS else ()
         )
         try:
-            record = _of_row(id, row)
+            if pattern is None or row != last:
+                last, pattern = row, _of_row(row)
+            record = copy(pattern)
+            record.id = id_text(id)
             _add_body(record, _body.decode(body))
             if texts:
                 _add_texts(record, *texts)
@@ -284,7 +291,7 @@ def _add_texts(record: Record, outcome: bytes | None, errors: bytes | None, prog
         record.progress = progress.decode()
 
 
-def _of_row(id: bytes, row: bytes) -> Record:
+def _of_row(row: bytes) -> Record:
     state, marks, version = _HEAD.unpack_from(row)
     run_ends = _HEAD.size
     if marks & _RAN:
@@ -294,7 +301,6 @@ def _of_row(id: bytes, row: bytes) -> Record:
     at = run_ends + _FIRST.size + length
     record = copy(_template(row[at - length : at]))
     priority, waits, min_version, created_at, run_at, rank, expires_at = _REST.unpack_from(row, at)
-    record.id = id_text(id)
     record.state = STATES[state - 1]
     record.version = version
     record.priority = priority
