@@ -200,7 +200,7 @@ TRAPS = {
         [
             "tests/storage/sqlite/test_database.py::test_a_commit_waits_for_a_reader_and_the_transaction_stays",
             "tests/test_transactions.py::test_busy_tells_to_begin_immediate",
-            "tests/crashes/test_fifty.py::test_fifty_processes_on_one_file",
+            "tests/crashes/test_fifty.py::test_many_processes_on_one_store",
         ],
     ),
     41: (
