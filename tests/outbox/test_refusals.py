@@ -100,6 +100,21 @@ async def test_an_outbox_and_a_store_share_a_database(tmp_path):
             database.close()
 
 
+@pytest.mark.parametrize("first", ["store", "outbox"])
+async def test_an_outbox_and_a_store_share_a_schema(tmp_path, first):
+    scene = Scene(tmp_path, "postgres", "memory")
+    store = Holdfast(scene.outbox)
+    async with scene.app as app, store:
+        if first == "store":
+            await store.jobs.count()
+        await scene.open_outbox()
+        assert await store.jobs.count() == 0
+        with scene.transaction() as database:
+            await scene.task.using(connection=database).enqueue()
+        await app._relay().once()
+        assert (await app.jobs.count(), await store.jobs.count()) == (1, 0)
+
+
 async def test_the_journal_of_a_callers_file_stays_as_it_is(tmp_path):
     with sqlite3.connect(tmp_path / "shop.db") as database:
         database.execute("pragma journal_mode=delete")

@@ -60,7 +60,7 @@ def _app(target: str | None, url: str | None, outbox: str | None) -> Holdfast:
     elif outbox is None:
         raise click.UsageError("which outbox? Give --app module:app, or --url URL and --outbox URL")
     else:
-        app = Holdfast(url_of(url), outbox=outbox, durability="relaxed")
+        app = Holdfast(url_of(url), outbox=outbox, migrate=False, durability="relaxed")
     if app.settings.outbox is None:
         raise click.UsageError(f"{target} has no outbox: it is made with Holdfast(…, outbox=URL)")
     if app._places.in_memory:
