@@ -75,6 +75,11 @@ class Contender(ABC):
             return "from source"
 
     @classmethod
+    def why_missing(cls) -> str:
+        """What to say of a contender that has no version."""
+        return f"{cls.distribution} is not installed"
+
+    @classmethod
     def program(cls) -> Sequence[str]:
         """What runs one measurement of this contender: given a specification in JSON, it writes its result to a file."""
         return PYTHON
@@ -148,6 +153,17 @@ class BlockingContender(Contender):
         for gap in gaps:
             time.sleep(gap)
             self.put(payload(time.monotonic_ns()))
+
+
+def blocking_handler(probe: Probe, mode: Mode) -> Callable[[str], None]:
+    """What a job does in a thread: nothing, or ten milliseconds of waiting."""
+
+    def io(text: str) -> None:
+        probe.begin()
+        time.sleep(IO_SECONDS)
+        probe(text)
+
+    return io if mode == "io" else probe
 
 
 def chunks(texts: Sequence[str], size: int) -> list[Sequence[str]]:

@@ -4,7 +4,7 @@ from importlib import import_module
 
 from .suite import Suite
 
-SUITES = {"mongo": "benchmarks.mongo", "postgres": "benchmarks.postgres", "sqlite": "benchmarks.sqlite"}
+SUITES = {name: f"benchmarks.{name}" for name in ("mongo", "postgres", "redis", "sqlite")}
 
 
 def suite_named(name: str) -> Suite:

@@ -50,8 +50,13 @@ def _introduction(suite: Suite, results: Results) -> str:
             0, f"**This run was disturbed:** {'; '.join(disturbed)}. Its figures, ratios and goals are a hint at best."
         )
     if results.missing:
-        lines.append(f"Not in this run: {', '.join(results.missing)}.")
+        lines.append(f"Not in this run: {', '.join(_missing(key, results) for key in results.missing)}.")
     return "\n\n".join(lines)
+
+
+def _missing(key: str, results: Results) -> str:
+    reason = results.reasons.get(key)
+    return key if reason is None else f"{key} ({reason})"
 
 
 def _figures(figures: Sequence[Figure], contenders: Sequence[type[Contender]], results: Results) -> str:

@@ -50,6 +50,8 @@ class Results:
     plan: dict[str, float] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    # Why those of them that were wanted are missing.
+    reasons: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, int] = field(default_factory=dict)
     samples: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     raw: dict[str, list[float]] = field(default_factory=dict)

@@ -14,7 +14,9 @@ from .suite import Suite
 def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[str], None] = print) -> Results:
     contenders = suite.available(only)
     with suite.opened() as fresh_place:
-        results = _open_results(suite, plan, contenders)
+        results = _open_results(suite, plan, contenders, only)
+        for key, reason in results.reasons.items():
+            tell(f"{key} takes no part: {reason}")
         spawner = Spawner(suite, fresh_place)
         for number in range(plan.rounds):
             results.loads.append(load())
@@ -26,14 +28,16 @@ def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[s
     return results
 
 
-def _open_results(suite: Suite, plan: Plan, contenders: Sequence[type[Contender]]) -> Results:
+def _open_results(suite: Suite, plan: Plan, contenders: Sequence[type[Contender]], only: Sequence[str]) -> Results:
     chosen = {contender.key for contender in contenders}
+    wanted = set(only or suite.keys())
     return Results(
         suite=suite.name,
         machine=[*machine_lines(), *suite.machine()],
         plan=asdict(plan),
         versions={contender.key: contender.version() or "" for contender in contenders},
         missing=[contender.key for contender in suite.contenders if contender.key not in chosen],
+        reasons={c.key: c.why_missing() for c in suite.contenders if c.key in wanted - chosen},
         jobs={contender.key: plan.drained(contender) for contender in contenders},
     )
 

@@ -99,10 +99,16 @@ class Server:
 
 
 def start(
-    name: str, *, durable: bool = False, within: Path | None = None, settings: Mapping[str, str] | None = None
+    name: str,
+    *,
+    durable: bool = False,
+    within: Path | None = None,
+    settings: Mapping[str, str] | None = None,
+    never_theirs: bool = False,
 ) -> Server:
-    """A server of one's own. `durable` waits for the disk as the server does by default; `within` says where its data go."""
-    if theirs := _theirs(name):
+    """A server of one's own. `durable` waits for the disk as the server does by default; `within` says where its data go;
+    `never_theirs` starts one even if the user names another, for those who empty it."""
+    if not never_theirs and (theirs := _theirs(name)):
         return theirs
     program = KINDS[name](durable=durable)
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=within))

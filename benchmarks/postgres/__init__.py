@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from benchmarks.suite import Suite
+from benchmarks.together import TOGETHER
 
 from .goals import goals
 from .graphile import Graphile
 from .holdfast import HoldfastPostgres
-from .measures import PROCESSES, SUITE_FIGURES, measures
+from .measures import SUITE_FIGURES, measures
 from .oban import Oban
 from .pgqueuer import PgQueuer
 from .place import SETTINGS, opened, version_of_the_run, written
@@ -37,7 +38,7 @@ SUITE = Suite(
     remarks=(
         "The server is on the same machine and as durable as it comes: fsync, synchronous_commit and full_page_writes "
         "are on, and autovacuum runs. Only checkpoints are spread out; there is one before every measurement.",
-        f"Drain by {PROCESSES} processes: twice the jobs, workers begin together, and every job is still handled once.",
+        TOGETHER,
         "Deep backlog: as many jobs as in the drain, of {backlog:,} that wait. After churn: the rate of the last tenth of "
         "{churn:,} jobs that are drained in one go; then the same while another session holds a snapshot from "
         "before the drain. Contenders that would need many minutes to fill such a queue are left out.",

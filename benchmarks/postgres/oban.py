@@ -1,31 +1,30 @@
 """oban for Python, which needs a newer Python than the others: it runs in an environment of its own."""
 
 import os
-import subprocess
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from benchmarks.contender import ROOT, SLOTS, Durability, Mode
+from benchmarks.elsewhere import ElsewhereContender
 from benchmarks.loop import Done, handler
 from benchmarks.probe import Probe
 
 from .peer import Peer
 from .place import address, scalar
 
-PYTHON = Path(os.environ.get("HOLDFAST_BENCH_OBAN_PYTHON") or ROOT / ".venv-bench-oban" / "bin" / "python")
 POOL = 20
 MODULE, NAME = "bench", "Noop"
 
 
-class Oban(Peer):
+class Oban(Peer, ElsewhereContender):
     key = "oban"
     title = "oban (Python)"
     module = "oban"
     distribution = "oban"
+    python = Path(os.environ.get("HOLDFAST_BENCH_OBAN_PYTHON") or ROOT / ".venv-bench-oban" / "bin" / "python")
     uvloop = True
     share = 0.2
     settings = f"queue limit {SLOTS}, pool of {POOL} connections, everything else as it comes"
@@ -37,14 +36,6 @@ class Oban(Peer):
         worker_killed="runs again five minutes after it began, as does any healthy job that takes longer",
         keeps="every job with its state, for a day",
     )
-
-    @classmethod
-    def program(cls) -> Sequence[str]:
-        return (str(PYTHON), "-m", "benchmarks.child")
-
-    @classmethod
-    def version(cls) -> str | None:
-        return _version()
 
     @asynccontextmanager
     async def opened(self, *, for_work: bool = False) -> AsyncIterator[Any]:
@@ -84,14 +75,3 @@ class Oban(Peer):
         async with oban.Oban(pool=queue, queues={"default": SLOTS}):
             probe.ready()
             await done()
-
-
-@cache
-def _version() -> str | None:
-    """Asked of its own Python; None where there is no such environment."""
-    question = "from importlib.metadata import version; print(version('oban'))"
-    try:
-        told = subprocess.run([PYTHON, "-c", question], capture_output=True, text=True, check=True, timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return told.stdout.strip()

@@ -2,22 +2,20 @@
 
 import { createRequire } from "node:module";
 import { join } from "node:path";
-import { setTimeout as sleep } from "node:timers/promises";
 
-const require = createRequire(join(process.env.HOLDFAST_BENCH_NODE, "package.json"));
+import { BULK, BaseQueue, SLOTS, handler } from "../../node/base.mjs";
+
+const require = createRequire(join(process.env.HOLDFAST_BENCH_MODULES, "package.json"));
 const { makeWorkerUtils, run, Logger } = require("graphile-worker");
 const { Pool } = require("pg");
 
 const NAME = "noop";
-const BULK = 500;
-const WIDTH = 64;
-const SLOTS = 50;
 const POOL = 20;
-const IO_MILLISECONDS = 10;
 const silent = new Logger(() => () => {});
 
-export class Queue {
+export class Queue extends BaseQueue {
   constructor(address) {
+    super();
     this.pool = new Pool({ connectionString: address, max: POOL });
     this.pool.on("error", () => {});
   }
@@ -37,20 +35,8 @@ export class Queue {
     return this.utils.addJob(NAME, { text });
   }
 
-  async putAll(texts) {
-    for (let start = 0; start < texts.length; start += BULK) {
-      const chunk = texts.slice(start, start + BULK);
-      await this.utils.addJobs(chunk.map((text) => ({ identifier: NAME, payload: { text } })));
-    }
-  }
-
-  async putEach(texts) {
-    for (const text of texts) await this.put(text);
-  }
-
-  async putAtOnce(texts) {
-    const slices = Array.from({ length: WIDTH }, (_, own) => texts.filter((_, index) => index % WIDTH === own));
-    await Promise.all(slices.map((slice) => this.putEach(slice)));
+  putMany(texts) {
+    return this.utils.addJobs(texts.map((text) => ({ identifier: NAME, payload: { text } })));
   }
 
   async left() {
@@ -60,16 +46,10 @@ export class Queue {
 
   // Runs until `done` is over.
   async work(probe, mode, ready, done) {
-    const noop = async ({ text }) => {
-      if (mode === "io") {
-        probe.begin();
-        await sleep(IO_MILLISECONDS);
-      }
-      probe.call(text);
-    };
+    const handle = handler(probe, mode);
     const runner = await run({
       pgPool: this.pool,
-      taskList: { [NAME]: noop },
+      taskList: { [NAME]: ({ text }) => handle(text) },
       noHandleSignals: true,
       logger: silent,
       preset: {

@@ -43,7 +43,7 @@ export class Probe {
     await Promise.race([this.finished, sleep(this.patience * 1000, undefined, { ref: false })]);
   }
 
-  // Jobs are deleted when they are done, so what is left tells how many are. Counting what is left of a deep backlog takes
+  // What is left tells how many are done, also where they are deleted then. Counting what is left of a deep backlog takes
   // a while, in which more are done: the instant is taken before the count, and scaled to the number that was expected.
   async settle(left) {
     await this.wait();

@@ -1,11 +1,12 @@
-// One measurement in a process of its own, as child.py does it: node child.mjs SPEC, where SPEC is JSON.
+// One measurement in a process of its own, as child.py does it: node child.mjs QUEUE SPEC, where QUEUE is the file of a
+// contender's Queue and SPEC is JSON.
 
 import { existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { setTimeout as sleep } from "node:timers/promises";
+import { pathToFileURL } from "node:url";
 
 import { DelayProbe, Probe, SharedProbe, now } from "./probe.mjs";
-import { Queue } from "./queue.mjs";
 
 const SIZE = 100;
 const DIGITS = 20;
@@ -39,7 +40,7 @@ const verbs = {
   async drain(queue, { jobs, mode }) {
     const probe = new Probe(jobs);
     await queue.work(probe, mode, nothing, () => probe.settle(() => queue.left()));
-    return { ...probe.account(), memory: peakMemory(), completed: null, waiting: await queue.left() };
+    return { ...probe.account(), memory: peakMemory(), completed: (await queue.completed?.()) ?? null, waiting: await queue.left() };
   },
 
   async drain_long(queue, { jobs, on_record, window, patience }) {
@@ -88,7 +89,8 @@ const verbs = {
 
 const peakMemory = () => process.resourceUsage().maxRSS / 1024;
 
-const spec = JSON.parse(process.argv[2]);
+const { Queue } = await import(pathToFileURL(process.argv[2]));
+const spec = JSON.parse(process.argv[3]);
 const queue = await new Queue(readFileSync(join(spec.place, "address"), "utf8")).open();
 const result = await verbs[spec.verb](queue, spec);
 await queue.close();
