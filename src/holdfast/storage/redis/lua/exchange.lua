@@ -16,9 +16,14 @@ local now, origin = clock(argument()), argument()
 local answers = apply_changes(now)
 local begun = tonumber(argument())
 for _, row in pairs(note_started(begun)) do changed(row) end
-if #answers + begun > 0 then flush() end
-
+local pending = #answers + begun > 0
 local want_count = tonumber(argument())
+
+-- A claim looks at lanes and schedule: what changes there is written first, everything else once, at the end.
+if pending and (want_count < 0 or came[lanes] or gone[lanes] or came[schedule] or gone[schedule]) then
+  flush()
+  pending = false
+end
 if want_count < 0 then return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {} } end
 
 -- ---- claim -----------------------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ for number = 1, want_count do
   if want.limit > 0 then take(best_of(want, want.alone, want.limit, now)) end
 end
 if #claimed > 0 then leases_given(now) end
-if next(taken) then flush() end
+if pending or next(taken) then flush() end
 
 local function any_suspect()
   if not call('ZRANGEBYLEX', lanes, '[s', '(t', 'LIMIT', 0, 1)[1] then return 0 end
