@@ -8,7 +8,7 @@ from .asyncmq import AsyncMQ
 from .goals import goals
 from .holdfast import HoldfastMongo
 from .place import opened, version_of_the_run
-from .plain import ManyLoops, PlainLoop
+from .plain import PlainLoop
 from .raw import raw_labels, raw_rate
 
 
@@ -19,7 +19,7 @@ def _machine() -> Sequence[str]:
 SUITE = Suite(
     name="mongo",
     title="MongoDB",
-    contenders=(HoldfastMongo, PlainLoop, ManyLoops, AsyncMQ),
+    contenders=(HoldfastMongo, PlainLoop, AsyncMQ),
     raw_labels=raw_labels,
     raw_rate=raw_rate,
     goals=goals,
@@ -27,7 +27,7 @@ SUITE = Suite(
     opened=opened,
     remarks=(
         "The server is on the same machine. Every contender waits until the journals of a majority have its writes.",
-        "The loops take the best ready job with find_one_and_update, call the handler and mark the job as done: no retries, "
-        "no renewals, no batches, no fence. They drain a part of the jobs, in their favour.",
+        "The loop takes the best ready job with find_one_and_update, calls the handler and marks the job as done: no "
+        "retries, no renewals, no batches, no fence. It and asyncmq drain a part of the jobs, in their favour.",
     ),
 )

@@ -1,15 +1,14 @@
-"""What people write who have MongoDB and no queue: a loop around find_one_and_update. Once as one loop, once as many as
-Holdfast has slots."""
+"""What people write who have MongoDB and no queue: a loop around find_one_and_update."""
 
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
-from benchmarks.contender import POLL_SECONDS, SLOTS, Durability, Mode
-from benchmarks.loop import Done, Handler, LoopContender, handler
+from benchmarks.contender import POLL_SECONDS, Durability, Mode
+from benchmarks.loop import Done, Handler, LoopContender, beside, handler
 from benchmarks.probe import Probe
 
 from .place import address, database
@@ -25,7 +24,6 @@ class PlainLoop(LoopContender):
     distribution = "pymongo"
     settings = "one loop, one job at a time"
     share = 0.1
-    loops: ClassVar[int] = 1
     durability = Durability(
         writes="each claim and each completion by itself, in the journals of a majority",
         power_loss="every accepted job survives",
@@ -56,20 +54,9 @@ class PlainLoop(LoopContender):
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
         handle = handler(probe, mode)
-        loops = [asyncio.create_task(_loop(queue, handle)) for _ in range(self.loops)]
-        probe.ready()
-        await done()
-        for loop in loops:
-            loop.cancel()
-        await asyncio.gather(*loops, return_exceptions=True)
-
-
-class ManyLoops(PlainLoop):
-    key = "loops"
-    title = f"find_one_and_update × {SLOTS}"
-    settings = f"{SLOTS} loops in one process"
-    share = 0.25
-    loops = SLOTS
+        running = await beside(_loop(queue, handle), probe, done)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _job(text: str) -> dict[str, Any]:
@@ -77,12 +64,11 @@ def _job(text: str) -> dict[str, Any]:
 
 
 async def _loop(jobs: Any, handle: Handler) -> None:
-    with suppress(asyncio.CancelledError):
-        while True:
-            leased = {"$set": {"state": "running", "until": datetime.now(UTC) + LEASE}, "$inc": {"attempt": 1}}
-            job = await jobs.find_one_and_update({"state": "ready"}, leased, sort=FIRST)
-            if job is None:
-                await asyncio.sleep(POLL_SECONDS)
-                continue
-            await handle(job["payload"])
-            await jobs.update_one({"_id": job["_id"], "state": "running"}, {"$set": {"state": "done"}})
+    while True:
+        leased = {"$set": {"state": "running", "until": datetime.now(UTC) + LEASE}, "$inc": {"attempt": 1}}
+        job = await jobs.find_one_and_update({"state": "ready"}, leased, sort=FIRST)
+        if job is None:
+            await asyncio.sleep(POLL_SECONDS)
+            continue
+        await handle(job["payload"])
+        await jobs.update_one({"_id": job["_id"], "state": "running"}, {"$set": {"state": "done"}})
