@@ -35,14 +35,15 @@ HEADINGS = (
 # The tests of one run stay in one process: elsewhere it would be made again.
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in ("sqlite", "postgres")],
+    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in SUITES],
 )
 def suite(request):
-    if request.param == "postgres":
+    kind = "valkey" if request.param == "redis" else request.param
+    if kind in servers.KINDS:
         try:
-            servers.KINDS["postgres"](durable=True)
+            servers.KINDS[kind](durable=True)
         except servers.NotAvailable as missing:
-            real_servers.decline("postgres", missing)
+            real_servers.decline(kind, missing)
     return suite_named(request.param)
 
 
@@ -69,6 +70,7 @@ def test_every_contender_that_is_here_ran_everything_it_can_do(suite, outcome):
     assert content["failures"] == []
     assert sorted(content["versions"]) == sorted(contender.key for contender in available)
     assert sorted([*content["versions"], *content["missing"]]) == sorted(suite.keys())
+    assert sorted(content["reasons"]) == sorted(content["missing"])
     for contender in available:
         everyones = ["enqueue_single", "drain", "memory", "idle_cpu", "latency_p50", "latency_p99"]
         own = [figure.key for figure in suite.figures if figure not in FIGURES]
@@ -121,10 +123,11 @@ def test_every_contender_states_its_durability_and_known_measures():
 
 
 class ShortDrainByTwo(Spawner):
-    """Two processes that share the jobs; `wrong` is what the second one says of itself."""
+    """Two processes that share the jobs; `first` and `wrong` are what each says of itself beside the truth."""
 
-    def __init__(self, **wrong):
+    def __init__(self, first=None, **wrong):
         super().__init__(suite_named("postgres"))
+        self.first = first or {}
         self.wrong = wrong
 
     def run(self, place, contender, verb, **options):
@@ -134,7 +137,7 @@ class ShortDrainByTwo(Spawner):
         (place / f"ready-{own}").touch()
         (place / f"seen-{own}").write_bytes(bytes(number % 2 == own for number in range(jobs)))
         said = {"calls": jobs // 2, "began": own * 0.5, "ended": 1.5 + own * 0.5}
-        return Told({**said, **(self.wrong if own else {})})
+        return Told({**said, **(self.wrong if own else self.first)})
 
 
 class Told:
@@ -157,6 +160,16 @@ def test_a_drain_by_two_is_timed_from_the_first_beginning_to_the_last_end():
     assert drain_two(ShortDrainByTwo(), contender, Plan(jobs=JOBS)) == {"drain_two": 2 * JOBS / 2.0}
     with pytest.raises(Failed, match="handler calls"):
         drain_two(ShortDrainByTwo(calls=JOBS + 1), contender, Plan(jobs=JOBS))
+
+
+def test_a_process_that_came_too_late_for_any_job_has_no_part_in_the_time():
+    contender = suite_named("redis").contender("rq")
+    spawner = ShortDrainByTwo(first={"calls": 2}, calls=18, began=0.5, ended=2.0)
+    drain_two = suite_named("redis").measures(contender)["drain by two"]
+    plan = Plan(jobs=500)
+    assert drain_two(spawner, contender, plan) == {"drain_two": 20 / 2.0}
+    idle = ShortDrainByTwo(first={"calls": 20}, calls=0, began=0.0, ended=9.0)
+    assert drain_two(idle, contender, plan) == {"drain_two": 20 / 1.5}
 
 
 def test_a_ratio_above_one_always_means_better():
