@@ -32,7 +32,7 @@ class CeleryThreads(BlockingContender):
     durability = Durability(
         writes=WRITES,
         power_loss=POWER_LOSS,
-        worker_killed="the running jobs are lost: they are acknowledged before they run",
+        worker_killed="the running jobs are lost: they are acknowledged before they run; reserved ones come back in an hour",
         keeps="nothing",
     )
 

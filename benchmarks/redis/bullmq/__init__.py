@@ -21,7 +21,7 @@ SETTINGS = f"concurrency {SLOTS}, addBulk for bulk, everything else as it comes"
 DURABILITY = Durability(
     writes=WRITES,
     power_loss=POWER_LOSS,
-    worker_killed="its jobs run again when they are found stalled, after half a minute; once, then they have failed",
+    worker_killed="its jobs run again when they are found stalled, within a minute; a second time they have failed",
     keeps="every job with its result",
 )
 
