@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from benchmarks.payload import payload
 from benchmarks.probe import Probe
 from benchmarks.redis.forked import told_by_children
@@ -14,7 +12,6 @@ from benchmarks.results import Results
 JOBS = 40
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # the listener is a thread
 def test_what_handlers_in_forked_processes_tell_arrives_once_and_whole():
     probe = Probe(JOBS)
     with told_by_children(probe) as tell:
