@@ -47,6 +47,7 @@ ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent 
 SETTLE_WITHIN = 2.0  # seconds that a cancelled caller waits for the end of its statement
 PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
 CONFLICTS = 20
+ANSWER_BYTES = 262_144  # read at once: libpq keeps the buffer that its largest message so far has needed
 
 # Look-ups are written as loops over an index, and sets of one batch are hashed; nothing here is for the planner to weigh.
 _ON_INDEXES = {
@@ -215,6 +216,8 @@ class Server:
                 # a statement that waits for a lock notices that its client is gone
                 settings["client_connection_check_interval"] = "10s"
             await self._prepared(session, self._setting(settings, local=False))
+        if planning:
+            await self._prepared(session, (self._sql["widen"], {"bytes": ANSWER_BYTES}))
         _read_as_texts(session.adapters)
         return session
 
