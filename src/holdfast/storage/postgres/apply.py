@@ -57,12 +57,16 @@ class Apply:
     # -- plain successes -----------------------------------------------------------------------------
     def succeed(self, changes: Sequence[Change], now: int | None) -> Statement:
         """The statement for plain successes; it gives the ids of those that took hold."""
+        return self._sql["succeed"], self.successes(changes, now)
+
+    def successes(self, changes: Sequence[Change], now: int | None) -> dict[str, Any]:
+        """What the statement is told of them."""
         changes = sorted(changes, key=_id)
         guards: list[Any] = [change.guard for change in changes]
-        keeps = [change.keep for change in changes]
+        keeps = [change.keep for change in changes] or [None]
         same = all(keep == keeps[0] for keep in keeps)
         failures = [change.failures or None for change in changes]
-        return self._sql["succeed"], {
+        return {
             "ids": array(change.id for change in changes),
             "attempts": numbers([guard.attempt for guard in guards]),
             "stamps": numbers([guard.stamp for guard in guards]),

@@ -20,7 +20,7 @@ from holdfast.job import ANY, Record
 from holdfast.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import records_of
+from .rows import COLUMNS, records_of
 from .server import Connection, Cursor, Statement, together
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
@@ -38,6 +38,16 @@ class Outlook(NamedTuple):
     next_due: int | None
     suspects: bool
     took: float
+
+
+class Exchange(NamedTuple):
+    """The answer to successes and a claim in one. `accepted` are the successes that took hold, None: all of them. Where
+    `next_due` is not in the future nothing was claimed."""
+
+    claimed: list[Record]
+    next_due: int | None
+    suspects: bool
+    accepted: list[str] | None
 
 
 class Marks:
@@ -81,7 +91,40 @@ class Claims:
             for lanes in ("all_lanes", "marked_lanes")
             for picked in ("locked", "merged")
         }
+        parts = {"succeeding": load("apply", schema)["succeeding"], "nothing": ", ".join(["NULL"] * len(COLUMNS))}
+        self._exchange = {
+            (lanes, picking): load("claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], **parts)[
+                "exchange"
+            ]
+            for lanes in ("all_lanes", "marked_lanes")
+            for picking in ("picking_locked", "picking_merged")
+        }
         self._marks = Marks()
+
+    async def exchange(
+        self, connection: Connection, successes: Mapping[str, Any], told: int, claim: Claim, now: int | None
+    ) -> Exchange:
+        """Say that so many jobs succeeded and claim for one want, in one statement."""
+        (want,) = claim.wants
+        marks = self._marks.of(want, monotonic())
+        values = {
+            **successes,
+            "told": told,
+            **_wanted(want),
+            **_claimer(claim, want.limit),
+            **_marked(marks),
+            "now": now,
+        }
+        lanes = "all_lanes" if marks is None else "marked_lanes"
+        picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
+        cursor = await connection.execute(self._exchange[lanes, picking], values)
+        rows = await cursor.fetchall()
+        next_due, suspects, took, passed_over, accepted = rows.pop()[len(COLUMNS) :]
+        found = records_of(rows)
+        if passed_over and len(found) < want.limit and (next_due is None or next_due > 0):
+            found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
+        self._marks.note(want, found, took, from_start=marks is None)
+        return Exchange(found, next_due, suspects, accepted)
 
     def promote(self, limit: int, now: int | None) -> Statement:
         return self._sql["promote"], {"limit": limit, "now": now}
@@ -130,11 +173,17 @@ class Claims:
             return self._sql["take_suspects"], values
         if not marks:
             return self._take["all_lanes", "merged"], values
-        queues, tasks, routes = zip(*marks, strict=True)
-        urgencies, ranks, ids = zip(*marks.values(), strict=True)
-        values |= {"lane_queues": list(queues), "lane_tasks": list(tasks), "lane_routes": list(routes)}
-        values |= {"urgencies": list(urgencies), "ranks": list(ranks), "ids": list(ids)}
+        values |= _marked(marks)
         return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
+
+
+def _marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:
+    if not marks:
+        return {}
+    queues, tasks, routes = zip(*marks, strict=True)
+    urgencies, ranks, ids = zip(*marks.values(), strict=True)
+    lanes = {"lane_queues": list(queues), "lane_tasks": list(tasks), "lane_routes": list(routes)}
+    return {**lanes, "urgencies": list(urgencies), "ranks": list(ranks), "mark_ids": list(ids)}
 
 
 async def _is_true(cursor: Cursor) -> bool:

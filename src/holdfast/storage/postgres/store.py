@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
 from holdfast.clock import Clock, reader
@@ -63,7 +63,7 @@ class PostgresStorage(Storage):
     """One loop's door to a schema."""
 
     name = "PostgreSQL"
-    in_flight = 2
+    in_flight = 3
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
@@ -157,36 +157,51 @@ class PostgresStorage(Storage):
         started: Sequence[Started],
         effects: Effects,
     ) -> Exchanged:
-        """Successes, then the claim, in one round trip."""
+        """Successes, then the claim, in one round trip; in one statement where that is all."""
+        if claim is not None and not started and [want.limit > 0 and not want.alone for want in claim.wants] == [True]:
+            accepted, exchanged = await self._exchange_at_once(connection, changes, claim, effects)
+        else:
+            accepted, exchanged = await self._exchange_in_steps(connection, changes, claim, started, effects)
+        effects.changed |= bool(accepted)
+        if len(accepted) == len(changes):
+            return Exchanged([ACCEPTED] * len(changes), exchanged.claimed, exchanged.next_due, exchanged.suspects)
+        # refused or repeated: looked at as they stand
+        others = [change for change in changes if change.id not in accepted]
+        async with connection.transaction():
+            verdicts = await self._apply.apply(connection, others, effects, self._now())
+        told = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
+        verdicts = [told.get(change.id, ACCEPTED) for change in changes]
+        return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
+
+    async def _exchange_at_once(
+        self, connection: Connection, changes: Sequence[Change], claim: Claim, effects: Effects
+    ) -> tuple[Collection[str], Exchanged]:
+        now = self._now()
+        answer = await self._claims.exchange(connection, self._apply.successes(changes, now), len(changes), claim, now)
+        accepted = [change.id for change in changes] if answer.accepted is None else set(answer.accepted)
+        if answer.next_due is not None and answer.next_due <= 0:
+            _, exchanged = await self._claim(connection, [], claim, effects)
+            return accepted, exchanged
+        return accepted, Exchanged((), answer.claimed, answer.next_due, answer.suspects)
+
+    async def _exchange_in_steps(
+        self,
+        connection: Connection,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        effects: Effects,
+    ) -> tuple[Collection[str], Exchanged]:
         before: list[Statement] = []
         if changes:
             before.append(self._apply.succeed(changes, self._now()))
         if started:
             before.append(self._apply.started(started))
-        if not before and claim is None:
-            return Exchanged([])
-        if claim is None:
-            cursors, exchanged = await together(connection, before), Exchanged([])
-        else:
+        if claim is not None:
             cursors, exchanged = await self._claim(connection, before, claim, effects)
-        if not changes:
-            return exchanged
-        accepted = {id for (id,) in await cursors[0].fetchall()}
-        effects.changed |= bool(accepted)
-        verdicts = [ACCEPTED] * len(changes)
-        if len(accepted) < len(changes):
-            # refused or repeated: looked at as they stand
-            others = [change for change in changes if change.id not in accepted]
-            async with connection.transaction():
-                told = dict(
-                    zip(
-                        [change.id for change in others],
-                        await self._apply.apply(connection, others, effects, self._now()),
-                        strict=True,
-                    )
-                )
-            verdicts = [told.get(change.id, ACCEPTED) for change in changes]
-        return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
+        else:
+            cursors, exchanged = await together(connection, before) if before else [], Exchanged([])
+        return {id for (id,) in await cursors[0].fetchall()} if changes else (), exchanged
 
     async def _exchange_carefully(
         self,

@@ -8,24 +8,31 @@ FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS g
         OFFSET 0) AS hold
 
 -- name: succeed
--- The plain success of holders, the most common change of all.
-WITH gone AS (
+-- The plain success of holders, the most common change of all; gives the ids of those that took hold.
+WITH {succeeding} SELECT id::text FROM succeeded;
+
+-- name: succeeding
+-- Holds that stand leave, and outcomes come in their place.
+ended AS (
     DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places})) RETURNING *
 ),
-freed AS (
-    DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE held_key IS NOT NULL))
+ended_keys AS (
+    DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM ended WHERE held_key IS NOT NULL))
 ),
-clock AS MATERIALIZED (SELECT {now} AS now)
-INSERT INTO {schema}.outcomes (
-    finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
-    progress)
-SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), run_at, rank, coalesce(said.began, started_at),
-    stamp, version + 1, attempt, said.failures, waits, gone.id, 'succeeded', said.result, progress
-FROM gone
-    JOIN unnest(
-        %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
-        %(keeps)s::bigint[], %(begans)s::bigint[]) AS said (id, failures, result, keep, began) ON said.id = gone.id
-RETURNING id::text;
+clock AS MATERIALIZED (SELECT {now} AS now),
+succeeded AS (
+    INSERT INTO {schema}.outcomes (
+        finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
+        progress)
+    SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), run_at, rank,
+        coalesce(said.began, started_at), stamp, version + 1, attempt, said.failures, waits, ended.id, 'succeeded',
+        said.result, progress
+    FROM ended
+        JOIN unnest(
+            %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
+            %(keeps)s::bigint[], %(begans)s::bigint[]) AS said (id, failures, result, keep, began) ON said.id = ended.id
+    RETURNING id
+)
 
 -- name: lock
 -- The moving rows of jobs, locked in the order of their ids; gives the ids.

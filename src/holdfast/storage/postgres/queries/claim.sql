@@ -46,7 +46,7 @@ FROM (
 -- The lanes of the last claim, each with the mark behind which its jobs lie. A paused queue has none.
 SELECT given.* FROM unnest(
         %(lane_queues)s::text[], %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[],
-        %(ranks)s::bigint[], %(ids)s::uuid[]) AS given (queue, task, route, urgency, rank, id)
+        %(ranks)s::bigint[], %(mark_ids)s::uuid[]) AS given (queue, task, route, urgency, rank, id)
 WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = given.queue AND queues.paused)
 
 -- name: best
@@ -90,6 +90,12 @@ WITH picked AS MATERIALIZED (
 
 -- name: claimed
 -- The picked jobs leave the waiting ones and are held; gives their records.
+{moved}
+SELECT {claimed_columns}
+FROM taken AS j ORDER BY j.urgency, j.rank, j.id
+
+-- name: moved
+-- From the waiting rows to the holds.
 gone AS (
     DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked))
     RETURNING id, queue, task, urgency, rank, run_at, expires_at, settled, min_version, version, attempt, failures, losses,
@@ -114,11 +120,48 @@ freed AS (
     DELETE FROM {schema}.held_keys
     WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL))
 )
-SELECT j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(j.version, 1) + 1,
+
+-- name: claimed_columns
+-- The columns of a record, in its order, as it is once claimed.
+j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(j.version, 1) + 1,
     coalesce(j.attempt, 0) + 1, coalesce(j.failures, 0), coalesce(j.losses, 0), j.max_attempts, j.timeout, j.lease,
     {backoff}, {retention}, {dead_retention}, j.created_at, coalesce(j.run_at, j.rank), NULL, NULL, j.expires_at, NULL,
     NULL, %(stamp)s::bigint, j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress,
     j.errors, j.reason, j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
     j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0), j.limits,
     coalesce(j.min_version, 1)
-FROM taken AS j ORDER BY j.urgency, j.rank, j.id
+
+-- name: exchange
+-- Successes and a claim in one statement. Its last row tells, behind the columns of a record, when the next job is due,
+-- whether there are suspects, how long it took, whether jobs were passed over that another claimer has locked, and which
+-- successes took hold if not all did. Where a job is due already nothing is claimed: it has to be promoted first.
+WITH due AS MATERIALIZED (
+    SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now} AS wait
+),
+{succeeding},
+lane AS MATERIALIZED (SELECT every.* FROM ({lanes}) AS every WHERE (SELECT coalesce(wait, 1) > 0 FROM due)),
+{picking},
+{moved}
+SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL
+FROM taken AS j
+UNION ALL
+SELECT {nothing}, (SELECT wait FROM due), EXISTS (
+        SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
+    extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8,
+    (SELECT count(*) FROM seen) > (SELECT count(*) FROM picked),
+    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded)
+ORDER BY 5 DESC NULLS LAST, 6, 1;
+
+-- name: picking_merged
+-- The best of all lanes; what another claimer has locked is seen and not picked.
+seen AS MATERIALIZED (
+    SELECT best.place FROM lane CROSS JOIN LATERAL ({best}) AS best
+    ORDER BY best.urgency, best.rank, best.id LIMIT %(limit)s::integer
+),
+picked AS MATERIALIZED (
+    SELECT w.ctid AS place FROM {schema}.waiting AS w WHERE w.ctid = ANY(ARRAY(SELECT place FROM seen)) FOR UPDATE SKIP LOCKED
+)
+
+-- name: picking_locked
+-- The best of one lane, passing over what another claimer has locked.
+picked AS MATERIALIZED ({locked}), seen AS (SELECT place FROM picked)
