@@ -14,7 +14,8 @@ WITH {succeeding} SELECT id::text FROM succeeded;
 -- name: succeeding
 -- Holds that stand leave, and outcomes come in their place.
 ended AS (
-    DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places})) RETURNING *
+    DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}))
+    RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress
 ),
 ended_keys AS (
     DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM ended WHERE held_key IS NOT NULL))
@@ -24,9 +25,9 @@ succeeded AS (
     INSERT INTO {schema}.outcomes (
         finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
         progress)
-    SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), run_at, rank,
-        coalesce(said.began, started_at), stamp, version + 1, attempt, said.failures, waits, ended.id, 'succeeded',
-        said.result, progress
+    SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), ended.run_at,
+        ended.rank, coalesce(said.began, ended.started_at), ended.stamp, ended.version + 1, ended.attempt, said.failures,
+        ended.waits, ended.id, 'succeeded', said.result, ended.progress
     FROM ended
         JOIN unnest(
             %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
