@@ -147,7 +147,10 @@ TYPOS = [
     ("sqlite:///x.db?journal=fast", "one of"),
     ("memory://x", "nothing behind it"),
     ("http://example", "unknown store"),
-    ("postgresql://localhost/x", "not in this version"),
+    ("postgresql://localhost/x?shema=jobs", "unknown option 'shema'"),
+    ("postgresql://localhost/x?schema=Jobs", "lower-case"),
+    ("redis://localhost/x", "."),
+    ("mongo://localhost/x", "did you mean mongodb"),
 ]
 
 

@@ -47,8 +47,17 @@ def suite(request):
     return suite_named(request.param)
 
 
+_runs = {}  # by suite: the fixture of a module is made anew when the tests of another suite come in between
+
+
 @pytest.fixture(scope="module")
 def outcome(suite, tmp_path_factory):
+    if suite.name not in _runs:
+        _runs[suite.name] = _run(suite, tmp_path_factory)
+    return _runs[suite.name]
+
+
+def _run(suite, tmp_path_factory):
     """One tiny run of the command, its page and its JSON. Only what is importable here takes part."""
     file = tmp_path_factory.mktemp("bench") / "figures.json"
     size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1", "--backlog", "100", "--churn", "100"]

@@ -27,7 +27,7 @@ def app_at(url: str, file: str) -> tuple[Holdfast, Any]:
 async def work(url: str, file: str) -> None:
     app, _ = app_at(url, file)
     async with app:
-        await app.worker(poll=0.2, concurrency=20).run()
+        await app.worker(poll=0.2, concurrency=4).run()
 
 
 if __name__ == "__main__":
