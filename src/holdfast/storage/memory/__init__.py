@@ -42,9 +42,9 @@ from holdfast.storage.contract import (
     one_change_each,
 )
 from holdfast.storage.filtering import cursor_of, fits, parse_cursor
+from holdfast.storage.listeners import Listener
 
 from .rows import Rows
-from .signals import Listener
 from .transaction import Database, MemoryTransaction
 
 __all__ = ["MemoryStorage"]

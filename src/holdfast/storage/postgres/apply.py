@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.job import FINAL, Hold, Record, State
-from holdfast.lifecycle import Change, HoldGuard, KeyMove
+from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
+from holdfast.storage.plain import is_plain_success
 from holdfast.storage.rules import write_change
 
 from .queries import load
@@ -271,16 +272,9 @@ def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
     return row
 
 
-def is_plain_success(change: Change) -> bool:
-    return (
-        change.state is State.SUCCEEDED
-        and change.key is KeyMove.FREE
-        and type(change.guard) is HoldGuard
-        and change.keep_last is change.at is change.delay is None
-        and change.reason is change.errors is None
-        and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
-        and (change.result is None or JOINT not in change.result)
-    )
+def is_short_success(change: Change) -> bool:
+    """A plain success that can travel with others in one text."""
+    return is_plain_success(change) and (change.result is None or JOINT not in change.result)
 
 
 def _holds(holds: Sequence[Hold]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any
 
 from psycopg.errors import UniqueViolation
 
-from holdfast.job import ROW_VERSION, NewJob
+from holdfast.job import NewJob
 from holdfast.storage.contract import Placed, QueueSettings
+from holdfast.storage.plain import is_plain
 from holdfast.storage.rules import KeyName, key_name, plan
 
 from .insertion import USUAL, full_text, unusual
@@ -121,7 +122,7 @@ class Enqueue:
         shapes: dict[tuple[Any, ...], list[NewJob]] = {}
         others: list[NewJob] = []
         for job in jobs:
-            if is_plain(job):
+            if is_plain(job) and JOINT not in job.payload:
                 shapes.setdefault(_shape(job), []).append(job)
             else:
                 others.append(job)
@@ -131,18 +132,6 @@ class Enqueue:
         if others:
             statements.append((self._insert, {"jobs": full_text(others, now)}))
         return statements
-
-
-def is_plain(job: NewJob) -> bool:
-    return (
-        job.key is job.tenant is job.routing_key is job.tags is job.meta is job.unique_key is job.chain_id is None
-        and job.after is job.limits is job.unique_scope is None
-        and job.expires is None
-        and job.waits == 0
-        and job.run_when == "succeeded"
-        and job.min_version == ROW_VERSION
-        and JOINT not in job.payload
-    )
 
 
 def _shape(job: NewJob) -> tuple[Any, ...]:

@@ -9,18 +9,16 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import InvalidCall
 from holdfast.job import ANY, FINAL, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
+from holdfast.storage.filtering import Position, cursor_of
 
 from .queries import load
-from .rows import array, json_text, marked, records_of, unmarked
+from .rows import array, marked, records_of, unmarked
 from .server import Connection, together
 
 FEW = 10_000
 CLAIMS_END_WITHIN = 5.0  # seconds
-Position = tuple[int, str]
-_cursor = msgspec.json.Decoder(Position)
 
 _FITS = {
     "task": "j.task = %(task)s::text",
@@ -64,7 +62,7 @@ class Listing:
         found = records_of(await cursor.fetchall())
         shown = found[:limit]
         more = len(found) > limit and shown
-        return shown, json_text([shown[-1].created_at, shown[-1].id]) if more else None
+        return shown, cursor_of(shown[-1]) if more else None
 
     async def count(self, connection: Connection, filter: Filter) -> int:
         if filter.states is not None and filter == Filter(states=filter.states):
@@ -152,14 +150,6 @@ _LIVE = (
     'SELECT id FROM "{schema}".waiting WHERE state = ANY(%(states)s::text[])'
     " UNION ALL SELECT id FROM \"{schema}\".holds WHERE 'running' = ANY(%(states)s::text[])"
 )
-
-
-def parse_cursor(cursor: str | None) -> Position | None:
-    """Where the last page ended; InvalidCall for a text that is no cursor."""
-    try:
-        return None if cursor is None else _cursor.decode(cursor)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
 
 
 def _names(states: Sequence[str]) -> list[str]:

@@ -36,10 +36,11 @@ from holdfast.storage.contract import (
     WorkerRow,
     one_change_each,
 )
+from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
 
 from .address import Address
-from .apply import Apply, Effects, is_plain_success
+from .apply import Apply, Effects, is_short_success
 from .carry import Carry
 from .claim import Claims
 from .durability import read_durability
@@ -47,7 +48,7 @@ from .enqueue import Enqueue
 from .findings import findings
 from .home import look
 from .insertion import insertion
-from .listing import Listing, parse_cursor
+from .listing import Listing
 from .schema import PostgresLedger, migrations
 from .server import Connection, Cursor, Server, Statement, together
 from .signals import Signals
@@ -141,7 +142,7 @@ class PostgresStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         effects = Effects()
-        if all(is_plain_success(change) for change in changes):
+        if all(is_short_success(change) for change in changes):
             work = self._exchange_plainly
         else:
             work = self._exchange_carefully

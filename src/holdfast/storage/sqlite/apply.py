@@ -24,6 +24,7 @@ from holdfast.storage.contract import (
     Verdict,
 )
 from holdfast.storage.guards import judged, standing
+from holdfast.storage.plain import is_plain_success
 
 from .database import DoCarefully, Work
 from .driver import Connection
@@ -66,7 +67,7 @@ _seen = msgspec.json.Decoder(list[Seen], strict=False)
 
 def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
     """Apply the changes and say of each what became of it."""
-    plain = [] if work.careful else [change for change in changes if _is_plain_success(change)]
+    plain = [] if work.careful else [change for change in changes if is_plain_success(change)]
     if plain and len(plain) == len(changes):
         _succeed(work, plain, now)
         return [ACCEPTED] * len(changes)
@@ -79,17 +80,6 @@ def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
     others = [change for change in changes if change.id not in done]
     verdicts = _Judgement(work, others, now).verdicts()
     return [ACCEPTED if change.id in done else verdicts[change.id] for change in changes]
-
-
-def _is_plain_success(change: Change) -> bool:
-    return (
-        change.state is State.SUCCEEDED
-        and change.key is KeyMove.FREE
-        and type(change.guard) is HoldGuard
-        and change.keep_last is change.at is change.delay is None
-        and change.reason is change.errors is None
-        and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
-    )
 
 
 def _succeed(work: Work, changes: Sequence[Change], now: int) -> None:

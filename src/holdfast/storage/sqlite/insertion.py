@@ -7,8 +7,9 @@ from functools import cache
 
 from holdfast.job import NewJob
 from holdfast.storage.contract import Insertion
+from holdfast.storage.rules import key_ends, key_name
 
-from .enqueue import key_ends, key_name, place_of, rest_of
+from .enqueue import place_of, rest_of
 from .queries import load
 from .rows import json_text
 

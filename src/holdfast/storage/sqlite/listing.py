@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import msgspec
-
-from holdfast.errors import InvalidCall
 from holdfast.job import ANY, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
+from holdfast.storage.filtering import Position, cursor_of
 
 from .database import Patiently, Work
 from .driver import Connection
@@ -17,26 +15,16 @@ from .queries import load
 from .rows import COLUMNS, json_text, records_of
 
 OnFull = Literal["reject", "drop", "wait"]
-Position = tuple[int, str]  # created_at and id of a job
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
 _sql = load("listing", record=", ".join(COLUMNS))
 FIRST_SLICE, LAST_SLICE = 500, 8_000  # rows
 _CREATED = "INDEXED BY holdfast_jobs_created"
-_cursor = msgspec.json.Decoder(tuple[int, str])
 
 
 def get(connection: Connection, ids: Sequence[str]) -> list[Record | None]:
     found = {record.id: record for record in records_of(connection.value(_sql["get"], (json_text(list(ids)),)))}
     return [found.get(id) for id in ids]
-
-
-def parse_cursor(cursor: str | None) -> Position | None:
-    """Where the last page ended; InvalidCall for a text that is no cursor."""
-    try:
-        return None if cursor is None else _cursor.decode(cursor)
-    except (msgspec.DecodeError, UnicodeEncodeError):
-        raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
 
 
 def find(
@@ -60,7 +48,7 @@ def find(
         after, slice_ = until, min(4 * slice_, LAST_SLICE)
     shown = found[:limit]
     more = len(found) > limit and shown
-    return shown, json_text([shown[-1].created_at, shown[-1].id]) if more else None
+    return shown, cursor_of(shown[-1]) if more else None
 
 
 def _slice_end(connection: Connection, after: Position | None, rows: int) -> Position | None:

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import threading
-from asyncio import AbstractEventLoop, get_running_loop
 from collections.abc import Callable, Collection
 
 from holdfast.storage.contract import Topic
+from holdfast.storage.listeners import Listener
 
 from .ear import Ear
 from .place import Place
 from .post import Post
-
-
-class Listener:
-    """Calls `wake` in the thread of its loop; a call that has not come through yet is not repeated."""
-
-    def __init__(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> None:
-        self.topic = topic
-        self._loop: AbstractEventLoop = get_running_loop()
-        self._wake = wake
-        self._queues = queues
-        self._under_way = False
-        self.stopped = False
-
-    def tell(self, ready: Collection[str] | None, changed: bool) -> None:
-        """`ready` is None when the queues are not known."""
-        if self.stopped or self._under_way or not self._concerned(ready, changed):
-            return
-        self._under_way = True
-        try:
-            self._loop.call_soon_threadsafe(self._come_through)
-        except RuntimeError:  # its loop is closed
-            self.stopped = True
-
-    def _concerned(self, ready: Collection[str] | None, changed: bool) -> bool:
-        if self.topic == "changed":
-            return changed
-        if ready is None:
-            return True
-        return bool(ready) if self._queues is None else not self._queues.isdisjoint(ready)
-
-    def _come_through(self) -> None:
-        self._under_way = False
-        if not self.stopped:
-            self._wake()
 
 
 class Signals:

@@ -34,6 +34,7 @@ from holdfast.storage.contract import (
     WorkerRow,
     one_change_each,
 )
+from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
 
 from . import carry, listing, shared, upkeep
@@ -192,7 +193,7 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: listing.get(connection, ids))
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        after = listing.parse_cursor(cursor)
+        after = parse_cursor(cursor)
         patiently = self._database().patiently
         return await self._read(lambda connection: listing.find(connection, patiently, filter, limit, after))
 

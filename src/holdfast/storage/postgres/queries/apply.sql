@@ -48,10 +48,6 @@ FROM {schema}.jobs j {moving_by_id} WHERE j.id = ANY(%(ids)s::uuid[]);
 -- A key of scope active for a job that gets it back.
 INSERT INTO {schema}.held_keys (key, job) VALUES (%(key)s::text, %(id)s::uuid) ON CONFLICT (key) DO NOTHING;
 
--- name: key_owner
--- Who occupies a key.
-SELECT job::text FROM {schema}.held_keys WHERE key = %(key)s::text;
-
 -- name: free_keys
 -- Keys that jobs give up.
 DELETE FROM {schema}.held_keys WHERE key = ANY(%(keys)s::text[]) AND job = ANY(%(ids)s::uuid[]);
