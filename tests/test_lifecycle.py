@@ -8,13 +8,15 @@ import pytest
 
 from holdfast.clock import SECOND
 from holdfast.errors import IllegalMove
-from holdfast.job import FINAL, Fault, Record, State, faults_of, faults_text
+from holdfast.job import FINAL, Fault, NewJob, Record, State, faults_of, faults_text
 from holdfast.lifecycle import (
     ERRORS_KEPT,
     LOSSES_ALLOWED,
     MOVES,
     Cancelled,
     Change,
+    Completed,
+    Continued,
     Deleted,
     Died,
     Expired,
@@ -83,6 +85,8 @@ def change(guard, state, **fields):
     return Change(ID, guard, state, **{"failures": 1, "losses": 1, **fields})
 
 
+NEXT = NewJob(id="next", task="n", payload="{}", backoff="", retention="", dead_retention="")
+
 WORDS = [
     Succeeded("1", started_at=10),
     Failed(FAULT, started_at=10),
@@ -97,6 +101,8 @@ WORDS = [
     Retried(),
     HurriedUp(),
     Deleted(),
+    Continued(NEXT, started_at=10),
+    Completed("3"),
 ]
 (
     SUCCEEDED,
@@ -111,8 +117,10 @@ WORDS = [
     CANCELLED,
     RETRIED,
     HURRIED_UP,
-) = WORDS[:12]
-DELETED = WORDS[12]
+    DELETED,
+    CONTINUED,
+    COMPLETED,
+) = WORDS
 
 ERRORS = faults_text([FAULT])
 ENDED = dict(losses=0, keep=DAY, keep_last=7, started_at=10, key=KeyMove.FREE)
@@ -123,11 +131,15 @@ NO_LEASE = change(LAPSED, State.READY, suspect=True, reason="before", errors=ERR
 
 LEGAL = {
     (State.RUNNING, SUCCEEDED): change(HOLD, State.SUCCEEDED, result="1", **ENDED),
+    (State.RUNNING, CONTINUED): change(HOLD, State.SUCCEEDED, next_id="next", adds=(NEXT,), **ENDED),
+    (State.RUNNING, COMPLETED): change(VERSION, State.SUCCEEDED, result="3", keep=DAY, keep_last=7, keeps_hold=True),
     (State.RUNNING, SKIPPED): change(HOLD, State.SKIPPED, result="2", reason="nothing", **ENDED),
     (State.RUNNING, FAILED): change(
         HOLD, State.SCHEDULED, failures=2, losses=0, delay=3 * SECOND, errors=ERRORS, started_at=10
     ),
-    (State.RUNNING, SNOOZED): change(HOLD, State.SCHEDULED, losses=0, delay=30, reason="later", started_at=10),
+    (State.RUNNING, SNOOZED): change(
+        HOLD, State.SCHEDULED, losses=0, delay=30, reason="later", started_at=10, pays=True
+    ),
     (State.RUNNING, DIED): change(
         HOLD, State.DEAD, failures=2, losses=0, reason="bad", errors=ERRORS, started_at=10, key=KeyMove.FREE
     ),
@@ -144,6 +156,7 @@ LEGAL = {
     (State.DEAD, RETRIED): Change(ID, VERSION, State.READY, delay=0, key=KeyMove.TAKE),
     (State.SCHEDULED, LEASE_ENDED): NO_LEASE,
     (State.BLOCKED, LEASE_ENDED): NO_LEASE,
+    **{(state, COMPLETED): change(VERSION, State.SUCCEEDED, result="3", **OUTSIDE) for state in WAITING},
     **{(state, CANCELLED): change(VERSION, State.CANCELLED, reason="enough", **OUTSIDE) for state in WAITING},
     **{(state, EXPIRED): change(VERSION, State.CANCELLED, reason="expired", **OUTSIDE) for state in WAITING},
     **{

@@ -175,7 +175,7 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     after: str | None = None  # JSON array of parents' ids
     run_when: str = "succeeded"
     waits: int = 0  # parents not yet ended
-    limits: str | None = None  # keys of the limits it runs under, JSON array
+    limits: str | None = None  # what it runs under: see `storage.limiting`
     min_version: int = ROW_VERSION
 
 
@@ -229,6 +229,8 @@ class Record(msgspec.Struct, gc=False, kw_only=True):
     after: str | None = None
     run_when: str = "succeeded"
     waits: int = 0
+    followed: bool = False  # a job waits, or has waited, for this one
+    next_id: str | None = None  # the job that goes on with its chain
     limits: str | None = None
     min_version: int = ROW_VERSION
 

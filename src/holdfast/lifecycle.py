@@ -7,9 +7,9 @@ a state can look the same twice. Upkeep's word about a lapsed lease repeats the 
 does not raise the version.
 
 What was said by                 may be
-- the holder                     Succeeded, Failed, Snoozed, Skipped, Died, HandedBack, Stopped
+- the holder                     Succeeded, Continued, Failed, Snoozed, Skipped, Died, HandedBack, Stopped
 - upkeep                         LeaseEnded, Expired            (promote and prune are set-wise moves of the store)
-- anybody else                   Cancelled, Retried, HurriedUp, Deleted
+- anybody else                   Cancelled, Completed, Retried, HurriedUp, Deleted
 
 Counters: `attempt` is raised by the claim alone. `failures` counts failures since the last retry of the dead
 letter and is what max_attempts limits. `losses` counts workers that died under this job alone; any attempt that
@@ -27,16 +27,16 @@ from typing import Final
 import msgspec
 
 from .errors import IllegalMove
-from .job import FINAL, WAITING, Fault, Record, State, faults_of, faults_text
+from .job import FINAL, WAITING, Fault, NewJob, Record, State, faults_of, faults_text
 from .retry import HIDDEN_FOR, Backoff, Retention
 
 ERRORS_KEPT = 20
 LOSSES_ALLOWED = 3
 
 MOVES: Final[dict[State, frozenset[State]]] = {
-    State.BLOCKED: frozenset({State.READY, State.SCHEDULED, State.CANCELLED}),
-    State.SCHEDULED: frozenset({State.READY, State.CANCELLED}),
-    State.READY: frozenset({State.RUNNING, State.CANCELLED}),
+    State.BLOCKED: frozenset({State.READY, State.SCHEDULED, State.SUCCEEDED, State.CANCELLED}),
+    State.SCHEDULED: frozenset({State.READY, State.SUCCEEDED, State.CANCELLED}),
+    State.READY: frozenset({State.RUNNING, State.SUCCEEDED, State.CANCELLED}),
     State.RUNNING: frozenset(
         {State.SUCCEEDED, State.SKIPPED, State.DEAD, State.CANCELLED, State.SCHEDULED, State.READY}
     ),
@@ -52,6 +52,14 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
     """The handler returned; `result` is JSON text."""
 
     result: str | None = None
+    started_at: int | None = None
+
+
+class Continued(msgspec.Struct, frozen=True, gc=False):
+    """The handler returned Continue: this job is done, and `next` goes on with its chain. One cannot be without the
+    other."""
+
+    next: NewJob
     started_at: int | None = None
 
 
@@ -117,6 +125,12 @@ class Cancelled(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
+class Completed(msgspec.Struct, frozen=True, gc=False):
+    """Somebody other than a worker has done the job; `result` is JSON text."""
+
+    result: str | None = None
+
+
 class Retried(msgspec.Struct, frozen=True, gc=False):
     """A dead letter gets a fresh budget."""
 
@@ -131,6 +145,7 @@ class Deleted(msgspec.Struct, frozen=True, gc=False):
 
 Said = (
     Succeeded
+    | Continued
     | Failed
     | Snoozed
     | Skipped
@@ -140,6 +155,7 @@ Said = (
     | LeaseEnded
     | Expired
     | Cancelled
+    | Completed
     | Retried
     | HurriedUp
     | Deleted
@@ -180,7 +196,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     - leaves the row as it is, but for its hold and key, which are given up, when `state` is None;
     - leaves errors and started_at as they are when they are None here; writes result and reason always;
     - sets run_at (and rank) to `at`, or to now + `delay`; leaves both as they are when neither is given; a job whose
-      time has come by then is ready, not scheduled;
+      time has come by then is ready, not scheduled. A rank that is not the run_at is a share of a fair queue: it stays,
+      and with `pays` it moves back by one share;
+    - writes next_id when it is given, and puts `adds` on record, whatever the bounds of their queues;
     - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
     - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled
       (not when `state` is None: that was no word about the job);
@@ -204,6 +222,9 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     started_at: int | None = None
     keeps_hold: bool = False
     key: KeyMove = KeyMove.LEAVE
+    pays: bool = False
+    next_id: str | None = None
+    adds: tuple[NewJob, ...] = ()
 
 
 def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
@@ -211,10 +232,14 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
     match said:
         case Succeeded():
             return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
+        case Continued():
+            done = _ended(record, State.SUCCEEDED, None, None, said.started_at)
+            return msgspec.structs.replace(done, next_id=said.next.id, adds=(said.next,))
         case Failed():
             return _failed(record, said, draw)
         case Snoozed():
-            return _again(record, said.delay, said.at, said.reason, said.started_at)
+            again = _again(record, said.delay, said.at, said.reason, said.started_at)
+            return msgspec.structs.replace(again, pays=True)
         case Skipped():
             return _ended(record, State.SKIPPED, said.result, said.reason, said.started_at)
         case Died():
@@ -230,6 +255,9 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
             return _cancelled(record, "expired", only_waiting=True)
         case Cancelled():
             return _cancelled(record, said.reason)
+        case Completed():
+            check_move(record, State.SUCCEEDED)
+            return msgspec.structs.replace(_ended_from_outside(record, State.SUCCEEDED, None), result=said.result)
         case Retried():
             return _retried(record)
         case HurriedUp():

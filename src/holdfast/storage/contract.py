@@ -1,8 +1,9 @@
 """What every store promises.
 
 The rules of a job's life are in `lifecycle`; a store applies them. It looks at nothing but the guard of a change,
-its own clock, the unique keys, the depth of bounded queues and, for a claim, the order: **priority descending,
-then rank, then id**. The memory store is the specification: where these words leave a question open, it answers.
+its own clock, the unique keys, the depth of bounded queues, the edges between jobs and, for a claim, limits and the order:
+**priority descending, then rank, then id**. The memory store is the specification: where these words leave a question
+open, it answers.
 
 Promises that hold for every verb:
 
@@ -33,6 +34,7 @@ from .home import Home
 
 CHUNK = 500
 LOG_LINES = 100
+PARENT_CANCELLED = "a job that it waits for was cancelled"
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------
@@ -52,6 +54,15 @@ class Full(Exception):
         self.queue = queue
         self.max_depth = max_depth
         self.waits = waits
+
+
+class Orphan(Exception):
+    """A job would wait for one that is not on record; nothing of the call was stored."""
+
+    def __init__(self, job: str, parent: str) -> None:
+        super().__init__(f"job {job} would wait for job {parent}, which is not on record")
+        self.job = job
+        self.parent = parent
 
 
 class Insertion(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +94,8 @@ class Joining(Protocol):
 class Want(msgspec.Struct, frozen=True, gc=False):
     """What a claimer would take: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
 
-    `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out.
+    `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out. `limited` asks for jobs
+    under limits, which are parked while they are ready, and for no others; otherwise they are left out.
     """
 
     limit: int
@@ -91,6 +103,7 @@ class Want(msgspec.Struct, frozen=True, gc=False):
     tasks: tuple[str, ...] | None = None
     routing: Routing = ANY
     alone: bool = False
+    limited: bool = False
 
 
 class Claim(msgspec.Struct, frozen=True, gc=False):
@@ -144,14 +157,16 @@ REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
 
 
 class Exchanged(msgspec.Struct, frozen=True, gc=False):
-    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is), None if there
-    is none. `suspects`: there are still suspects that one of the wants would get with `alone`. Both are told only with a
-    claim."""
+    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is) or, with a
+    want for limited jobs, until a rate lets one of them start; None if there is none. `suspects`: there are still
+    suspects that one of the wants would get with `alone`. Both are told only with a claim. `unsettled`: `settle` has
+    more to do."""
 
     verdicts: Sequence[Verdict] = ()
     claimed: Sequence[Record] = ()
     next_due: int | None = None
     suspects: bool = False
+    unsettled: bool = False
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
@@ -160,6 +175,33 @@ class Note(msgspec.Struct, frozen=True, gc=False):
     hold: Hold
     progress: str | None = None
     lines: tuple[str, ...] = ()
+
+
+# ---- the shelf -------------------------------------------------------------------------------------
+class Shelved(msgspec.Struct, frozen=True, gc=False):
+    """A named text that the store keeps: a schedule, a subscription, the result of a step … `version` rises with every
+    write, from 1. One that belongs to a job is removed with it."""
+
+    kind: str
+    name: str
+    text: str
+    version: int = 1
+    due_at: int | None = None
+    job: str | None = None
+
+
+class Shelving(msgspec.Struct, frozen=True, gc=False):
+    """Write a text on the shelf, or take it off (None). It takes hold if its guards do: `version` is that of the row now (0:
+    there must be none; None: whatever is there), and `hold` stands. `jobs` are put on record with it."""
+
+    kind: str
+    name: str
+    text: str | None
+    version: int | None = None
+    due_at: int | None = None
+    job: str | None = None
+    hold: Hold | None = None
+    jobs: tuple[NewJob, ...] = ()
 
 
 # ---- reading ---------------------------------------------------------------------------------------
@@ -202,10 +244,12 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """A job as it is carried to another store: the whole record, and its log, oldest line first."""
+    """A job as it is carried to another store: the whole record, its log, oldest line first, and the jobs that it still
+    waits for, by id."""
 
     record: Record
     lines: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
@@ -288,11 +332,18 @@ class Storage(ABC):
         rows, outlive them, and belong to the job that took them first ("window": until now + window has passed).
         The two kinds never meet: one namespace for waiting and active, another for any and window. A job that meets its
         own kept key (its row was pruned) is not stored again and is no duplicate.
+
+        In a fair queue the rank is a share, as `fairness` says, whatever the state; suspects and parked jobs are no heads.
+        A job with `after` is blocked, and there is an edge from each parent to it. A parent that is neither on record nor in
+        the list: `Orphan`. The edges are settled at once, in the same call.
         """
 
     @abstractmethod
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
-        """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError."""
+        """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError.
+
+        There, parents are not looked at, and a job of a fair queue gets no share yet: such jobs are stored as blocked, and
+        `settle` places them afterwards, in a transaction of our own; one whose parent is not on record it cancels."""
 
     async def home(self, *, fresh: bool = False) -> Home:
         """The database that a caller's connection must lead to before it may run an insertion. `fresh`: looked at anew,
@@ -311,19 +362,22 @@ class Storage(ABC):
     ) -> Exchanged:
         """Apply the changes, note the started, then claim: one transaction.
 
-        Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused one by
-        one and hurt nobody.
-        A holder's change that was accepted before (its stamp is the row's `settled`) is "repeated". Two changes of one job
-        in a call are a mistake: ValueError, before anything is written. Refusals to a holder: no row or a hidden one
-        → NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else:
-        no row → NOT_FOUND, otherwise STALE, or KEY_TAKEN.
+        Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused
+        one by one and hurt nobody. A holder's change that was accepted before (its stamp is the row's `settled`) is
+        "repeated". Two changes of one job in a call are a mistake: ValueError, before anything is written. Refusals to
+        a holder: no row or a hidden one → NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything
+        else → TAKEN. To anybody else: no row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has
+        its edges settled at once, up to `chunk` of them; `unsettled` tells of more.
 
-        Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first; their
-        version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked, not suspect (only suspect
-        ones, for `alone`), not expired, of a queue that is not paused, of a wanted task and routing key, with a min_version
-        that we know, best first over all wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp,
-        leased_by, leased_until = now + its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered
-        in claim order. Jobs that cannot run cost the claim nothing.
+        Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first;
+        their version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked (only parked
+        ones that may start now, for `limited`), not suspect (only suspect ones, for `alone`), not expired, of a queue
+        that is not paused, of a wanted task and routing key, with a min_version that we know, best first over all
+        wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp, leased_by, leased_until = now +
+        its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered in claim order. Jobs that cannot
+        run cost the claim nothing. Who may start is said in `limiting`, and is exact however many claim at once; where
+        very many gates wait for one key, the best 64 of them may be looked at in turns. A hold of a limited job that is
+        given up signals its queue.
 
         A job is expired when expires_at ≤ now and it has not started (started_at is None): a started one may be retried.
         Started: started_at is written for holds that stand; the version stays.
@@ -347,6 +401,46 @@ class Storage(ABC):
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         """Write progress and append log lines (the last 100 are kept) for holds that stand. The version stays."""
 
+    # -- edges ---------------------------------------------------------------------------------------
+    @abstractmethod
+    async def settle(self, limit: int) -> int:
+        """Look at up to `limit` edges whose parent is new to them or has ended, each once and for ever in one atomic
+        step with what follows. Gives how many were looked at; 0: there is nothing to settle. By the parent's state:
+
+        - not ended: the edge stays; the parent is marked `followed`, its version stays;
+        - it has a next_id: the edge leads from that job from now on, and is looked at again;
+        - succeeded or skipped; and any ended one if the child's run_when is "finished": the edge is closed, the child's
+          `waits` falls by one (version + 1), and at 0 it is ready, or scheduled if its run_at is to come;
+        - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, and
+          its other edges are closed;
+        - dead: the edge stays, until the parent ends otherwise.
+
+        A child that is not blocked any more only has its edge closed. A closed edge stays on record until its child has
+        ended: it keeps the parent from being pruned."""
+
+    @abstractmethod
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        """For each of these jobs, the jobs that still wait for it (open edges), by id."""
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    @abstractmethod
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        """Texts of a kind, by name: those with one of these names, those of a job, or the first `limit` of all. With `due`:
+        those whose due_at has come, the earliest first (due_at, then name)."""
+
+    @abstractmethod
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        """Write on the shelf, as if in list order; each that takes hold does so together with its jobs, the others write
+        nothing. Which did. `Full` and `Orphan` as in `enqueue`: nothing of the call is written."""
+
     # -- upkeep --------------------------------------------------------------------------------------
     @abstractmethod
     async def promote(self, limit: int) -> int:
@@ -365,10 +459,11 @@ class Storage(ABC):
 
     @abstractmethod
     async def prune(self, limit: int) -> int:
-        """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted apart
-        from the others), and window keys that are over. Never one that still carries a hold. Newest by finished_at, then
-        id, among the visible ended jobs of the task. Gives how many jobs. A store that drops its history in pieces may keep
-        jobs that were to be kept for a day or more for a day longer, and drop more than `limit` of them at once."""
+        """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted
+        apart from the others), and window keys that are over. Never one that still carries a hold, nor one with an edge
+        whose child has not ended. Newest by finished_at, then id, among the visible ended jobs of the task. Gives how
+        many jobs. A store that drops its history in pieces may keep jobs that were to be kept for a day or more for a
+        day longer, and drop more than `limit` of them at once."""
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod
@@ -425,9 +520,19 @@ class Storage(ABC):
 
     @abstractmethod
     async def restore(self, jobs: Sequence[Carried]) -> None:
-        """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they hold.
-        What is on record under their ids is replaced, so that saying it again changes nothing. Neither the bounds of queues
-        nor the clock are looked at. StoreError, and nothing written, when another job holds one of the keys."""
+        """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they
+        hold. What is on record under their ids is replaced, so that saying it again changes nothing; the edges that
+        lead to them are those of `waits_for`, and are not settled (a parent may come later; those that are there are
+        marked by their own record). Neither the bounds of queues nor the clock are looked at. StoreError, and nothing
+        written, when another job holds one of the keys."""
+
+    @abstractmethod
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        """The whole shelf in the order of (kind, name), as `export`."""
+
+    @abstractmethod
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        """Put texts on the shelf exactly as they are, in place of what is there under their names."""
 
     @abstractmethod
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:

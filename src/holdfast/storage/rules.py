@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Sequence
+from enum import StrEnum
+
+import msgspec
 
 from ..job import FINAL, NewJob, Record, State
 from ..lifecycle import Change, HoldGuard, KeyMove
-from .contract import Claim, Full, Placed, QueueSettings
+from .contract import Claim, Full, Orphan, Placed, QueueSettings
+from .fairness import SHARE
 
 KeyName = tuple[bool, str]  # kept apart from the rows (scopes any and window)?, unique_key
 
@@ -23,9 +27,12 @@ def plan(
     owner: Callable[[KeyName], str | None],
     settings: Callable[[str], QueueSettings | None],
     depth: Callable[[str], int],
+    *,
+    bounded: bool = True,
 ) -> tuple[list[Placed], list[NewJob]]:
-    """What would become of these jobs, and those of them that would be stored, given the ids on record, the owners of keys,
-    and the settings and depths of queues. `Full` when one finds no room."""
+    """What would become of these jobs, and those of them that would be stored, given the ids on record, the owners of
+    keys, and the settings and depths of queues. `Full` when one finds no room, unless the bounds of queues are not to
+    be looked at."""
     fresh: dict[str, NewJob] = {}
     keys: dict[KeyName, str] = {}
     added: Counter[str] = Counter()
@@ -37,7 +44,7 @@ def plan(
             answers.append(Placed(job.id))
         elif taken_by is not None:
             answers.append(Placed(taken_by, duplicate=taken_by != job.id))
-        elif _dropped(job, settings(job.queue), lambda queue: depth(queue) + added[queue]):
+        elif bounded and _dropped(job, settings(job.queue), lambda queue: depth(queue) + added[queue]):
             answers.append(Placed(job.id, dropped=True))
         else:
             answers.append(Placed(job.id))
@@ -45,7 +52,33 @@ def plan(
             added[job.queue] += 1
             if name is not None:
                 keys[name] = job.id
-    return answers, list(fresh.values())
+    return answers, [_led(job, answers, jobs) for job in fresh.values()]
+
+
+def _led(job: NewJob, answers: Sequence[Placed], jobs: Sequence[NewJob]) -> NewJob:
+    """The job, waiting for those who stand for parents that were duplicates."""
+    if job.after is None:
+        return job
+    stands_for = {new.id: placed.id for new, placed in zip(jobs, answers, strict=True) if placed.duplicate}
+    parents = parents_of(job.after)
+    led = list(dict.fromkeys(stands_for.get(parent, parent) for parent in parents))
+    if led == parents:
+        return job
+    return msgspec.structs.replace(job, after=msgspec.json.encode(led).decode(), waits=len(led))
+
+
+def parents_of(after: str | None) -> list[str]:
+    """The ids of the jobs that a job was enqueued to wait for, in their order."""
+    return [] if after is None else msgspec.json.decode(after, type=list[str])
+
+
+def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
+    """`Orphan`, if one of these would wait for a job that is neither known nor among them."""
+    new = {job.id for job in fresh}
+    for job in fresh:
+        for parent in parents_of(job.after):
+            if parent not in new and parent not in known:
+                raise Orphan(job.id, parent)
 
 
 def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
@@ -68,8 +101,8 @@ def key_ends(job: NewJob, now: int) -> int | None:
     return now + (job.unique_window or 0) if job.unique_scope == "window" else None
 
 
-def record_of(job: NewJob, now: int) -> Record:
-    """The record of a job that is stored now."""
+def record_of(job: NewJob, now: int, rank: int | None = None) -> Record:
+    """The record of a job that is stored now. `rank`: its share of a fair queue."""
     run_at = now + job.delay if job.at is None else job.at
     state = State.BLOCKED if job.waits > 0 else State.SCHEDULED if run_at > now else State.READY
     name = key_name(job)
@@ -79,7 +112,7 @@ def record_of(job: NewJob, now: int) -> Record:
         queue=job.queue,
         state=state,
         priority=job.priority,
-        rank=run_at,
+        rank=run_at if rank is None else rank,
         payload=job.payload,
         version=1,
         attempt=0,
@@ -107,6 +140,7 @@ def record_of(job: NewJob, now: int) -> Record:
         run_when=job.run_when,
         waits=job.waits,
         limits=job.limits,
+        parked=state is State.READY and job.limits is not None,
         min_version=job.min_version,
     )
 
@@ -117,15 +151,51 @@ def is_expired(record: Record, now: int) -> bool:
     return record.expires_at is not None and record.expires_at <= now and record.started_at is None
 
 
+def set_state(record: Record, state: State) -> None:
+    """The state, and whether the job waits for room under its limits."""
+    record.state = state
+    record.parked = state is State.READY and record.limits is not None
+
+
 def write_claim(record: Record, claim: Claim, now: int) -> None:
     """Let the record run under the claim's stamp."""
-    record.state = State.RUNNING
+    set_state(record, State.RUNNING)
     record.attempt += 1
     record.version += 1
     record.stamp, record.leased_by, record.leased_until = claim.stamp, claim.worker, now + record.lease
     record.started_at = None
     if record.unique_scope == "waiting":
         record.holds_key = False
+
+
+class Fate(StrEnum):
+    """What an edge means for its child, by how its parent stands."""
+
+    STAY = "stay"
+    LEAD_ON = "lead on"  # another job goes on with the parent's chain
+    CLOSE = "close"
+    CANCEL = "cancel"
+
+
+def fate(parent: Record | None, run_when: str) -> Fate:
+    """What becomes of an edge; `Storage.settle` says why."""
+    if parent is None:
+        return Fate.CANCEL
+    if parent.state not in FINAL:
+        return Fate.STAY
+    if parent.next_id is not None:
+        return Fate.LEAD_ON
+    if run_when == "finished" or parent.state in (State.SUCCEEDED, State.SKIPPED):
+        return Fate.CLOSE
+    return Fate.CANCEL if parent.state is State.CANCELLED else Fate.STAY
+
+
+def write_close(child: Record, now: int) -> None:
+    """One of the jobs that a blocked one waits for has let it go."""
+    child.waits -= 1
+    child.version += 1
+    if child.waits <= 0:
+        set_state(child, State.SCHEDULED if child.run_at > now else State.READY)
 
 
 def write_change(record: Record, change: Change, now: int) -> None:
@@ -145,17 +215,23 @@ def write_change(record: Record, change: Change, now: int) -> None:
 
 def _write_values(record: Record, change: Change, state: State, now: int) -> None:
     if change.at is not None or change.delay is not None:
-        record.run_at = record.rank = now + (change.delay or 0) if change.at is None else change.at
+        run_at = now + (change.delay or 0) if change.at is None else change.at
+        if record.rank == record.run_at:
+            record.rank = run_at
+        else:  # a share of a fair queue
+            record.rank += SHARE if change.pays else 0
+        record.run_at = run_at
     if state is State.SCHEDULED and record.run_at <= now:
         state = State.READY
     if state not in FINAL:
         record.finished_at = None
     elif record.state not in FINAL:
         record.finished_at = now
-    record.state = state
+    set_state(record, state)
     record.failures, record.losses, record.suspect = change.failures, change.losses, change.suspect
     record.result, record.reason = change.result, change.reason
     record.errors = record.errors if change.errors is None else change.errors
     record.started_at = record.started_at if change.started_at is None else change.started_at
     record.prune_at = None if change.keep is None else now + change.keep
     record.keep_last, record.hidden = change.keep_last, change.hidden
+    record.next_id = record.next_id if change.next_id is None else change.next_id

@@ -20,6 +20,7 @@ from holdfast.job import Hold, NewJob, Record, State
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import (
     ACCEPTED,
+    CHUNK,
     LOG_LINES,
     Carried,
     Claim,
@@ -33,6 +34,8 @@ from holdfast.storage.contract import (
     Placed,
     QueueRow,
     QueueSettings,
+    Shelved,
+    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -43,6 +46,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import cursor_of, fits, parse_cursor
 from holdfast.storage.listeners import Listener
+from holdfast.storage.rules import refuse_orphans
 
 from .rows import Rows
 from .transaction import Database, MemoryTransaction
@@ -80,9 +84,8 @@ class MemoryStorage(Storage):
     # -- enqueue -------------------------------------------------------------------------------------
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         with self._work() as (rows, now):
-            placed, fresh = rows.plan(jobs, now)
-            for job in fresh:
-                rows.add(job, now)
+            placed = rows.place(jobs, now)
+            rows.settle(self.chunk, now)
         return placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -94,15 +97,18 @@ class MemoryStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         with self._work() as (rows, now):
+            refuse_orphans([job for change in changes for job in change.adds], rows.by_id)
             verdicts = [_apply(rows, change, now) for change in changes]
             rows.note_started(started)
+            rows.settle(self.chunk, now)
+            unsettled = bool(rows.edges.unsettled)
             if claim is None:
-                return Exchanged(verdicts)
+                return Exchanged(verdicts, unsettled=unsettled)
             rows.promote(self.chunk, now)
             claimed = rows.claim(claim, now)
-            due = rows.next_due()
-            next_due = None if due is None else max(0, due - now)
-            return Exchanged(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now))
+            due = [at for at in (rows.next_due(), rows.gates_open_at(claim.wants, now)) if at is not None]
+            next_due = max(0, min(due) - now) if due else None
+            return Exchanged(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now), unsettled)
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         with self._work() as (rows, now):
@@ -134,6 +140,36 @@ class MemoryStorage(Storage):
         if note.lines:
             self._log[record.id] = [*self._log.get(record.id, ()), *note.lines][-LOG_LINES:]
         return ACCEPTED
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        with self._work() as (rows, now):
+            return rows.settle(limit, now)
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        with self._work() as (rows, _):
+            return [rows.edges.children(id) for id in ids]
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        with self._work() as (rows, now):
+            return rows.shelf.look(kind, names, job, now if due else None, limit)
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        with self._work() as (rows, now):
+            done, shelf = rows.try_shelving(writes)
+            rows.place([job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs], now)
+            rows.shelf = shelf
+            rows.settle(self.chunk, now)
+            return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
@@ -221,13 +257,24 @@ class MemoryStorage(Storage):
         with self._work() as (rows, _):
             behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
             behind.sort(key=lambda row: (row.created_at, row.id))
-            return [Carried(copy(row), tuple(self._log.get(row.id, ()))) for row in behind[:limit]]
+            return [
+                Carried(copy(row), tuple(self._log.get(row.id, ())), tuple(rows.edges.parents(row.id)))
+                for row in behind[:limit]
+            ]
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         with self._work() as (rows, _):
-            rows.restore([job.record for job in jobs])
+            rows.restore(jobs)
             for job in jobs:
                 self._log[job.record.id] = list(job.lines)
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        with self._work() as (rows, _):
+            return rows.shelf.after(after, limit)
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        with self._work() as (ours, _):
+            ours.shelf.put(rows)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         with self._work() as (rows, _):
@@ -268,11 +315,11 @@ class MemoryStorage(Storage):
             verdict = rows.judge(change, now)
             if not verdict.accepted or verdict.repeated:
                 return verdict
-            fresh = _as_promised(rows, jobs, promised, now)
+            _check_promised(rows, jobs, promised, now)
             commit()
-            for job in fresh:
-                rows.add(job, now)
+            rows.place(jobs, now)
             rows.write(change, now)
+            rows.settle(self.chunk, now)
             return verdict
 
     # -- below ---------------------------------------------------------------------------------------
@@ -308,15 +355,14 @@ def _renew(record: Record | Verdict, now: int) -> Verdict:
     return ACCEPTED
 
 
-def _as_promised(rows: Rows, jobs: Sequence[NewJob], promised: Sequence[Placed], now: int) -> list[NewJob]:
-    """The jobs to store, if what was said about them when they were enqueued still holds."""
+def _check_promised(rows: Rows, jobs: Sequence[NewJob], promised: Sequence[Placed], now: int) -> None:
+    """What was said about these jobs when they were enqueued must still hold."""
     try:
-        placed, fresh = rows.plan(jobs, now)
+        placed, _ = rows.plan(jobs, now)
     except Full:
-        placed, fresh = [], []
+        placed = []
     if placed != list(promised):
         raise StoreError("jobs enqueued inside the transaction met others meanwhile (key or depth); run it again")
-    return fresh
 
 
 def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow:

@@ -8,29 +8,51 @@ so that no change can forget one. Heaps keep dead entries until they come to the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from heapq import heappop, heappush
 
 from holdfast.errors import StoreError
 from holdfast.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
-from holdfast.lifecycle import Change, KeyMove
+from holdfast.lifecycle import Cancelled, Change, KeyMove, decide
 from holdfast.storage.contract import (
     ACCEPTED,
+    PARENT_CANCELLED,
     REFUSED,
+    Carried,
     Claim,
     KeptKey,
     Placed,
     QueueSettings,
     Refusal,
+    Shelving,
     Started,
     Verdict,
     Want,
 )
+from holdfast.storage.fairness import Account, floor_of, ranks
 from holdfast.storage.guards import judged, standing
-from holdfast.storage.rules import KeyName, is_expired, key_ends, key_name, plan, record_of, write_change, write_claim
+from holdfast.storage.limiting import Gate, Starts, Use, closed_now, keys_of, limits_of, pass_gates
+from holdfast.storage.rules import (
+    Fate,
+    KeyName,
+    fate,
+    is_expired,
+    key_ends,
+    key_name,
+    parents_of,
+    plan,
+    record_of,
+    refuse_orphans,
+    set_state,
+    write_change,
+    write_claim,
+    write_close,
+)
 
-from .lanes import Lanes
+from .edges import Edges
+from .lanes import Lane, Lanes
+from .shelf import Shelf
 
 Owner = tuple[str, int | None]  # job, until when
 Group = tuple[str, bool]  # task, dead?
@@ -47,6 +69,10 @@ class Rows:
         self.changed = False
         self._keys: dict[KeyName, Owner] = {}
         self._lanes = Lanes()
+        self._starts: dict[str, Starts] = {}
+        self._accounts: dict[Account, int] = {}
+        self.edges = Edges()
+        self.shelf = Shelf()
         self._schedule: list[tuple[int, str]] = []
         self._held: set[str] = set()
         self._expiring: set[str] = set()
@@ -55,25 +81,52 @@ class Rows:
         self._counted: set[Group] = set()
 
     # ---- enqueue -----------------------------------------------------------------------------------
-    def plan(self, jobs: Sequence[NewJob], now: int) -> tuple[list[Placed], list[NewJob]]:
+    def plan(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> tuple[list[Placed], list[NewJob]]:
         """What would become of these jobs, and those of them that would be stored. Writes nothing."""
-        return plan(jobs, self.by_id, lambda name: self._owner(name, now), self.settings.get, lambda q: self.depth[q])
 
-    def add(self, job: NewJob, now: int) -> None:
-        record = record_of(job, now)
+        def owner(name: KeyName) -> str | None:
+            return self._owner(name, now)
+
+        return plan(jobs, self.by_id, owner, self.settings.get, lambda queue: self.depth[queue], bounded=bounded)
+
+    def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed]:
+        """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
+        placed, fresh = self.plan(jobs, now, bounded=bounded)
+        refuse_orphans(fresh, self.by_id)
+        for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
+            self._add(job, now, rank)
+        return placed
+
+    def _ranks(self, fresh: Sequence[NewJob], now: int) -> list[int | None]:
+        fair = {name: settings.weights for name, settings in self.settings.items() if settings.fair}
+        sharing = [job for job in fresh if job.queue in fair]
+        heads: dict[Account, int] = {}
+        for floor in {floor_of(job) for job in sharing}:
+            ready = [row.rank for row in self.by_id.values() if _is_head(row, floor)]
+            heads[floor] = min(ready, default=0)
+        given, changed = ranks(sharing, self._accounts, heads, fair, now)
+        self._accounts.update(changed)
+        shares = iter(given)
+        return [next(shares) if job.queue in fair else None for job in fresh]
+
+    def _add(self, job: NewJob, now: int, rank: int | None) -> None:
+        record = record_of(job, now, rank)
         name = key_name(job)
         if name is not None:
             self._keys[name] = (job.id, key_ends(job, now))
         self.by_id[job.id] = record
         self._set_back(record)
+        for parent in parents_of(job.after):
+            self.edges.add(parent, job.id)
 
     def _owner(self, name: KeyName, now: int) -> str | None:
         id, until = self._keys.get(name, (None, None))
         return None if until is not None and until <= now else id
 
     # ---- moving house ------------------------------------------------------------------------------
-    def restore(self, records: Sequence[Record]) -> None:
-        """Put records on record as they are, in place of what is known under their ids."""
+    def restore(self, jobs: Sequence[Carried]) -> None:
+        """Put jobs on record as they are, in place of what is known under their ids."""
+        records = [job.record for job in jobs]
         for record in records:
             owner, _ = self._keys.get((False, record.unique_key or ""), (record.id, None))
             if record.holds_key and owner not in {each.id for each in records}:
@@ -88,6 +141,10 @@ class Rows:
             self.by_id[record.id] = copy(record)
             self._set_back(self.by_id[record.id])
             self.changed |= record.state in FINAL
+        for job in jobs:
+            self.edges.close_all(job.record.id)
+            for parent in job.waits_for:
+                self.edges.add(parent, job.record.id, unsettled=False)
 
     def kept_keys(self) -> list[KeptKey]:
         return [KeptKey(key, job, ends) for (apart, key), (job, ends) in sorted(self._keys.items()) if apart]
@@ -113,9 +170,15 @@ class Rows:
             self._free_key(record)
         elif change.key is KeyMove.TAKE and record.unique_key is not None:
             self._keys[False, record.unique_key] = (record.id, None)
+        held = record.stamp is not None
         write_change(record, change, now)
         self._set_back(record)
         self.changed |= record.state in FINAL
+        if held and record.stamp is None and record.limits is not None:
+            self.woken.add(record.queue)
+        if record.followed and record.state in FINAL:
+            self.edges.unsettled[record.id] = None
+        self.place(change.adds, now, bounded=False)
 
     def _can_take_key(self, record: Record) -> bool:
         if record.unique_key is None:
@@ -146,14 +209,43 @@ class Rows:
 
     # ---- claim -------------------------------------------------------------------------------------
     def claim(self, claim: Claim, now: int) -> list[Record]:
-        claimed = [self.by_id[id] for want in claim.wants for id in self._take(want, now, want.limit, want.alone)]
-        for record in claimed:
-            self._lift(record)
-            if record.unique_scope == "waiting":
-                self._free_key(record)
-            write_claim(record, claim, now)
-            self._set_back(record)
-        return [copy(record) for record in claimed]
+        claimed = []
+        for want in claim.wants:
+            taken = self._pass_gates(want, now) if want.limited else self._take(want, now, want.limit, want.alone)
+            for id in taken:
+                record = self.by_id[id]
+                self._lift(record)
+                if record.unique_scope == "waiting":
+                    self._free_key(record)
+                write_claim(record, claim, now)
+                self._set_back(record)
+                claimed.append(copy(record))
+        return claimed
+
+    def gates_open_at(self, wants: Iterable[Want], now: int) -> int | None:
+        """When a rate lets a limited job start that one of these wants asks for."""
+        opening = []
+        for want in wants:
+            gates = self._gates(want, now, 1) if want.limited else []
+            used = self._used(gates)
+            for gate in gates:
+                why = closed_now(gate.limits, used, now)
+                opening.append(now if why is None else why.opens_at)
+        return min((at for at in opening if at is not None), default=None)
+
+    def _pass_gates(self, want: Want, now: int) -> list[str]:
+        gates = self._gates(want, now, want.limit)
+        passed = pass_gates(gates, self._used(gates), want.limit, now)
+        self._starts.update(passed.starts)
+        return passed.ids
+
+    def _gates(self, want: Want, now: int, limit: int) -> list[Gate]:
+        return self._lanes.gates(self._wanted(want, want.alone), lambda id: not is_expired(self.by_id[id], now), limit)
+
+    def _used(self, gates: Iterable[Gate]) -> dict[str, Use]:
+        keys = keys_of(gate.limits for gate in gates)
+        running = Counter(limit.key for row in self.held() for limit in limits_of(row.limits))
+        return {key: Use(running[key], self._starts.get(key, ())) for key in keys}
 
     def any_suspect(self, wants: Iterable[Want], now: int) -> bool:
         for want in wants:
@@ -163,12 +255,63 @@ class Rows:
         return False
 
     def _take(self, want: Want, now: int, limit: int, alone: bool) -> list[str]:
+        return self._lanes.take(self._wanted(want, alone), lambda id: not is_expired(self.by_id[id], now), limit)
+
+    def _wanted(self, want: Want, alone: bool) -> Callable[[Lane], bool]:
         paused = {name for name, settings in self.settings.items() if settings.paused}
-        return self._lanes.take(
-            lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone),
-            lambda id: not is_expired(self.by_id[id], now),
-            limit,
-        )
+        return lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone)
+
+    # ---- edges -------------------------------------------------------------------------------------
+    def settle(self, limit: int, now: int) -> int:
+        """Look at edges that are unsettled; gives how many were looked at."""
+        looked = 0
+        while self.edges.unsettled and looked < limit:
+            parent = next(iter(self.edges.unsettled))
+            looked += self._settle(parent, limit - looked, now)
+        return looked
+
+    def _settle(self, parent: str, limit: int, now: int) -> int:
+        record = self.by_id.get(parent)
+        if record is not None:
+            record.followed = True
+        looked = 1
+        for id in self.edges.children(parent):
+            child = self.by_id[id]
+            what = fate(record, child.run_when)
+            if what is Fate.STAY:
+                continue
+            if looked > limit:
+                return looked
+            looked += 1
+            self._follow(record, parent, child, what, now)
+        del self.edges.unsettled[parent]
+        return looked
+
+    def _follow(self, parent: Record | None, id: str, child: Record, what: Fate, now: int) -> None:
+        if child.state is not State.BLOCKED:
+            self.edges.close_all(child.id)
+        elif what is Fate.LEAD_ON and parent is not None and parent.next_id is not None:
+            self.edges.lead_from(id, parent.next_id, child.id)
+        elif what is Fate.CLOSE:
+            self.edges.close(id, child.id)
+            self._lift(child)
+            write_close(child, now)
+            self._set_back(child)
+        else:
+            self.edges.close_all(child.id)
+            self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
+
+    # ---- the shelf ---------------------------------------------------------------------------------
+    def try_shelving(self, writes: Sequence[Shelving]) -> tuple[list[bool], Shelf]:
+        """Which of these writes take hold, and the shelf as it is then."""
+        shelf = self.shelf.copy()
+        done = []
+        for write in writes:
+            stands = write.hold is None or isinstance(self.standing(write.hold), Record)
+            done.append(stands and shelf.fits(write))
+            if done[-1]:
+                shelf.write(write)
+        return done, shelf
 
     # ---- upkeep ------------------------------------------------------------------------------------
     def promote(self, limit: int, now: int) -> int:
@@ -176,7 +319,7 @@ class Rows:
         while promoted < limit and (due := self.next_due()) is not None and due <= now:
             record = self.by_id[heappop(self._schedule)[1]]
             self._lift(record)
-            record.state = State.READY
+            set_state(record, State.READY)
             record.version += 1
             self._set_back(record)
             promoted += 1
@@ -197,11 +340,20 @@ class Rows:
 
     def prune(self, limit: int, now: int) -> int:
         self._keys = {name: (id, until) for name, (id, until) in self._keys.items() if until is None or until > now}
-        gone = [id for id in self._past_their_time(now) + self._too_many() if self.by_id[id].stamp is None]
+        gone = [id for id in self._past_their_time(now) + self._too_many() if not self._kept(self.by_id[id])]
         gone = list(dict.fromkeys(gone))[:limit]
         for id in gone:
             self._lift(self.by_id.pop(id))
+        self.edges.forget(gone)
+        self.shelf.forget(gone)
         return len(gone)
+
+    def _kept(self, record: Record) -> bool:
+        """Somebody holds it, or needs its result."""
+        return record.stamp is not None or self.edges.needed(record.id, self._is_over)
+
+    def _is_over(self, id: str) -> bool:
+        return id not in self.by_id or self.by_id[id].state in FINAL
 
     def _past_their_time(self, now: int) -> list[str]:
         past = []
@@ -247,7 +399,7 @@ class Rows:
             heappush(self._schedule, (record.run_at, record.id))
         if record.state is State.READY:
             self.woken.add(record.queue)
-            if not record.parked and record.min_version <= ROW_VERSION:
+            if record.min_version <= ROW_VERSION:
                 self._lanes.put(record)
         if record.stamp is not None:
             self._held.add(record.id)
@@ -257,6 +409,12 @@ class Rows:
             self._ended[_group(record)].add(record.id)
             if record.keep_last is not None:
                 self._counted.add(_group(record))
+
+
+def _is_head(row: Record, floor: Account) -> bool:
+    """Whether it may be the head of a fair queue."""
+    claimable = row.state is State.READY and not row.parked and not row.suspect
+    return claimable and (row.queue, row.priority) == (floor.queue, floor.priority)
 
 
 def _group(record: Record) -> Group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -230,10 +231,11 @@ async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: Hand) ->
 async def filled(store: Storage, clock: Hand) -> list[Record]:
     """A store with a job of every kind there is; gives the rows."""
     await store.configure(QueueSettings("bounded", max_depth=9))
-    first = [job(queue="a"), job(delay=99 * SECOND), job(waits=2, after='["x"]')]
+    parents = [job(queue="a"), job(delay=99 * SECOND)]
+    first = [*parents, job(waits=2, after=json.dumps(ids(parents)))]
     odd = job(
         task="odd", queue="bounded", payload='{"a":"\\u0000 é"}', key=ODD, tenant="acme/1", routing_key="vector",
-        tags='["t","é"]', meta='{"m":"1"}', chain_id=first[0].id, limits='["l"]', run_when="finished", max_attempts=None,
+        tags='["t","é"]', meta='{"m":"1"}', chain_id=first[0].id, limits='[["l",1]]', run_when="finished", max_attempts=None,
         timeout=None, lease=5 * SECOND, expires=999 * SECOND, priority=-7, min_version=200,
     )  # fmt: skip
     await store.enqueue([*first, odd])

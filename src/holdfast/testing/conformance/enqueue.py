@@ -35,16 +35,18 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
         chain_id="01900000-0000-7000-8000-000000000002",
         after='["01900000-0000-7000-8000-000000000003"]',
         run_when="finished",
-        limits='["tenant:org"]',
+        waits=1,
+        limits='[["tenant:org",2,null,null]]',
         min_version=ROW_VERSION,
     )
     now = await store.now()
+    await store.enqueue([job(id="01900000-0000-7000-8000-000000000003")])
     same(await store.enqueue([new]), [Placed(new.id)], "enqueue answers with the job's own id")
     wanted = Record(
         id=new.id,
         task="send",
         queue="mail",
-        state=State.SCHEDULED,
+        state=State.BLOCKED,
         priority=-3,
         rank=now + 5 * SECOND,
         payload=new.payload,
@@ -72,6 +74,7 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
         chain_id=new.chain_id,
         after=new.after,
         run_when="finished",
+        waits=1,
         limits=new.limits,
         min_version=ROW_VERSION,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from holdfast.clock import SECOND
 from holdfast.job import Fault, faults_of
 from holdfast.lifecycle import Died, Failed, Succeeded
@@ -46,8 +48,10 @@ async def case_progress(store: Storage, clock: Hand) -> None:
 
 async def case_tags_meta_and_limits(store: Storage, clock: Hand) -> None:
     for text in JSON_TEXTS[:-1]:
-        new = job(tags=f"[ {text}]", meta=f'{{"m" : {text}}}', after=f"[{text} ]", limits=f"[{text}]")
-        await store.enqueue([new])
+        parent = job()
+        limits = f'[ ["k", 1, null, null], [{json.dumps(text)}, 2]]'
+        new = job(tags=f"[ {text}]", meta=f'{{"m" : {text}}}', after=f'[ "{parent.id}" ]', waits=1, limits=limits)
+        await store.enqueue([parent, new])
         row = await seen(store, new.id)
         same((row.tags, row.meta, row.after, row.limits), (new.tags, new.meta, new.after, new.limits), "JSON columns")
 

@@ -1,0 +1,158 @@
+"""Limits across all workers: who may start now.
+
+A job's `limits` is a JSON array with an entry per limit: [key, most running at once or null, starts in a window or null,
+the window in microseconds or null]. A ready job under limits is parked: it waits outside the lanes of a claim, among those
+with the very same limits (its *gate*), and is claimed only by a want that asks for such jobs.
+
+- Running under a key: jobs that carry a hold and have the key, ended ones whose holder has not stopped included. It is
+  counted, never kept in a counter, so that nothing can drift.
+- Starts under a key: the claims of the last window, by the store's clock, each remembered with its instant. Those that
+  lie in the future (the clock went back) count as made now.
+
+Nothing here reads or writes a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from heapq import merge
+
+import msgspec
+
+Place = tuple[int, int, str]  # -priority, rank, id: the order of a claim
+Starts = tuple[tuple[int, int], ...]  # (instant, how many), oldest first
+
+
+class Limiting(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """One limit as it is stored on a job."""
+
+    key: str
+    most: int | None = None
+    starts: int | None = None
+    window: int | None = None
+
+
+class Use(msgspec.Struct, frozen=True, gc=False):
+    """How much of a key is used."""
+
+    running: int = 0
+    starts: Starts = ()
+
+
+class Gate(msgspec.Struct, frozen=True, gc=False):
+    """Parked jobs with the same limits, best first: as many as could be wanted."""
+
+    limits: str
+    places: Sequence[Place]
+
+
+class Closed(msgspec.Struct, frozen=True, gc=False):
+    """Why a gate lets nobody through: the key that is used up, and when a rate lets the next one start (None: when one that
+    runs under the key is over)."""
+
+    key: str
+    opens_at: int | None
+
+
+class Passed(msgspec.Struct, frozen=True, gc=False):
+    """Who may start: ids in claim order; the starts of each key under a rate, as they are now; the gates that are closed."""
+
+    ids: list[str]
+    starts: dict[str, Starts]
+    closed: dict[str, Closed]
+
+
+def pass_gates(gates: Sequence[Gate], used: Mapping[str, Use], limit: int, now: int) -> Passed:
+    """Let the best jobs through, at most `limit`, none beyond its limits."""
+    room = _Room(used, now)
+    ids: list[str] = []
+    closed: dict[str, Closed] = {}
+    lines = [[(place, gate.limits) for place in gate.places] for gate in gates]
+    for place, limits in merge(*lines):
+        if len(ids) >= limit:
+            break
+        if limits in closed:
+            continue
+        why = room.closed(limits)
+        if why is None:
+            room.take(limits)
+            ids.append(place[2])
+        else:
+            closed[limits] = why
+    for gate in gates:
+        if gate.limits not in closed and (why := room.closed(gate.limits)) is not None:
+            closed[gate.limits] = why
+    return Passed(ids, room.changed, closed)
+
+
+def closed_now(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
+    """Whether a gate is closed, as it stands."""
+    return _Room(used, now).closed(limits)
+
+
+def limits_of(text: str | None) -> tuple[Limiting, ...]:
+    return () if text is None else _parsed(text)
+
+
+def keys_of(texts: Iterable[str | None]) -> list[str]:
+    """The keys of these limits, each once, in order of their text."""
+    return sorted({limit.key for text in texts for limit in limits_of(text)})
+
+
+def recent(starts: Starts, window: int, now: int) -> Starts:
+    """The starts that count in a window that ends now."""
+    return tuple((min(at, now), n) for at, n in starts if at > now - window)
+
+
+class _Room:
+    """What is left under each key, as jobs are let through."""
+
+    def __init__(self, used: Mapping[str, Use], now: int) -> None:
+        self._used = used
+        self._now = now
+        self._taken: dict[str, int] = {}
+        self.changed: dict[str, Starts] = {}
+
+    def closed(self, limits: str) -> Closed | None:
+        for limit in limits_of(limits):
+            use = self._used.get(limit.key, Use())
+            taken = self._taken.get(limit.key, 0)
+            if limit.most is not None and use.running + taken >= limit.most:
+                return Closed(limit.key, None)
+            if limit.starts is not None and limit.window is not None:
+                starts = self.changed.get(limit.key, use.starts)
+                counted = recent(starts, limit.window, self._now)
+                if starts and starts[-1][0] > self._now:  # the clock went back: from now on they are of this moment
+                    self.changed[limit.key] = counted
+                over = sum(n for _, n in counted) + 1 - limit.starts
+                if over > 0:
+                    return Closed(limit.key, _free_again(counted, over) + limit.window)
+        return None
+
+    def take(self, limits: str) -> None:
+        for limit in limits_of(limits):
+            self._taken[limit.key] = self._taken.get(limit.key, 0) + 1
+            if limit.starts is not None and limit.window is not None:
+                before = self.changed.get(limit.key, self._used.get(limit.key, Use()).starts)
+                self.changed[limit.key] = _with_one(recent(before, limit.window, self._now), self._now)
+
+
+def _free_again(starts: Starts, over: int) -> int:
+    """The instant of the start with which `over` of them are past."""
+    for at, n in starts:
+        over -= n
+        if over <= 0:
+            return at
+    raise AssertionError("more starts are over than there are")
+
+
+def _with_one(starts: Starts, now: int) -> Starts:
+    if starts and starts[-1][0] == now:
+        return (*starts[:-1], (now, starts[-1][1] + 1))
+    return (*starts, (now, 1))
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[Limiting, ...]:
+    return msgspec.json.decode(text, type=tuple[Limiting, ...])
