@@ -66,14 +66,15 @@ async def case_a_delayed_child_is_scheduled(store: Storage, clock: Hand) -> None
 
 
 async def case_parents_that_have_ended(store: Storage, clock: Hand) -> None:
-    for said, run_when, wanted in [
+    table: list[tuple[Said, str, State]] = [
         (Succeeded(), "succeeded", State.READY),
         (Skipped(), "succeeded", State.READY),
         (Died("no"), "succeeded", State.BLOCKED),
         (Died("no"), "finished", State.READY),
         (Cancelled(), "succeeded", State.CANCELLED),
         (Cancelled(), "finished", State.READY),
-    ]:
+    ]
+    for said, run_when, wanted in table:
         before, during = await running(store), await running(store)
         await told(store, before.id, said)
         late, early = after(before, run_when=run_when), after(during, run_when=run_when)

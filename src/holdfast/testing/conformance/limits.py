@@ -16,6 +16,7 @@ from holdfast.lifecycle import (
     HandedBack,
     LeaseEnded,
     Retried,
+    Said,
     Snoozed,
     Stopped,
     Succeeded,
@@ -74,7 +75,13 @@ async def case_at_most_so_many_run(store: Storage, clock: Hand) -> None:
 
 
 async def case_every_end_of_a_hold_makes_room(store: Storage, clock: Hand) -> None:
-    ends = [Succeeded(), Failed(fault(), delay=9 * SECOND), Snoozed(delay=9 * SECOND), Died("no"), HandedBack()]
+    ends: list[Said] = [
+        Succeeded(),
+        Failed(fault(), delay=9 * SECOND),
+        Snoozed(delay=9 * SECOND),
+        Died("no"),
+        HandedBack(),
+    ]
     for number, said in enumerate(ends):
         limits = at_once(1, f"k{number}")
         jobs = limited(2, limits, task=f"t{number}")
@@ -98,7 +105,8 @@ async def case_a_lapsed_hold_makes_room_when_reaped(store: Storage, clock: Hand)
 
 
 async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: Hand) -> None:
-    for number, said in enumerate((Cancelled(), Deleted())):
+    words: tuple[Said, ...] = (Cancelled(), Deleted())
+    for number, said in enumerate(words):
         jobs = limited(2, at_once(1, f"k{number}"), task=f"t{number}")
         await store.enqueue(jobs)
         (held,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
