@@ -11,6 +11,7 @@ is a list too and a failing one can be shortened.
 """
 
 import asyncio
+import json
 from collections import Counter
 from dataclasses import dataclass
 from random import Random
@@ -22,6 +23,8 @@ from holdfast.errors import IllegalMove
 from holdfast.job import ANY, FINAL, Fault, Hold, NewJob, Record, State
 from holdfast.lifecycle import (
     Cancelled,
+    Completed,
+    Continued,
     Deleted,
     Died,
     Expired,
@@ -38,7 +41,18 @@ from holdfast.lifecycle import (
     decide,
 )
 from holdfast.retry import Backoff, Retention
-from holdfast.storage.contract import Claim, Filter, Full, Note, QueueSettings, Started, Want, WorkerRow
+from holdfast.storage.contract import (
+    Claim,
+    Filter,
+    Full,
+    Note,
+    Orphan,
+    QueueSettings,
+    Shelving,
+    Started,
+    Want,
+    WorkerRow,
+)
 from holdfast.storage.memory import MemoryStorage
 from holdfast.testing import ManualClock
 
@@ -79,7 +93,15 @@ OTHERS_WORDS = (
     Retried(),
     HurriedUp(),
     Deleted(),
+    Completed("9"),
 )
+LIMITS = [
+    '[["k", 1]]',
+    '[["k", 2, null, null]]',
+    '[["r", null, 2, 20000000]]',
+    '[["all", 2], ["t", 1, 3, 50000000]]',
+    '[["all", 2]]',
+]
 JUMPS = (0.000001, 1, 5, 5, 10, 20, 20, 30, 40, 50, 90, 601, 4000, -1, -10, -45, -4000)
 
 
@@ -119,7 +141,10 @@ WEIGHTS = {
     "prune": 3,
     "pass_time": 8,
     "pause": 2,
-    "configure": 2,
+    "configure": 3,
+    "go_on": 4,
+    "settle": 1,
+    "shelve": 3,
     "find": 3,
     "workers": 1,
 }
@@ -138,7 +163,7 @@ def _places(random, most):
 
 
 def _enqueue(random):
-    fields = tuple((_job(random), _key(random), _place(random)) for _ in range(random.randint(1, 4)))
+    fields = tuple((_job(random), _key(random), _parents(random), _place(random)) for _ in range(random.randint(1, 4)))
     return fields, _places(random, 2) if random.random() < 0.3 else ()
 
 
@@ -159,8 +184,15 @@ def _job(random):
         tenant=random.choice((None, "acme", "acme/main")),
         tags=random.choice((None, '["red"]')),
         waits=random.choice([0] * 15 + [1]),
+        run_when=random.choice(("succeeded", "succeeded", "finished")),
+        limits=random.choice([None] * 6 + LIMITS),
         min_version=random.choice([1] * 15 + [2]),
     )
+
+
+def _parents(random):
+    """Places among the jobs so far."""
+    return _places(random, 3) if random.random() < 0.3 else ()
 
 
 def _key(random):
@@ -173,18 +205,19 @@ def _wants(random, most):
 
 def _want(random):
     if random.random() < 0.5:
-        return Want(random.randint(1, 5), alone=random.random() < 0.2)
+        return Want(random.randint(1, 5), alone=random.random() < 0.2, limited=random.random() < 0.4)
     return Want(
         limit=random.randint(0, 4),
         queues=random.choice((None, ("a",), ("b", "a"), ())),
         tasks=random.choice((None, ("s",), ("t", "s"))),
         routing=random.choice((ANY, ANY, None, "x")),
         alone=random.random() < 0.3,
+        limited=random.random() < 0.4,
     )
 
 
 def _claim(random):
-    suspects = (Want(2, alone=True),) if random.random() < 0.3 else ()
+    suspects = (Want(2, alone=True, limited=random.random() < 0.3),) if random.random() < 0.3 else ()
     return (_want(random), *_wants(random, 1), *suspects), random.choice(WORKERS)
 
 
@@ -263,7 +296,32 @@ def _pause(random):
 def _configure(random):
     policy = random.choice(("reject", "drop", "wait"))
     depth, below = random.choice((None, 3, 6)), random.choice((None, 1))
-    return (QueueSettings(random.choice(QUEUES), False, depth, policy, below),)
+    fair = random.random() < 0.4
+    weights = random.choice((None, '{"acme": 2.5}'))
+    return (QueueSettings(random.choice(QUEUES), False, depth, policy, below, fair, weights),)
+
+
+def _go_on(random):
+    return _place(random), _job(random), _place(random)
+
+
+def _settle(random):
+    return ()
+
+
+def _shelve(random):
+    return tuple(_shelving(random) for _ in range(random.randint(1, 3))), random.random() < 0.5
+
+
+def _shelving(random):
+    write = Shelving(
+        kind=random.choice("xy"),
+        name=random.choice("abc"),
+        text=random.choice(("1", "ü\x00", "", None)),
+        version=random.choice((None, None, 0, 1, 2)),
+        due_at=random.choice((None, 0, 10**18)),
+    )
+    return write, random.choice(("", "", "hold", "job")), _place(random)
 
 
 def _find(random):
@@ -312,15 +370,21 @@ class Twin:
                 await store.close()
 
     async def enqueue(self, drawn, again):
-        jobs = [self._new_job(*fields) for fields in drawn]
         known = list(self.new.values())
+        jobs = []
+        for fields in drawn:  # a job may wait for one before it in the list
+            jobs.append(self._new_job(*fields))
+            self.new[jobs[-1].id] = jobs[-1]
         jobs += [known[place % len(known)] for place in again if known]
         placed = await self._both(lambda store: store.enqueue(jobs))
-        self.new |= {job.id: job for job in jobs}
         if isinstance(placed, list):
             self.witness.placed(placed, {row.id for row in await self._rows()})
 
-    def _new_job(self, fields, key, place):
+    def _new_job(self, fields, key, parents, place):
+        known = list(self.new)
+        if parents and known:
+            after = list(dict.fromkeys(known[-1 - parent % len(known)] for parent in parents))
+            fields = {**fields, "after": json.dumps(after), "waits": len(after)}
         if key is not None:
             scope, text = key
             window = 40 * SECOND if scope == "window" else None
@@ -362,6 +426,35 @@ class Twin:
             row = held[place % len(held)]
             near = msgspec.structs.replace(row, attempt=row.attempt + attempt, stamp=row.stamp + stamp)
             await self._exchange([_decided(near, Succeeded("zombie"))], ())
+
+    async def go_on(self, place, fields, number):
+        """A holder goes on with its chain."""
+        running = [row for row in await self._rows() if row.state is State.RUNNING]
+        if running:
+            row = running[place % len(running)]
+            following = self._new_job({**fields, "chain_id": row.chain_id or row.id}, None, (), number)
+            self.new[following.id] = following
+            change = _decided(row, Continued(following))
+            await self._exchange([change], ())
+            if any(found is not None for found in await self.stores[0].get([following.id])):
+                self.witness.acknowledged.add(following.id)
+
+    async def settle(self):
+        while any([bool(await store.settle(100)) for store in self.stores]):
+            pass
+
+    async def shelve(self, drawn, due):
+        writes = []
+        for write, belongs, place in drawn:
+            if belongs and self.views:
+                view = self._view(place)
+                hold = view.hold if belongs == "hold" else None
+                write = msgspec.structs.replace(write, hold=hold, job=view.id)
+            writes.append(write)
+        await self._both(lambda store: store.shelve(writes))
+        for kind in "xy":
+            await self._both(lambda store, kind=kind: store.shelf(kind, due=due))
+        await self._both(lambda store: store.export_shelf(None, 100))
 
     async def two_changes_of_one_job(self, place, said, other):
         if self.views:
@@ -456,6 +549,7 @@ class Twin:
     async def _rows_are_equal(self):
         await self._both(lambda store: store.get(list(self.new)))
         await self._both(lambda store: store.queues())
+        await self._both(lambda store: store.followers(list(self.new)))
         self.witness.looked(await self._rows())
 
     async def _rows(self):
@@ -468,6 +562,8 @@ class Twin:
 async def _answer(asked, shown):
     try:
         return shown(await asked)
+    except Orphan as orphan:
+        return "orphan", orphan.job
     except Full as full:
         return "full", full.queue, full.max_depth, full.waits
     except ValueError as error:
@@ -533,7 +629,8 @@ class _Witness:
                 same = {name: getattr(before.get(change.id), name, None) for name in ("state", "attempt", "result")}
                 now = {name: getattr(after.get(change.id), name, None) for name in same}
                 promoted = same["state"] is State.SCHEDULED and now["state"] is State.READY
-                assert same == now or promoted, "I4: a refused word changed the row"
+                followed = same["state"] is State.BLOCKED  # what it waits for may have ended in the same call
+                assert same == now or promoted or followed, "I4: a refused word changed the row"
             if isinstance(change.guard, HoldGuard) and verdict.accepted and not verdict.repeated:
                 word = (change.id, change.guard.attempt, change.guard.stamp)
                 assert word not in self.settled, "I4: two words of one hold were accepted"

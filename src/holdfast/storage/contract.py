@@ -410,9 +410,9 @@ class Storage(ABC):
         - not ended: the edge stays; the parent is marked `followed`, its version stays;
         - it has a next_id: the edge leads from that job from now on, and is looked at again;
         - succeeded or skipped; and any ended one if the child's run_when is "finished": the edge is closed, the child's
-          `waits` falls by one (version + 1), and at 0 it is ready, or scheduled if its run_at is to come;
-        - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, and
-          its other edges are closed;
+          `waits` falls by one, and at 0 it is ready, or scheduled if its run_at is to come (version + 1);
+        - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, its
+          `waits` is 0, and its other edges are closed;
         - dead: the edge stays, until the parent ends otherwise.
 
         A child that is not blocked any more only has its edge closed. A closed edge stays on record until its child has

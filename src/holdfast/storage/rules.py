@@ -193,8 +193,8 @@ def fate(parent: Record | None, run_when: str) -> Fate:
 def write_close(child: Record, now: int) -> None:
     """One of the jobs that a blocked one waits for has let it go."""
     child.waits -= 1
-    child.version += 1
     if child.waits <= 0:
+        child.version += 1
         set_state(child, State.SCHEDULED if child.run_at > now else State.READY)
 
 

@@ -299,6 +299,7 @@ class Rows:
             self._set_back(child)
         else:
             self.edges.close_all(child.id)
+            child.waits = 0
             self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
 
     # ---- the shelf ---------------------------------------------------------------------------------
