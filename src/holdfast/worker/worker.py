@@ -22,10 +22,12 @@ from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .held import Held
 from .keeper import Keeper
+from .patience import Patience
 from .pump import Pump
 from .service import Service, sleep
 from .slots import Slots
 from .speaker import StoreSpeaker
+from .watch import Watch
 
 if TYPE_CHECKING:
     from ..task import Definition
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 BEAT = 10.0
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
+LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
+GOODBYE = 5.0  # seconds for it to hear that the worker is gone
 
 
 class WorkerSpec(TypedDict, total=False):
@@ -200,12 +204,15 @@ class _Running:
         )
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
-        upkeep = Upkeep(store, self._contact, sleep)
+        upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
+        pumping = Service("pump", self._pump.run)
+        self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
         self._services = [
             Service("keeper", self._keeper.run),
-            Service("pump", self._pump.run),
+            pumping,
             Service("upkeep", upkeep.run),
             Service("sign of life", self._beats),
+            Service("watch", self._watch.run),
         ]
         relay = worker._app._relay()
         if relay is not None:
@@ -235,11 +242,11 @@ class _Running:
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
-        for service in reversed(self._services):
-            await service.stop()
+        await asyncio.gather(*(service.stop() for service in self._services))
         await self._slots.close()
         try:
-            await self._store.leave(self._worker.id)
+            async with asyncio.timeout(GOODBYE):
+                await self._store.leave(self._worker.id)
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
@@ -252,8 +259,9 @@ class _Running:
             await asyncio.sleep(0.005)
 
     async def _beats(self, stopping: asyncio.Event) -> None:
+        patience = Patience(self._store.answers_within)
         while not await sleep(stopping, BEAT):
-            await self._store.beat(self._row())
+            await patience.answer(self._store.beat(self._row()))
 
     def _reached(self) -> None:
         self._contact.reached()
