@@ -19,8 +19,9 @@ from ..errors import InvalidCall
 from ..job import Loss
 from ..lifecycle import Change, HandedBack, decide
 from ..observe import log
+from ..provide import Opened
 from .attempt import Attempt
-from .calling import called, first_step
+from .calling import Calling, first_step
 from .deadlines import Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
@@ -41,6 +42,7 @@ class Slots:
         concurrency: int,
         held: Held,
         speaker: Speaker,
+        opened: Opened,
         now: MicrosReader,
         tell: Tell,
         dry: Callable[[], None],
@@ -60,7 +62,8 @@ class Slots:
         self._ends = Ends(now, tell, self._dry_when_idle)
         self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
-        self._threads = Threads(concurrency, self._run_in_thread, self._over_in_thread)
+        self._calling = Calling(opened, concurrency)
+        self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
         self.concurrency = concurrency
@@ -83,13 +86,13 @@ class Slots:
 
     def feed(self, attempts: list[Attempt]) -> None:
         """Take claimed attempts; they begin as there is room."""
-        threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.run_in == "thread"]
+        threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
         if threaded:
             self._on_threads += len(threaded)
             self._threads.feed(threaded)
         if len(threaded) < len(attempts):
             self._queue.extend(
-                attempt for attempt in attempts if not (attempt.definition and attempt.definition.run_in == "thread")
+                attempt for attempt in attempts if not (attempt.definition and attempt.definition.in_thread)
             )
             self._wake(1)
 
@@ -106,6 +109,7 @@ class Slots:
         self._closed = True
         self._deadlines.close()
         self._threads.close()
+        self._calling.close()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, *self._ends.settling, return_exceptions=True)
@@ -170,7 +174,10 @@ class Slots:
             definition = attempt.definition
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
-            coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
+            if definition.plain:
+                coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
+            else:
+                coroutine, waits_for = variables.run(self._calling.first_step, attempt, context)
             return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
         except StopIteration as end:  # it never waited
             value = end.value
@@ -225,10 +232,7 @@ class Slots:
     def _run_in_thread(self, attempt: Attempt) -> object:
         if not self._may_begin(attempt):
             return None
-        context = self._begin(attempt)
-        definition = attempt.definition
-        assert definition is not None
-        return called(definition, context, attempt.record.payload)
+        return self._calling.in_thread(attempt, self._begin(attempt))
 
     def _over_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         if attempt.given_up:

@@ -17,6 +17,7 @@ from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
 from ..observe import log
+from ..provide import Opened
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
@@ -106,8 +107,9 @@ class Worker:
         definitions = self._definitions()
         store = await self._app._storage()
         self._stopped.clear()
-        self._running = _Running(self, store, definitions)
-        await self._running.start()
+        running = _Running(self, store, definitions)
+        await running.start()
+        self._running = running
 
     async def run(self) -> None:
         """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
@@ -174,10 +176,12 @@ class _Running:
         self._worker = worker
         self._store = store
         self._held = Held()
+        self._opened = Opened()
         self._contact = Contact()
         now = reader(worker._app.clock)
         tasks = worker._wanted_tasks(definitions)
         self._tasks = tasks
+        self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
         self._about = _about(worker, tasks)
         self._started_at = now()
         self._pump = Pump(
@@ -198,6 +202,7 @@ class _Running:
             concurrency=worker._concurrency,
             held=self._held,
             speaker=StoreSpeaker(store),
+            opened=self._opened,
             now=now,
             tell=self._pump.tell,
             dry=self._pump.wake,
@@ -220,6 +225,22 @@ class _Running:
         self._unlisten: Callable[[], None] = _nothing
 
     async def start(self) -> None:
+        for definition in self._definitions:
+            definition.check_provided()
+        await self._opened.open(
+            provider
+            for definition in self._definitions
+            for provider in definition.provided.values()
+            if provider.scope == "worker"
+        )
+        try:
+            await self._begin()
+        except BaseException:
+            self._unlisten()
+            await self._close_opened()
+            raise
+
+    async def _begin(self) -> None:
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         await self._store.beat(self._row())
@@ -244,12 +265,19 @@ class _Running:
         self._pump.wake()  # it may sleep until its next poll
         await asyncio.gather(*(service.stop() for service in self._services))
         await self._slots.close()
+        await self._close_opened()
         try:
             async with asyncio.timeout(GOODBYE):
                 await self._store.leave(self._worker.id)
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    async def _close_opened(self) -> None:
+        try:
+            await self._opened.close()
+        except Exception as error:
+            log.service_failed("closing of what was provided", error)
 
     async def _until(self, done: Callable[[], bool], seconds: float, hurry: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()
