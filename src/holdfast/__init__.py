@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .outcome import Retry as Retry
     from .outcome import Skip as Skip
     from .outcome import Snooze as Snooze
+    from .provide import PROVIDED as PROVIDED
     from .registry import Registry as Registry
     from .retry import Backoff as Backoff
     from .retry import Retention as Retention
@@ -82,6 +83,7 @@ _HOMES = {
     "job": ("ANY", "Job", "Loss", "Page", "State"),
     "options": ("Unique",),
     "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
+    "provide": ("PROVIDED",),
     "registry": ("Registry",),
     "retry": ("Backoff", "Retention"),
     "settings": ("Thresholds",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Never, NoReturn
 
 import msgspec
@@ -23,9 +23,10 @@ _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWOR
 class Arguments:
     """The parameters of one task, ready to bind, encode, check and decode."""
 
-    def __init__(self, handler: Handler) -> None:
+    def __init__(self, handler: Handler, left_out: Collection[str] = ()) -> None:
         self._handler = handler
-        parameters = handler.parameters
+        parameters = tuple(each for each in handler.parameters if each.name not in left_out)
+        self._parameters = parameters
         self._names = tuple(each.name for each in parameters if each.kind in _POSITIONAL)
         self._by_keyword = frozenset(each.name for each in parameters if each.kind in _BY_KEYWORD)
         self._required = frozenset(
@@ -72,10 +73,10 @@ class Arguments:
 
     def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Some of a call's arguments by parameter name, unchecked."""
-        return inspect.Signature(self._handler.parameters).bind_partial(*args, **kwargs).arguments
+        return inspect.Signature(self._parameters).bind_partial(*args, **kwargs).arguments
 
     def _refuse(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        signature = inspect.Signature(self._handler.parameters)
+        signature = inspect.Signature(self._parameters)
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -90,7 +91,7 @@ class Arguments:
             return list(values), {}
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
-        for parameter, value in zip(self._handler.parameters, values, strict=True):
+        for parameter, value in zip(self._parameters, values, strict=True):
             match parameter.kind:
                 case inspect.Parameter.VAR_POSITIONAL:
                     positional += () if value is _ABSENT else value
@@ -107,7 +108,7 @@ class Arguments:
         """One text for equal calls: the payload with defaults filled in and keys sorted."""
         values = msgspec.structs.astuple(self._checked(task, payload))
         given = {}
-        for parameter, value in zip(self._handler.parameters, values, strict=True):
+        for parameter, value in zip(self._parameters, values, strict=True):
             if value is not _ABSENT:
                 given[parameter.name] = value
             elif parameter.default is not NOT_GIVEN and _has_text(parameter.default):
@@ -127,7 +128,7 @@ class Arguments:
         # fields are numbered, so that no parameter's name can clash with one of a Struct's own
         fields: list[tuple[str, Any] | tuple[str, Any, Any]] = []
         names = {}
-        for number, parameter in enumerate(self._handler.parameters):
+        for number, parameter in enumerate(self._parameters):
             field = f"a{number}"
             names[field] = parameter.name
             kind = self._kind_of(parameter)

@@ -10,11 +10,12 @@ import asyncio
 import threading
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from .codec import encode
-from .errors import HoldLost, InvalidCall, NoContext, StoreError
+from .errors import HoldLost, InvalidCall, NoContext, NotFound, StoreError
 from .job import Job, Loss, Record, job_of
+from .provide import Things, names_of
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _current: ContextVar[Context] = ContextVar("holdfast.context")
 LINE_BYTES = 1024
+T = TypeVar("T")
 
 
 class Lost:
@@ -114,7 +116,7 @@ class Transaction:
 class Context:
     """One attempt of one job, as its handler sees it."""
 
-    __slots__ = ("_job", "_loop", "_lost", "_record", "_speaker", "_transaction", "app", "worker")
+    __slots__ = ("_given", "_job", "_loop", "_lost", "_record", "_speaker", "_transaction", "app", "worker")
 
     def __init__(
         self, app: Holdfast, record: Record, worker: str, speaker: Speaker, loop: asyncio.AbstractEventLoop | None
@@ -127,6 +129,8 @@ class Context:
         self._loop = loop
         self._job: Job | None = None
         self._transaction: Transaction | None = None
+
+    _given: Things  # set only where something is provided, so that others do not pay for it
 
     @classmethod
     def detached(cls, app: Holdfast, record: Record) -> Context:
@@ -179,6 +183,16 @@ class Context:
     @property
     def parents(self) -> tuple[Any, ...]:
         return ()
+
+    def get(self, kind: type[T], /) -> T:
+        """The thing that `app.provide` gave for this kind."""
+        given = getattr(self, "_given", {})
+        if kind not in given:
+            raise NotFound(
+                f"nothing of kind {getattr(kind, '__qualname__', kind)} is provided for task {self._record.task}; "
+                f"provided: {names_of(given)}. Declare it before the worker starts: app.provide(Kind, make)"
+            )
+        return cast(T, given[kind])
 
     @staticmethod
     def _spelled() -> str:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
+from contextlib import AsyncExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from .around import through
 from .clock import reader
 from .context import Context, _current
 from .job import NewJob, Record, State
+from .provide import opened
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -22,17 +25,23 @@ _KEPT = frozenset(Record.__struct_fields__) & frozenset(NewJob.__struct_fields__
 async def run_here(app: Holdfast, definition: Definition, job: NewJob) -> Any:
     """Call the handler with the arguments as a worker would pass them: written to JSON and read back."""
     context = Context.detached(app, _running(app, job))
-    args, kwargs = definition.arguments(job.payload)
-    if definition.takes_context:
-        args.insert(0, context)
     token = _current.set(context)
     try:
-        if definition.run_in == "thread":
-            return await asyncio.to_thread(definition.handler, *args, **kwargs)
-        value = definition.handler(*args, **kwargs)
-        return await value if inspect.isawaitable(value) else value
+        async with AsyncExitStack() as stack:
+            context._given = await opened(definition.provided.values(), stack)
+            return await through(definition.middleware, context, partial(_called, definition, context, job.payload))
     finally:
         _current.reset(token)
+
+
+async def _called(definition: Definition, context: Context, payload: str) -> Any:
+    args, kwargs = definition.arguments(payload)
+    definition.complete(args, kwargs, context.get)
+    if definition.takes_context:
+        args.insert(0, context)
+    if definition.run_in == "thread":
+        return await asyncio.to_thread(definition.handler, *args, **kwargs)
+    return await definition.handler(*args, **kwargs)
 
 
 def _running(app: Holdfast, job: NewJob) -> Record:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
 from weakref import ref
 
+from .around import Middleware, checked_middleware
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .names import checked_name
 from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_task_options
+from .provide import Provider, Scope
 from .settings import MAX_BYTES, NAME_BYTES
 from .task import Bound, Declared, Definition, Task
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 _generation = 0  # rises whenever any registry changes; what was looked up before is looked up again
 
@@ -61,12 +65,26 @@ class TaskMaker:
         return self._registry._declare(handler, self._options, sys._getframe(1))
 
 
+class Outer(NamedTuple):
+    """What the registries around one say about its tasks."""
+
+    prefix: str
+    defaults: Mapping[str, Any]
+    middleware: tuple[Middleware, ...]
+    provided: Mapping[type[Any], Provider]
+
+
+NO_OUTER = Outer("", {}, (), {})
+
+
 class Entry(NamedTuple):
-    """A task seen from some registry: its name there, and the defaults that hold for it, outermost first."""
+    """A task seen from some registry: its name there, and what holds for it, outermost first."""
 
     declared: Declared
     prefix: str
     defaults: Mapping[str, Any]
+    middleware: tuple[Middleware, ...]
+    provided: Mapping[type[Any], Provider]
 
     @property
     def name(self) -> str:
@@ -96,12 +114,36 @@ class Registry:
         self._parents: list[ref[Registry]] = []  # in the order of include
         self._definitions: dict[str, Definition] = {}
         self._by_identity: dict[object, Definition] = {}
+        self._middleware: list[Middleware] = []
+        self._provided: dict[type[Any], Provider] = {}
         self._looked_up = -1
 
     @property
     def task(self) -> TaskMaker:
         """The decorator that makes a task of a function: `@app.task` or `@app.task(queue="mail")`."""
         return TaskMaker(self, {})
+
+    def middleware(self, middleware: Middleware, /) -> Middleware:
+        """Put this around every attempt of the tasks here and in included registries; the first is the outermost.
+
+        `@app.middleware async def timed(ctx, call_next): …; return await call_next()`
+        """
+        self._middleware.append(checked_middleware(middleware))
+        _changed()
+        return middleware
+
+    def provide(
+        self,
+        kind: type[T],
+        make: Callable[[], T | Awaitable[T] | AbstractAsyncContextManager[T] | AbstractContextManager[T]],
+        /,
+        *,
+        scope: Scope = "worker",
+    ) -> None:
+        """Give handlers here and in included registries what `make` makes: to parameters annotated with this kind, and by
+        `ctx.get(kind)`. Again for the same kind replaces."""
+        self._provided[kind] = Provider(kind, make, scope)
+        _changed()
 
     def include(self, other: Registry, /, *, prefix: str = "") -> None:
         """Know another registry's tasks too, those it gets later included. Their names get `prefix` in front."""
@@ -164,12 +206,14 @@ class Registry:
                     raise _duplicate(name, known[name], entry.declared)
 
     # -- looking up ----------------------------------------------------------------------------------
-    def _entries(self, prefix: str = "", outer: Mapping[str, Any] | None = None) -> Iterator[Entry]:
-        defaults = {**(outer or {}), **self._defaults}
+    def _entries(self, outer: Outer = NO_OUTER) -> Iterator[Entry]:
+        defaults = {**outer.defaults, **self._defaults}
+        middleware = (*outer.middleware, *self._middleware)
+        provided = {**outer.provided, **self._provided}
         for declared in self._declared.values():
-            yield Entry(declared, prefix, defaults)
+            yield Entry(declared, outer.prefix, defaults, middleware, provided)
         for other, more in self._included:
-            yield from other._entries(prefix + more, defaults)
+            yield from other._entries(Outer(outer.prefix + more, defaults, middleware, provided))
 
     def _look_up(self) -> None:
         definitions: dict[str, Definition] = {}
@@ -177,7 +221,9 @@ class Registry:
         for entry in self._entries():
             declared = entry.declared
             options = {**entry.defaults, **declared.options}
-            definition = Definition(declared, entry.name, entry.names[1:], options, self._max_bytes())
+            definition = Definition(
+                declared, entry.name, entry.names[1:], options, self._max_bytes(), entry.middleware, entry.provided
+            )
             definitions.update(dict.fromkeys(entry.names, definition))
             self._by_identity[declared.identity] = definition
         self._definitions = definitions

@@ -7,16 +7,19 @@ A `Task` is what the decorator gives to the user, a `Call` one bound set of argu
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from . import codec
 from .arguments import Arguments
+from .around import Middleware
 from .errors import InvalidCall
 from .handle import JobHandle
 from .ids import id_text, new_id
 from .job import JobId, NewJob
 from .options import CallOptions, Plan, RetryOn, checked_call_options
+from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
 from .signature import Handler
 from .storage.outbox import Late
@@ -38,20 +41,34 @@ class Definition:
     """A task as one app knows it: what a worker needs to run its jobs."""
 
     def __init__(
-        self, declared: Declared, name: str, aliases: tuple[str, ...], options: Mapping[str, Any], max_bytes: int
+        self,
+        declared: Declared,
+        name: str,
+        aliases: tuple[str, ...],
+        options: Mapping[str, Any],
+        max_bytes: int,
+        middleware: tuple[Middleware, ...] = (),
+        provided: Mapping[type[Any], Provider] = {},
     ) -> None:
         self.name = name
         self.aliases = aliases
         self.options = options
         self.max_bytes = max_bytes
         self.identity = declared.identity
-        self.handler: Callable[..., Any] = declared.handler
         self.takes_context: bool = declared.shape.takes_context
         self.is_async: bool = declared.shape.is_async
         self.run_in: Literal["loop", "thread", "process"] = _run_in(name, options.get("run_in", "auto"), self.is_async)
+        self.handler = _awaited(declared.handler) if self.run_in == "loop" and not self.is_async else declared.handler
         self.concurrency: int | None = options.get("concurrency")
+        self.middleware = middleware
+        self.provided = provided
+        self.per_job = tuple(provider for provider in provided.values() if provider.scope == "job")
+        self.surrounded = bool(middleware or self.per_job)
+        self.plain = not (middleware or provided or declared.asks)  # nothing around it, nothing to be given
+        self.in_thread = self.run_in == "thread" and not self.surrounded  # a thread is all it needs
         self._retry_on: RetryOn = options.get("retry_on")
-        self._arguments = declared.arguments
+        self.injected = declared.injected(provided)
+        self._arguments = declared.arguments_without(self.injected)
 
     def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The payload of a call, checked against the annotations. InvalidCall names what is wrong."""
@@ -64,6 +81,23 @@ class Definition:
     def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
         return self._arguments.read(self.name, payload)
+
+    def complete(self, arguments: list[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]) -> None:
+        """Put what is provided where the handler expects it."""
+        for name, (place, kind) in self.injected.items():
+            if place is None:
+                options[name] = get(kind)
+            else:
+                arguments.insert(place, get(kind))
+
+    def check_provided(self) -> None:
+        """InvalidCall when a parameter is to be filled in and nothing is provided for it."""
+        for name, (_, kind) in self.injected.items():
+            if kind not in self.provided:
+                raise InvalidCall(
+                    f"task {self.name}: nothing of kind {getattr(kind, '__qualname__', kind)} is provided for its "
+                    f"parameter {name!r}; provided: {names_of(self.provided)}. Declare it: app.provide(Kind, make)"
+                )
 
     def arguments_hash(self, payload: str) -> str:
         """What is the same for equal calls of this task: SHA-256 of its name and the payload, defaults filled in."""
@@ -106,13 +140,38 @@ class Declared:
         self.aliases = aliases
         self.options = options
         self.shape = Handler(handler, name, frame)
-        self.arguments = Arguments(self.shape)
+        self.asks = any(parameter.default is PROVIDED for parameter in self.shape.parameters)
+        self._arguments: dict[frozenset[str], Arguments] = {}
         _run_in(name, options.get("run_in", "auto"), self.shape.is_async)
         self.identity = (
             name,
             getattr(handler, "__module__", None),
             getattr(handler, "__qualname__", type(handler).__qualname__),
         )
+
+    def injected(self, provided: Mapping[type[Any], Provider]) -> dict[str, tuple[int | None, type[Any]]]:
+        """The parameters that are no part of the payload: by name, their place among the positional ones (None: by name)
+        and their kind."""
+        if not provided and not self.asks:
+            return {}
+        injected: dict[str, tuple[int | None, type[Any]]] = {}
+        for number, parameter in enumerate(self.shape.parameters):
+            try:
+                hint = self.shape.hint(parameter.name)
+            except InvalidCall:  # told where it is used
+                continue
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                continue
+            if is_kind(hint, provided) or parameter.default is PROVIDED:
+                injected[parameter.name] = (None if parameter.kind is parameter.KEYWORD_ONLY else number, hint)
+        return injected
+
+    def arguments_without(self, injected: Collection[str]) -> Arguments:
+        """How the payload is written and read."""
+        left_out = frozenset(injected)
+        if left_out not in self._arguments:
+            self._arguments[left_out] = Arguments(self.shape, left_out)
+        return self._arguments[left_out]
 
 
 class Bound(NamedTuple):
@@ -181,8 +240,10 @@ class Task(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The arguments bound and checked, for `app.enqueue`."""
         declared = self._declared
-        limit = self._bind().definition.max_bytes if declared.registry._app() is not None else MAX_BYTES
-        return Call(self, declared.arguments.payload(declared.name, args, kwargs, limit))
+        if declared.registry._app() is not None:
+            return Call(self, self._bind().definition.payload(args, kwargs))
+        arguments = declared.arguments_without(declared.injected(declared.registry._provided))
+        return Call(self, arguments.payload(declared.name, args, kwargs, MAX_BYTES))
 
     def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
         """The same task with options for the calls made through it: `send.using(delay=60).enqueue(…)`."""
@@ -235,6 +296,16 @@ class Call(Generic[R_co]):
 
     def __repr__(self) -> str:
         return f"<Call {self._task._declared.name} {self._payload[:80]}>"
+
+
+def _awaited(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """A `def` handler that is to run in the loop, as a coroutine function."""
+
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        value = handler(*args, **kwargs)
+        return await value if inspect.isawaitable(value) else value
+
+    return run
 
 
 def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,17 @@ def blocking(ctx: Context, number: int, *, loud: bool = False) -> int:
     return number
 
 
+class Pool: ...
+
+
+app.provide(Pool, int)  # mistake
+app.provide(Pool, Pool, scope="loop")  # mistake
+
+
+@app.middleware  # mistake
+async def no_next(ctx: Context) -> object: ...
+
+
 async def wrong_arguments() -> None:
     await send.enqueue(5)  # mistake
     await send.enqueue()  # mistake

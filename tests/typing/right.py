@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import assert_type
@@ -10,6 +11,7 @@ from uuid import UUID
 
 from holdfast import (
     ANY,
+    PROVIDED,
     Backoff,
     Call,
     Context,
@@ -88,6 +90,34 @@ def unannotated(n, m=1):  # type: ignore[no-untyped-def]
 async def charge(cents: int) -> None: ...
 
 
+class Pool: ...
+
+
+@asynccontextmanager
+async def make_pool() -> AsyncIterator[Pool]:
+    yield Pool()
+
+
+async def pool_later() -> Pool:
+    return Pool()
+
+
+app.provide(Pool, Pool)
+app.provide(Pool, make_pool, scope="job")
+tasks.provide(Pool, pool_later)
+
+
+@app.middleware
+async def trace(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object:
+    assert_type(ctx.get(Pool), Pool)
+    return await call_next()
+
+
+@app.task
+async def injected(number: int, pool: Pool = PROVIDED) -> int:
+    return number
+
+
 class Service:
     async def method(self, a: int) -> list[str]:
         return [str(a)]
@@ -110,6 +140,7 @@ async def main() -> None:
     assert_type(await blocking.enqueue(1), JobHandle[int])
     assert_type(await bound.enqueue(1), JobHandle[list[str]])
     assert_type(await charge.enqueue(1), JobHandle[None])
+    assert_type(await injected.enqueue(1), JobHandle[int])
     await unannotated.enqueue("anything")
     assert_type(bare.call("a"), Call[str])
     assert_type(await bare.run("a"), str)

@@ -86,6 +86,22 @@ def store_reached_again(doing: str) -> None:
     logger.info("%s works again", doing)
 
 
+def claims_unanswered(seconds: float) -> None:
+    logger.warning("no claim has been answered for %.0f s although there is room for jobs; trying on", seconds)
+
+
+def claims_answered_again() -> None:
+    logger.info("claims are answered again")
+
+
+def pump_started_anew(seconds: float) -> None:
+    logger.error("no claim has been answered for %.0f s: the pump is started anew", seconds)
+
+
+def loop_did_not_end(name: str, seconds: float) -> None:
+    logger.error("%s did not end within %.0f s after it was cancelled; it is left behind", name, seconds)
+
+
 def change_not_stored(record: Record, error: BaseException) -> None:
     logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(str(error)))
 

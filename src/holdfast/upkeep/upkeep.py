@@ -19,15 +19,17 @@ EXPIRE_EVERY, PROMOTE_EVERY, PRUNE_EVERY = 5, 7, 30
 LIMIT = 500
 
 Sleep = Callable[[asyncio.Event, float], Awaitable[bool]]
+Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but not for ever
 
 
 class Upkeep:
     """Reaps, expires, promotes and prunes, in turns."""
 
-    def __init__(self, store: Storage, contact: Contact, sleep: Sleep) -> None:
+    def __init__(self, store: Storage, contact: Contact, sleep: Sleep, answer: Answer) -> None:
         self._store = store
         self._contact = contact
         self._sleep = sleep
+        self._answer = answer
         self._round = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
@@ -42,7 +44,7 @@ class Upkeep:
     async def one_round(self) -> bool:
         """One question. True when there is more of the same to do."""
         self._round += 1
-        done = await self._question()
+        done = await self._answer(self._question())
         self._contact.reached()
         return done >= LIMIT
 

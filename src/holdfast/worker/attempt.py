@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store does
 _WORKER = os.path.dirname(os.path.abspath(__file__))
+_OURS = (_WORKER, os.path.join(os.path.dirname(_WORKER), "around.py"))
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
@@ -181,7 +182,7 @@ def _traceback(error: BaseException) -> str | None:
 def _below_worker(trace: TracebackType) -> TracebackType:
     """The frames of the handler: those of the worker around it tell a user nothing."""
     below: TracebackType | None = trace
-    while below is not None and below.tb_frame.f_code.co_filename.startswith(_WORKER):
+    while below is not None and below.tb_frame.f_code.co_filename.startswith(_OURS):
         below = below.tb_next
     return below or trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from ..clock import boottime
-from ..job import Loss
+from ..job import Loss, Record
 from ..lifecycle import Change
 from ..observe import log
 from .attempt import Attempt, stopped
@@ -21,6 +21,11 @@ class Held:
 
     def __len__(self) -> int:
         return len(self._attempts)
+
+    def has(self, record: Record) -> bool:
+        """Whether this very hold is known here."""
+        attempt = self._attempts.get(record.id)
+        return attempt is not None and attempt.record.stamp == record.stamp
 
     def add(self, attempts: Iterable[Attempt]) -> None:
         self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])

@@ -15,6 +15,7 @@ from ..observe import log
 from ..storage.contract import LOSS_OF, Started, Storage, Verdict
 from .attempt import Attempt
 from .held import Held
+from .patience import Patience
 from .service import sleep
 
 LONGEST_SLEEP = 0.25
@@ -31,6 +32,7 @@ class Keeper:
         self._reached = reached
         self._recently_long = recently_long
         self._ask_at = 0.0
+        self._patience = Patience(store.answers_within)
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -59,7 +61,9 @@ class Keeper:
         running = [each for each in self._held.at_work() if each.lost is None and each.started_boot < begun_before]
         for start in range(0, len(running), self._store.chunk):
             attempts = running[start : start + self._store.chunk]
-            verdicts = await self._store.check([attempt.record.hold for attempt in attempts])
+            verdicts = await self._patience.answer(
+                self._store.check([attempt.record.hold for attempt in attempts]), self._longest()
+            )
             self._reached()
             for attempt, verdict in zip(attempts, verdicts, strict=True):
                 self._judge(attempt, verdict)
@@ -71,7 +75,9 @@ class Keeper:
             for attempt in attempts
             if attempt.started_at is not None and not attempt.started_noted
         ]
-        verdicts = await self._store.renew([attempt.record.hold for attempt in attempts], started)
+        verdicts = await self._patience.answer(
+            self._store.renew([attempt.record.hold for attempt in attempts], started), self._longest()
+        )
         self._reached()
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if verdict.refusal is None:
@@ -89,6 +95,10 @@ class Keeper:
         for attempt in self._held.out_of_trust(boottime()):
             if attempt.lost is None:
                 self._held.lose(attempt, Loss.ERROR)
+
+    def _longest(self) -> float:
+        """An answer that takes longer comes too late to try once more before the lease is over."""
+        return (self._held.shortest_lease() or float("inf")) / 3
 
     def _pause(self) -> float:
         shortest = self._held.shortest_lease()

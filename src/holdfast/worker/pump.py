@@ -5,7 +5,8 @@ at once when nothing else runs, else gathered for at most 10 ms. It claims for t
 that the round trip would idle the slots, a bounded number beyond (`prefetch`).
 
 An exchange that broke has an unknown outcome: the same changes are said again (the store answers "repeated"), and what
-the lost claim may have taken is asked for by its stamp and adopted.
+the lost claim may have taken is asked for by its stamp and adopted. One that was given up for want of an answer may even
+take hold later: it is asked for once more.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
 from .attempt import Attempt, failed
 from .held import Held
+from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ GATHER = 0.010  # seconds that an end may wait for company
 AHEAD = 0.020  # seconds of work claimed beyond the free slots
 NOTED_AFTER = 0.1  # a handler that runs longer has its start noted with the next exchange
 SUSPECT_PATIENCE = 0.25  # seconds that suspects wait before the worker empties itself for them
+ASK_AGAIN = 15.0  # seconds after which a claim that was given up is asked for once more
+LET_GO = 5.0  # seconds that exchanges under way get to end when the pump does
 
 
 class Pump:
@@ -64,6 +68,7 @@ class Pump:
         self._held = held
         self._now = now
         self._reached = reached
+        self._patience = Patience(store.answers_within)
         self.slots: Slots
         self.claiming = True
         self._ended: deque[tuple[Attempt, Change]] = deque()
@@ -76,6 +81,8 @@ class Pump:
         self._poll_at = 0.0
         self._due_at = float("inf")
         self._lost_claims: list[Claim] = []
+        self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
+        self.answered_at = monotonic()  # when the store last answered a claim, or none was to be made
         self._suspects_since: float | None = None
         self._alone: Attempt | None = None
         self._rate = 0.0  # jobs a second, the store's share of the time included
@@ -122,8 +129,22 @@ class Pump:
         """Nothing is left to say, and no answer is outstanding."""
         return not self._ended and not self._under_way and not self._lost_claims
 
+    @property
+    def hungry(self) -> bool:
+        """There is room for jobs and nothing to wait for: claims should be answered."""
+        return (
+            self.claiming and self.slots.running + self.slots.waiting < self.slots.concurrency and not self._runs_alone
+        )
+
+    @property
+    def _runs_alone(self) -> bool:
+        return self._alone is not None and self.slots.busy
+
     # -- the loop ------------------------------------------------------------------------------------
     async def run(self, stopping: asyncio.Event) -> None:
+        self._asked = 0
+        if not self._runs_alone:
+            self._alone = None
         try:
             while not stopping.is_set():
                 if self._broken is not None:
@@ -131,14 +152,18 @@ class Pump:
                     raise error
                 if self._lost_claims and not self._under_way:
                     await self._recover_claim()
+                elif self._given_up and monotonic() >= self._given_up[0][0] and not self._under_way:
+                    await self._look_again()
                 elif self._has_reason():
                     self._begin_exchange()
                 else:
                     await self._sleep()
         finally:
-            for exchange in self._under_way:
+            under_way = list(self._under_way)
+            for exchange in under_way:
                 exchange.cancel()
-            await asyncio.gather(*self._under_way, return_exceptions=True)
+            if under_way:
+                await asyncio.wait(under_way, timeout=LET_GO)
 
     def _has_reason(self) -> bool:
         if self._lost_claims or len(self._under_way) >= self._store.in_flight:
@@ -196,12 +221,15 @@ class Pump:
         started = self._started()
         asked_at, began, heard = boottime(), monotonic(), self._signals
         try:
-            answer = await self._store.exchange([change for _, change in batch], claim, _notes(started))
+            asking = self._store.exchange([change for _, change in batch], claim, _notes(started))
+            answer = await self._patience.answer(asking)
         except asyncio.CancelledError:
             self._take_back(batch, claim)
             raise
-        except StoreError:
+        except StoreError as error:
             self._take_back(batch, claim)
+            if claim is not None and isinstance(error, Unanswered):
+                self._given_up.append((monotonic() + ASK_AGAIN, claim))
             raise
         except Exception as error:
             self._take_back([], claim)
@@ -209,7 +237,7 @@ class Pump:
             return
         finally:
             if claim is not None:
-                self._asked -= claim.wants[0].limit
+                self._asked = max(0, self._asked - claim.wants[0].limit)
         self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
         self._reached()
         for attempt in started:
@@ -259,7 +287,7 @@ class Pump:
         log.service_failed("an exchange of several ends", error)
         for attempt, change in batch:
             try:
-                self._settle([(attempt, change)], await self._store.apply([change]))
+                self._settle([(attempt, change)], await self._patience.answer(self._store.apply([change])))
             except StoreError:
                 self._ended.append((attempt, change))
             except Exception as bad:
@@ -269,7 +297,7 @@ class Pump:
         log.change_not_stored(attempt.record, bad)
         instead = decide(attempt.record, failed(attempt, bad, self._now, retryable=True))
         try:
-            await self._store.apply([instead])
+            await self._patience.answer(self._store.apply([instead]))
         except Exception as error:
             log.change_not_stored(attempt.record, error)  # the lease will end, and the reaper takes over
         self._held.drop(attempt)
@@ -311,7 +339,7 @@ class Pump:
         return Claim(self._worker, new_stamp(), (want,))
 
     def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
-        now = monotonic()
+        self.answered_at = now = monotonic()
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
         # what was signalled meanwhile, the claim may have come too early for
@@ -338,10 +366,19 @@ class Pump:
     async def _recover_claim(self) -> None:
         claim = self._lost_claims[0]
         asked_at = boottime()
-        records = await self._store.holding(claim.worker, claim.stamp)
+        records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
         self._lost_claims.pop(0)
         self._reached()
         self._adopt(records, asked_at, alone=claim.wants[0].alone)
+
+    async def _look_again(self) -> None:
+        """A question that nobody answered may have been heard after we asked what it had brought."""
+        claim = self._given_up[0][1]
+        asked_at = boottime()
+        records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
+        self._given_up.popleft()
+        self._reached()
+        self._adopt([record for record in records if not self._held.has(record)], asked_at)
 
 
 def _notes(started: Sequence[Attempt]) -> list[Started]:

@@ -15,6 +15,7 @@ from ..observe import log
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
+LET_GO = 10.0  # seconds that a cancelled round gets to end
 
 
 class Service:
@@ -25,6 +26,7 @@ class Service:
         self.stopping = asyncio.Event()
         self._body = body
         self._task: asyncio.Task[None] | None = None
+        self._anew = asyncio.Event()
         self._pause = SHORTEST_PAUSE
 
     def start(self) -> None:
@@ -39,15 +41,43 @@ class Service:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def lives(self) -> bool:
+        """The loop runs, or pauses between two tries."""
+        return self._task is not None and not self._task.done()
+
+    def start_anew(self) -> None:
+        """Give up what the loop is doing, and begin again."""
+        self._anew.set()
+
     async def _live(self) -> None:
         while not self.stopping.is_set():
             try:
-                await self._body(self.stopping)
-                return
+                if await self._one_round():
+                    return
             except Exception as error:
                 self._tell(error, self._pause)
             await sleep(self.stopping, self._pause * random.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
+
+    async def _one_round(self) -> bool:
+        """Run the body. False when it was given up to begin again."""
+        self._anew.clear()
+        body = asyncio.ensure_future(self._body(self.stopping))
+        anew = asyncio.ensure_future(self._anew.wait())
+        try:
+            await asyncio.wait([body, anew], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            anew.cancel()
+            if not body.done():
+                body.cancel()
+                await asyncio.wait([body], timeout=LET_GO)
+                if not body.done():
+                    log.loop_did_not_end(self.name, LET_GO)
+        if body.done() and not body.cancelled():
+            body.result()
+            return True
+        return False
 
     def worked(self) -> None:
         """The store answered: the next trouble is a new one."""

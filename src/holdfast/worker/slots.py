@@ -1,8 +1,8 @@
 """Where handlers run: fixed slot loops for `async def`, threads for `def`.
 
-A run of a job reads top down: begin → arguments → handler → over. A slot is one task that drives one job after the
-other, each in context variables of its own; it yields to the loop every so many jobs, so that handlers which never
-wait do not starve the rest of the program.
+A run of a job reads top down: begin → handler (`calling.py`) → over (`ends.py`). A slot is one task that drives one job
+after the other, each in context variables of its own; it yields to the loop every so many jobs, so that handlers which
+never wait do not starve the rest of the program.
 """
 
 from __future__ import annotations
@@ -11,28 +11,24 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..clock import MicrosReader, boottime
-from ..context import Context, Speaker, _current
+from ..context import Context, Speaker
 from ..errors import InvalidCall
-from ..job import Loss, Record, State, faults_of
+from ..job import Loss
 from ..lifecycle import Change, HandedBack, decide
 from ..observe import log
-from ..storage.contract import LOSS_OF
-from .attempt import Attempt, change_of
+from ..provide import Opened
+from .attempt import Attempt
+from .calling import Calling, first_step
 from .deadlines import Deadlines
 from .drive import Driven
+from .ends import Ends, Tell
 from .held import Held
 from .threads import Threads
 
-if TYPE_CHECKING:
-    from ..task import Definition
-
 YIELD_EVERY = 64
-LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
-
-Tell = Callable[[Attempt, Change | None], None]
 
 
 class Slots:
@@ -46,6 +42,7 @@ class Slots:
         concurrency: int,
         held: Held,
         speaker: Speaker,
+        opened: Opened,
         now: MicrosReader,
         tell: Tell,
         dry: Callable[[], None],
@@ -55,7 +52,6 @@ class Slots:
         self._held = held
         self._speaker = speaker
         self._now = now
-        self._tell = tell
         self._dry = dry
         self._loop = asyncio.get_running_loop()
         self._queue: deque[Attempt] = deque()
@@ -63,13 +59,15 @@ class Slots:
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
         self._closed = False
-        self._settling: set[asyncio.Task[None]] = set()
+        self._ends = Ends(now, tell, self._dry_when_idle)
+        self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
-        self._threads = Threads(concurrency, self._run_in_thread, self._over_in_thread)
+        self._calling = Calling(opened, concurrency)
+        self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
         self.concurrency = concurrency
-        self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
+        self.recently_long = self._ends.recently_long
 
     # -- what the pump asks --------------------------------------------------------------------------
     @property
@@ -84,17 +82,17 @@ class Slots:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue or self._on_loop or self._on_threads or self._settling)
+        return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling)
 
     def feed(self, attempts: list[Attempt]) -> None:
         """Take claimed attempts; they begin as there is room."""
-        threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.run_in == "thread"]
+        threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
         if threaded:
             self._on_threads += len(threaded)
             self._threads.feed(threaded)
         if len(threaded) < len(attempts):
             self._queue.extend(
-                attempt for attempt in attempts if not (attempt.definition and attempt.definition.run_in == "thread")
+                attempt for attempt in attempts if not (attempt.definition and attempt.definition.in_thread)
             )
             self._wake(1)
 
@@ -111,9 +109,10 @@ class Slots:
         self._closed = True
         self._deadlines.close()
         self._threads.close()
+        self._calling.close()
         for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, *self._settling, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._ends.settling, return_exceptions=True)
 
     # -- the slots -----------------------------------------------------------------------------------
     def _wake(self, count: int) -> None:
@@ -175,7 +174,10 @@ class Slots:
             definition = attempt.definition
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
-            coroutine, waits_for = variables.run(_first_step, definition, context, attempt.record.payload)
+            if definition.plain:
+                coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
+            else:
+                coroutine, waits_for = variables.run(self._calling.first_step, attempt, context)
             return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
         except StopIteration as end:  # it never waited
             value = end.value
@@ -230,14 +232,7 @@ class Slots:
     def _run_in_thread(self, attempt: Attempt) -> object:
         if not self._may_begin(attempt):
             return None
-        context = self._begin(attempt)
-        definition = attempt.definition
-        assert definition is not None
-        arguments, options = definition.arguments(attempt.record.payload)
-        _current.set(context)
-        if definition.takes_context:
-            return definition.handler(context, *arguments, **options)
-        return definition.handler(*arguments, **options)
+        return self._calling.in_thread(attempt, self._begin(attempt))
 
     def _over_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         if attempt.given_up:
@@ -246,6 +241,9 @@ class Slots:
         self._on_threads -= 1
         if not attempt.ended:
             self._over(attempt, value, error)
+        self._dry_when_idle()
+
+    def _dry_when_idle(self) -> None:
         if not self.busy:
             self._dry()
 
@@ -271,57 +269,6 @@ class Slots:
         self._deadlines.watch(attempt)
         return context
 
-    def _over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        """The handler is over: settle its transaction, decide what its end means, tell the store."""
-        attempt.ended = True
-        if boottime() - attempt.started_boot > LONG:
-            self.recently_long.append(attempt.record)
-        context = attempt.context
-        if context is not None and context._transaction is not None:
-            task = self._loop.create_task(self._settle(attempt, value, error))
-            self._settling.add(task)
-            task.add_done_callback(self._settled)
-            return
-        self._say(attempt, value, error)
-
-    def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        change = change_of(attempt, value, error, self._now)
-        if change is not None and change.errors is not None:
-            _log_failure(attempt, change, change.errors)
-        self._tell(attempt, change)
-
-    def _settled(self, task: asyncio.Task[None]) -> None:
-        self._settling.discard(task)
-        if not self.busy:
-            self._dry()
-
-    async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        """Commit the handler's rows with its completion, as the last statement, or undo them."""
-        assert attempt.context is not None
-        assert attempt.context._transaction is not None
-        inner = attempt.context._transaction._inner
-        if error is not None or attempt.lost not in (None, Loss.SHUTDOWN):
-            await _quietly(inner.rollback())
-            self._say(attempt, value, error)
-            return
-        change = change_of(attempt, value, None, self._now)
-        assert change is not None
-        if change.errors is not None:  # a result that cannot be stored is an error like any other
-            await _quietly(inner.rollback())
-            self._say(attempt, value, None)
-            return
-        attempt.said_change = True
-        try:
-            verdict = await inner.complete(change)
-        except Exception as raised:
-            await _quietly(inner.rollback())
-            attempt.said_change = False
-            self._say(attempt, None, raised)
-            return
-        if verdict.refusal is not None:
-            log.hold_lost(attempt.record, LOSS_OF.get(verdict.refusal, Loss.ERROR))
-        self._tell(attempt, None)
-
     def _overdue(self, attempt: Attempt) -> None:
         if attempt.slot is not None:
             if not attempt.lose(Loss.TIMEOUT):
@@ -337,30 +284,3 @@ class Slots:
 
 def hand_back(attempt: Attempt) -> Change:
     return decide(attempt.record, HandedBack())
-
-
-def _first_step(definition: Definition, context: Context, payload: str) -> tuple[Coroutine[Any, Any, Any], Any]:
-    """Begin a handler in its own context variables: its coroutine and what that waits for. StopIteration carries the
-    value of one that never waits."""
-    _current.set(context)
-    arguments, options = definition.arguments(payload)
-    if definition.takes_context:
-        coroutine = definition.handler(context, *arguments, **options)
-    else:
-        coroutine = definition.handler(*arguments, **options)
-    return coroutine, coroutine.send(None)
-
-
-def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
-    last = faults_of(errors)[-1]
-    if change.state is State.DEAD:
-        log.job_died(attempt.record, change.reason or "", last.kind, last.message)
-    else:
-        log.attempt_failed(attempt.record, last.kind, last.message, "it is retried")
-
-
-async def _quietly(undoing: Any) -> None:
-    try:
-        await undoing
-    except Exception as error:
-        log.service_failed("rollback of a handler's transaction", error)

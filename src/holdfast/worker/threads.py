@@ -13,24 +13,24 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from .attempt import Attempt
-
-Work = Callable[[Attempt], Any]
 NEW_AT_ONCE = 8
+W = TypeVar("W")
 
 
-class Threads:
-    """Runs attempts in threads; tells the loop of each end by `done(attempt, value, error)`."""
+class Threads(Generic[W]):
+    """Does pieces of work in threads; tells the loop of each end by `done(piece, value, error)`."""
 
-    def __init__(self, limit: int, work: Work, done: Callable[[Attempt, Any, BaseException | None], None]) -> None:
+    def __init__(
+        self, limit: int, work: Callable[[W], Any], done: Callable[[W, Any, BaseException | None], None]
+    ) -> None:
         self._limit = limit
         self._work = work
         self._done = done
         self._loop = asyncio.get_running_loop()
-        self._todo: SimpleQueue[Attempt | None] = SimpleQueue()
-        self._ended: deque[tuple[Attempt, Any, BaseException | None]] = deque()
+        self._todo: SimpleQueue[W | None] = SimpleQueue()
+        self._ended: deque[tuple[W, Any, BaseException | None]] = deque()
         self._woken = False
         self._alive = 0
         self._idle = 0
@@ -39,12 +39,12 @@ class Threads:
 
     @property
     def waiting(self) -> int:
-        """Attempts handed over and not begun."""
+        """What was handed over and has not begun."""
         return self._todo.qsize()
 
-    def feed(self, attempts: list[Attempt]) -> None:
-        for attempt in attempts:
-            self._todo.put(attempt)
+    def feed(self, pieces: list[W]) -> None:
+        for piece in pieces:
+            self._todo.put(piece)
         self.grow()
 
     def grow(self) -> None:
@@ -55,16 +55,16 @@ class Threads:
         for _ in range(lacking):
             threading.Thread(target=self._run, name="holdfast handler", daemon=True).start()
 
-    def take_back(self) -> list[Attempt]:
-        """Attempts that no thread has begun; they are ours again."""
-        taken: list[Attempt] = []
+    def take_back(self) -> list[W]:
+        """What no thread has begun; it is ours again."""
+        taken: list[W] = []
         while True:
             try:
-                attempt = self._todo.get_nowait()
+                piece = self._todo.get_nowait()
             except Empty:
                 return taken
-            if attempt is not None:
-                taken.append(attempt)
+            if piece is not None:
+                taken.append(piece)
 
     def give_up_one(self) -> None:
         """A thread is stuck in a job whose time is over: another may be started in its place."""
@@ -85,23 +85,23 @@ class Threads:
         while True:
             with self._lock:
                 self._idle += 1
-            attempt = self._todo.get()
+            piece = self._todo.get()
             with self._lock:
                 self._idle -= 1
-                if attempt is None or self._alive > self._limit:
+                if piece is None or self._alive > self._limit:
                     self._alive -= 1
-                    if attempt is not None:
-                        self._todo.put(attempt)
+                    if piece is not None:
+                        self._todo.put(piece)
                     return
-            self._run_one(attempt)
+            self._run_one(piece)
 
-    def _run_one(self, attempt: Attempt) -> None:
+    def _run_one(self, piece: W) -> None:
         value, error = None, None
         try:
-            value = self._variables.copy().run(self._work, attempt)
+            value = self._variables.copy().run(self._work, piece)
         except BaseException as raised:
             error = raised
-        self._ended.append((attempt, value, error))
+        self._ended.append((piece, value, error))
         if not self._woken:
             self._woken = True
             try:

@@ -17,15 +17,18 @@ from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
 from ..observe import log
+from ..provide import Opened
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .held import Held
 from .keeper import Keeper
+from .patience import Patience
 from .pump import Pump
 from .service import Service, sleep
 from .slots import Slots
 from .speaker import StoreSpeaker
+from .watch import Watch
 
 if TYPE_CHECKING:
     from ..task import Definition
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
 BEAT = 10.0
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
+LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
+GOODBYE = 5.0  # seconds for it to hear that the worker is gone
 
 
 class WorkerSpec(TypedDict, total=False):
@@ -102,8 +107,9 @@ class Worker:
         definitions = self._definitions()
         store = await self._app._storage()
         self._stopped.clear()
-        self._running = _Running(self, store, definitions)
-        await self._running.start()
+        running = _Running(self, store, definitions)
+        await running.start()
+        self._running = running
 
     async def run(self) -> None:
         """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
@@ -170,10 +176,12 @@ class _Running:
         self._worker = worker
         self._store = store
         self._held = Held()
+        self._opened = Opened()
         self._contact = Contact()
         now = reader(worker._app.clock)
         tasks = worker._wanted_tasks(definitions)
         self._tasks = tasks
+        self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
         self._about = _about(worker, tasks)
         self._started_at = now()
         self._pump = Pump(
@@ -194,18 +202,22 @@ class _Running:
             concurrency=worker._concurrency,
             held=self._held,
             speaker=StoreSpeaker(store),
+            opened=self._opened,
             now=now,
             tell=self._pump.tell,
             dry=self._pump.wake,
         )
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
-        upkeep = Upkeep(store, self._contact, sleep)
+        upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
+        pumping = Service("pump", self._pump.run)
+        self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
         self._services = [
             Service("keeper", self._keeper.run),
-            Service("pump", self._pump.run),
+            pumping,
             Service("upkeep", upkeep.run),
             Service("sign of life", self._beats),
+            Service("watch", self._watch.run),
         ]
         relay = worker._app._relay()
         if relay is not None:
@@ -213,6 +225,22 @@ class _Running:
         self._unlisten: Callable[[], None] = _nothing
 
     async def start(self) -> None:
+        for definition in self._definitions:
+            definition.check_provided()
+        await self._opened.open(
+            provider
+            for definition in self._definitions
+            for provider in definition.provided.values()
+            if provider.scope == "worker"
+        )
+        try:
+            await self._begin()
+        except BaseException:
+            self._unlisten()
+            await self._close_opened()
+            raise
+
+    async def _begin(self) -> None:
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         await self._store.beat(self._row())
@@ -235,14 +263,21 @@ class _Running:
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
-        for service in reversed(self._services):
-            await service.stop()
+        await asyncio.gather(*(service.stop() for service in self._services))
         await self._slots.close()
+        await self._close_opened()
         try:
-            await self._store.leave(self._worker.id)
+            async with asyncio.timeout(GOODBYE):
+                await self._store.leave(self._worker.id)
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    async def _close_opened(self) -> None:
+        try:
+            await self._opened.close()
+        except Exception as error:
+            log.service_failed("closing of what was provided", error)
 
     async def _until(self, done: Callable[[], bool], seconds: float, hurry: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()
@@ -252,8 +287,9 @@ class _Running:
             await asyncio.sleep(0.005)
 
     async def _beats(self, stopping: asyncio.Event) -> None:
+        patience = Patience(self._store.answers_within)
         while not await sleep(stopping, BEAT):
-            await self._store.beat(self._row())
+            await patience.answer(self._store.beat(self._row()))
 
     def _reached(self) -> None:
         self._contact.reached()

@@ -7,8 +7,8 @@ import pytest
 
 import servers
 
+from ...proxy import Proxy
 from ...real_servers import decline
-from .proxy import Proxy
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ import asyncio
 import random
 import struct
 
-from .proxy import Switchboard
+from ...proxy import Switchboard
 
 SSL, GSS, CANCEL = 80877103, 80877104, 80877102
 

@@ -39,7 +39,15 @@ CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler=
 PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 SETTLED = 0.1  # seconds after which the driver has made its first connections
-DEFAULTS = {"serverselectiontimeoutms": 5_000, "connecttimeoutms": 5_000, "appname": "holdfast"}
+# the driver's monitor asks every so often and hangs up on all connections when nobody answers it for the sum of the first
+# two; one that is dead while the monitor's own lives is given up after the last, which a long listing must not need
+DEFAULTS = {
+    "heartbeatfrequencyms": 3_000,
+    "connecttimeoutms": 5_000,
+    "serverselectiontimeoutms": 5_000,
+    "sockettimeoutms": 60_000,
+    "appname": "holdfast",
+}
 
 
 class Patience:

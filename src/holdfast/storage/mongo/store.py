@@ -64,6 +64,7 @@ class MongoStorage(Storage):
 
     name = "MongoDB"
     in_flight = 2  # one waits for the disk while the other works
+    answers_within = 5.0
 
     def __init__(
         self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True

@@ -107,6 +107,7 @@ class Server:
         self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
         self._plain = Pool(partial(self._session, {}), PLAIN)
         self._transactions = Pool(self._for_handlers, TRANSACTIONS)
+        self._pools = (self._quick, self._plain, self._transactions)
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -140,7 +141,7 @@ class Server:
             raise StoreError(f"{self.address}: this server takes no writes ({why}); use the address of the primary")
 
     async def close(self) -> None:
-        await asyncio.gather(*(pool.close(5.0) for pool in (self._quick, self._plain, self._transactions)))
+        await asyncio.gather(*(pool.close(5.0) for pool in self._pools))
 
     async def connect(self, kind: type[Connection] = AsyncConnection) -> Connection:
         """A connection beside the pools."""
@@ -192,15 +193,32 @@ class Server:
     async def _once(self, pool: Pool, work: Work[T], within: float) -> T:
         loop = asyncio.get_running_loop()
         connection = await pool.take(TAKE_WITHIN)
-        late = loop.call_later(within, hang_up, connection)
+        late = loop.call_later(within, self._given_up, connection)
         running = loop.create_task(work(connection))
         running.add_done_callback(partial(_ended, pool, connection, late))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not running.done():
-                await _settled(running, connection)
+                await self._settled(running, connection)
             raise
+
+    async def _settled(self, running: asyncio.Task[Any], connection: Connection) -> None:
+        """Wait for the end of a statement whose caller was cancelled."""
+        late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._given_up, connection)
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            hang_up(connection)
+            raise
+        finally:
+            late.cancel()
+
+    def _given_up(self, connection: Connection) -> None:
+        """Nobody answers there. Those that lie idle may lead nowhere as well."""
+        hang_up(connection)
+        for pool in self._pools:
+            pool.forget()
 
     # -- connections ---------------------------------------------------------------------------------
     async def _session(self, planning: Mapping[str, str]) -> Connection:
@@ -246,18 +264,6 @@ def _ended(pool: Pool, connection: Connection, late: asyncio.TimerHandle, runnin
     pool.give(connection)
     if not running.cancelled():
         running.exception()  # its caller may be gone
-
-
-async def _settled(running: asyncio.Task[Any], connection: Connection) -> None:
-    """Wait for the end of a statement whose caller was cancelled."""
-    late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, hang_up, connection)
-    try:
-        await asyncio.wait([running])
-    except asyncio.CancelledError:
-        hang_up(connection)
-        raise
-    finally:
-        late.cancel()
 
 
 def _read_as_texts(adapters: AdaptersMap) -> None:

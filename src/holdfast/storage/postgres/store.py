@@ -65,6 +65,7 @@ class PostgresStorage(Storage):
 
     name = "PostgreSQL"
     in_flight = 3
+    answers_within = 5.0
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True

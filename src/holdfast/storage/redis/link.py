@@ -12,6 +12,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic
 from typing import Any
 
 import hiredis
@@ -29,6 +30,7 @@ from .words import Argument
 PATIENCE = 3.0  # seconds that a command is tried for
 PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
+SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
 MOST_CONNECTIONS = 32
 Wire = Any  # a connection of redis-py, whose types are incomplete
 
@@ -80,8 +82,7 @@ class Link:
     async def close(self) -> None:
         """Let commands under way end, then close the connections."""
         await self._quiet.wait()
-        while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
+        await self._forget()
 
     # -- below ---------------------------------------------------------------------------------------
     async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
@@ -136,6 +137,7 @@ class Link:
 
     async def _asked(self, connection: Wire, packed: bytes) -> Any:
         whole = False
+        began = monotonic()
         try:
             await connection.send_packed_command(packed, check_health=False)
             answer = await connection.read_response()
@@ -149,11 +151,16 @@ class Link:
                 self._idle.append(connection)
             else:
                 await connection.disconnect(nowait=True)
+                if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
+                    await self._forget()
 
     async def _follow(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
         if type(error) is MovedError and self.address.socket is None:
             self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))
+        await self._forget()
+
+    async def _forget(self) -> None:
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 

@@ -72,6 +72,7 @@ class RedisStorage(Storage):
 
     name = "Redis"
     in_flight = 3
+    answers_within = 5.0
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True

@@ -1,4 +1,4 @@
-"""A line to a server that can be cut, swallow every word, or break right after a question was passed on."""
+"""A line to a server that can be cut, slow, go silent, or break right after a question was passed on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class Switchboard:
         self._thread.start()
         self._door = self.do(asyncio.start_server(self._met, "127.0.0.1", 0))
         self.port = self._door.sockets[0].getsockname()[1]
-        self.url = urlunsplit(parts._replace(netloc=f"{parts.username}@127.0.0.1:{self.port}"))
+        user = f"{parts.username}@" if parts.username else ""
+        self.url = urlunsplit(parts._replace(netloc=f"{user}127.0.0.1:{self.port}"))
 
     def do(self, work):
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(30)
@@ -71,7 +72,10 @@ class Proxy(Switchboard):
         self._swallows = False
         self._refuses = False
         self._breaks_after = 0
-        self.opened = 0
+        self._muted: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
+        self._delay = 0.0
+        self.called = 0  # who has called
+        self.opened = 0  # and was let through
         super().__init__(url)
 
     def cut(self) -> None:
@@ -81,6 +85,14 @@ class Proxy(Switchboard):
     def swallow(self, yes: bool) -> None:
         """Take everything and pass nothing on, on lines that exist and on new ones."""
         self._swallows = yes
+
+    def mute(self) -> None:
+        """Let the lines of now stand and pass nothing on, for good: as behind a firewall that has forgotten them."""
+        self.call(lambda: self._muted.update(self._lines))
+
+    def delay(self, seconds: float) -> None:
+        """Pass everything on so much later."""
+        self._delay = seconds
 
     def refuse(self, yes: bool) -> None:
         """Hang up on whoever calls, and on all who talk."""
@@ -102,6 +114,7 @@ class Proxy(Switchboard):
                 end.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.called += 1
         if self._refuses:
             return
         self.opened += 1
@@ -109,7 +122,7 @@ class Proxy(Switchboard):
         line = (writer, to_server)
         self._lines.add(line)
         try:
-            passing = [self._pass(reader, to_server, asked=True), self._pass(from_server, writer, asked=False)]
+            passing = [self._pass(line, reader, to_server), self._pass(line, from_server, writer)]
             tasks = [asyncio.ensure_future(each) for each in passing]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in tasks:
@@ -117,13 +130,22 @@ class Proxy(Switchboard):
             await asyncio.gather(*tasks, return_exceptions=True)
         finally:
             self._lines.discard(line)
+            self._muted.discard(line)
             to_server.transport.abort()
 
-    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, asked: bool) -> None:
+    async def _pass(
+        self,
+        line: tuple[asyncio.StreamWriter, asyncio.StreamWriter],
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+    ) -> None:
+        answers = sink is line[0]
         while heard := await source.read(65536):
-            if self._swallows:
+            if self._delay:
+                await asyncio.sleep(self._delay)
+            if self._swallows or line in self._muted:
                 continue
-            if not asked and self._breaks_after and heard[:1] not in b"RSN":  # not in the middle of a greeting
+            if answers and self._breaks_after and heard[:1] not in b"RSN":  # not in the middle of a greeting
                 self._breaks_after -= 1
                 return
             sink.write(heard)

@@ -1,0 +1,57 @@
+"""Middleware: what stands around a handler, like the skins of an onion. The first is the outermost."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from .errors import InvalidCall
+from .provide import Provider, opened
+
+if TYPE_CHECKING:
+    from .context import Context
+
+Next = Callable[[], Awaitable[object]]
+Middleware = Callable[["Context", Next], Awaitable[object]]
+
+
+def checked_middleware(middleware: Middleware) -> Middleware:
+    """InvalidCall unless it can be called as one."""
+    try:
+        inspect.signature(middleware).bind(None, None)
+    except (TypeError, ValueError):
+        raise InvalidCall(
+            f"a middleware is a function of (ctx, call_next) that awaits call_next(), not {middleware!r}"
+        ) from None
+    return middleware
+
+
+async def surrounded(
+    middleware: Sequence[Middleware], providers: Sequence[Provider], context: Context, inner: Next
+) -> object:
+    """Open what lives as long as this attempt, then call the handler through its middleware."""
+    if not providers:
+        return await through(middleware, context, inner)
+    async with AsyncExitStack() as stack:
+        context._given = {**context._given, **await opened(providers, stack)}
+        return await through(middleware, context, inner)
+
+
+async def through(middleware: Sequence[Middleware], context: Context, inner: Next) -> object:
+    """Call the handler through its middleware."""
+    call = inner
+    for each in reversed(middleware):
+        call = partial(_passed, each, context, call)
+    return await call()
+
+
+async def _passed(middleware: Middleware, context: Context, call_next: Next) -> object:
+    answer = middleware(context, call_next)
+    if not inspect.isawaitable(answer):
+        raise InvalidCall(
+            f"middleware {middleware!r} gave {answer!r}; it must be async, and return what call_next() gave"
+        )
+    return await answer

@@ -1,0 +1,137 @@
+"""How a handler is called: its arguments, its context, its first step, and what stands around it.
+
+Most handlers have nothing around them and are given nothing: `first_step` is all there is to them. The others go
+through `Calling`. Middleware runs in the loop, around `def` handlers too: the slot then waits for a thread, in which the
+context variables are those that the middleware has set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from ..around import surrounded
+from ..context import Context, _current
+from ..job import Loss
+from ..observe import log
+from ..provide import Opened, Things
+from .attempt import Attempt
+from .threads import Threads
+
+if TYPE_CHECKING:
+    from ..task import Definition
+
+
+def first_step(definition: Definition, context: Context, payload: str) -> tuple[Coroutine[Any, Any, Any], Any]:
+    """Begin a handler in its own context variables: its coroutine and what that waits for. StopIteration carries the
+    value of one that never waits."""
+    _current.set(context)
+    arguments, options = definition.arguments(payload)
+    if definition.takes_context:
+        coroutine = definition.handler(context, *arguments, **options)
+    else:
+        coroutine = definition.handler(*arguments, **options)
+    return coroutine, coroutine.send(None)
+
+
+class Calling:
+    """Calls handlers that have something around them, or are given something."""
+
+    def __init__(self, opened: Opened, concurrency: int) -> None:
+        self._opened = opened
+        self._given: dict[Definition, Things] = {}
+        self._loop = asyncio.get_running_loop()
+        self._threads: Threads[_ThreadCall] = Threads(concurrency, _ThreadCall.do, self._back)
+        self._closed = False
+
+    def first_step(self, attempt: Attempt, context: Context) -> tuple[Coroutine[Any, Any, Any], Any]:
+        """As `first_step`, for any handler that runs in the loop or has something around it."""
+        definition = attempt.definition
+        assert definition is not None
+        _current.set(context)
+        context._given = self._given_to(definition)
+        if definition.surrounded:
+            inner = partial(self._inner, definition, attempt, context)
+            coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
+        else:
+            coroutine = _call(definition, context, attempt.record.payload)
+        return coroutine, coroutine.send(None)
+
+    def in_thread(self, attempt: Attempt, context: Context) -> Any:
+        """The value of a handler that blocks, called in a thread, with context variables of its own."""
+        definition = attempt.definition
+        assert definition is not None
+        _current.set(context)
+        if not definition.plain:
+            context._given = self._given_to(definition)
+        return _call(definition, context, attempt.record.payload)
+
+    def close(self) -> None:
+        self._closed = True
+        self._threads.close()
+
+    def _given_to(self, definition: Definition) -> Things:
+        given = self._given.get(definition)
+        if given is None:
+            given = self._given[definition] = self._opened.given(definition.provided)
+        return given
+
+    async def _inner(self, definition: Definition, attempt: Attempt, context: Context) -> object:
+        payload = attempt.record.payload
+        if definition.run_in == "thread":
+            return await self._await_thread(attempt, partial(_call, definition, context, payload))
+        return await _call(definition, context, payload)
+
+    async def _await_thread(self, attempt: Attempt, run: Callable[[], Any]) -> object:
+        """Wait for a thread. Nobody can stop it: told to stop it may take its time, but not past its timeout."""
+        call = _ThreadCall(attempt, run, contextvars.copy_context(), self._loop.create_future())
+        self._threads.feed([call])
+        while True:
+            try:
+                return await asyncio.shield(call.over)
+            except asyncio.CancelledError:
+                if attempt.lost in (None, Loss.TIMEOUT) or self._closed:
+                    call.given_up = True
+                    self._threads.give_up_one()
+                    log.thread_given_up(attempt.record)
+                    raise
+
+    def _back(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
+        if call.given_up:
+            self._threads.gave_back_one()
+        elif isinstance(error, StopIteration):  # which no future can carry
+            call.over.set_exception(RuntimeError(f"the handler raised {error!r}"))
+        elif error is not None:
+            call.over.set_exception(error)
+        else:
+            call.over.set_result(value)
+
+
+class _ThreadCall:
+    """A handler in a thread that a slot waits for."""
+
+    __slots__ = ("attempt", "given_up", "over", "run", "variables")
+
+    def __init__(
+        self, attempt: Attempt, run: Callable[[], Any], variables: contextvars.Context, over: asyncio.Future[Any]
+    ) -> None:
+        self.attempt = attempt
+        self.run = run
+        self.variables = variables
+        self.over = over
+        self.given_up = False
+
+    def do(self) -> Any:
+        return self.variables.run(self.run)
+
+
+def _call(definition: Definition, context: Context, payload: str) -> Any:
+    """The handler's value, or its coroutine."""
+    arguments, options = definition.arguments(payload)
+    definition.complete(arguments, options, context.get)
+    if definition.takes_context:
+        return definition.handler(context, *arguments, **options)
+    return definition.handler(*arguments, **options)

@@ -1,0 +1,96 @@
+"""What follows when a handler is over: its transaction is settled, what its end means is decided, the store is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from ..clock import MicrosReader, boottime
+from ..job import Loss, Record, State, faults_of
+from ..lifecycle import Change
+from ..observe import log
+from ..storage.contract import LOSS_OF
+from .attempt import Attempt, change_of
+
+LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
+
+Tell = Callable[[Attempt, Change | None], None]
+
+
+class Ends:
+    """Tells the ends of attempts. A transaction's last statement takes a while: `settled` is called when one is through."""
+
+    def __init__(self, now: MicrosReader, tell: Tell, settled: Callable[[], None]) -> None:
+        self._now = now
+        self._tell = tell
+        self._settled = settled
+        self._loop = asyncio.get_running_loop()
+        self.settling: set[asyncio.Task[None]] = set()
+        self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
+
+    def over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+        """The handler ended with a value or an error."""
+        attempt.ended = True
+        if boottime() - attempt.started_boot > LONG:
+            self.recently_long.append(attempt.record)
+        context = attempt.context
+        if context is not None and context._transaction is not None:
+            task = self._loop.create_task(self._settle(attempt, value, error))
+            self.settling.add(task)
+            task.add_done_callback(self._is_settled)
+            return
+        self._say(attempt, value, error)
+
+    def _is_settled(self, task: asyncio.Task[None]) -> None:
+        self.settling.discard(task)
+        self._settled()
+
+    def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+        change = change_of(attempt, value, error, self._now)
+        if change is not None and change.errors is not None:
+            _log_failure(attempt, change, change.errors)
+        self._tell(attempt, change)
+
+    async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
+        """Commit the handler's rows with its completion, as the last statement, or undo them."""
+        assert attempt.context is not None
+        assert attempt.context._transaction is not None
+        inner = attempt.context._transaction._inner
+        if error is not None or attempt.lost not in (None, Loss.SHUTDOWN):
+            await _quietly(inner.rollback())
+            self._say(attempt, value, error)
+            return
+        change = change_of(attempt, value, None, self._now)
+        assert change is not None
+        if change.errors is not None:  # a result that cannot be stored is an error like any other
+            await _quietly(inner.rollback())
+            self._say(attempt, value, None)
+            return
+        attempt.said_change = True
+        try:
+            verdict = await inner.complete(change)
+        except Exception as raised:
+            await _quietly(inner.rollback())
+            attempt.said_change = False
+            self._say(attempt, None, raised)
+            return
+        if verdict.refusal is not None:
+            log.hold_lost(attempt.record, LOSS_OF.get(verdict.refusal, Loss.ERROR))
+        self._tell(attempt, None)
+
+
+def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
+    last = faults_of(errors)[-1]
+    if change.state is State.DEAD:
+        log.job_died(attempt.record, change.reason or "", last.kind, last.message)
+    else:
+        log.attempt_failed(attempt.record, last.kind, last.message, "it is retried")
+
+
+async def _quietly(undoing: Any) -> None:
+    try:
+        await undoing
+    except Exception as error:
+        log.service_failed("rollback of a handler's transaction", error)

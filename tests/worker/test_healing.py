@@ -1,0 +1,287 @@
+"""Trouble between a worker and its store. When it is over, work goes on by itself: no deaf worker, no busy loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+
+import pytest
+
+import servers
+from holdfast import Holdfast
+from holdfast.storage.mongo.store import MongoStorage
+from holdfast.storage.postgres.store import PostgresStorage
+from holdfast.storage.redis.store import RedisStorage
+from holdfast.storage.sqlite import database
+from holdfast.worker import pump, watch
+from holdfast.worker.patience import LONGEST, Patience, Unanswered
+
+from ..addresses import address
+from ..proxy import Proxy
+from ..real_servers import decline
+
+SERVERS = ["postgres", "valkey", "mongo"]
+HASTE = {"mongo": "&heartbeatFrequencyMS=500&connectTimeoutMS=1000"}
+
+
+@pytest.fixture(params=SERVERS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def direct(kind, tmp_path):
+    """A store on a server, reached without detours."""
+    return address(kind, tmp_path)
+
+
+@pytest.fixture
+def proxy(direct, kind, monkeypatch):
+    for store in (PostgresStorage, RedisStorage, MongoStorage):
+        monkeypatch.setattr(store, "answers_within", 1.0)
+    with Proxy(direct) as proxy:
+        proxy.url += HASTE.get(kind, "")
+        yield proxy
+
+
+class Plant:
+    """A worker on a way that can be disturbed, and the same task on a safe one, from which it is given jobs."""
+
+    def __init__(self, safe: str, disturbed: str) -> None:
+        self.safe, self.app = Holdfast(safe, lease=20), Holdfast(disturbed, lease=20)
+        self.ran: list[int] = []
+        self.double, _ = self._task(self.safe), self._task(self.app)
+
+    def _task(self, app: Holdfast):
+        @app.task
+        async def double(n: int) -> int:
+            self.ran.append(n)
+            await asyncio.sleep(0)
+            return 2 * n
+
+        return double
+
+    async def works(self, n: int, within: float = 30) -> None:
+        handle = await self.double.enqueue(n)
+        assert await handle.result(timeout=within) == 2 * n
+
+
+# ---- servers ---------------------------------------------------------------------------------------
+async def test_lines_that_die_without_a_word(direct, proxy):
+    """Half-open: nobody hangs up and nobody answers. New lines work; then nothing does for a while."""
+    plant = Plant(direct, proxy.url)
+    async with plant.safe, plant.app, plant.app.worker(poll=0.2):
+        await plant.works(1)
+        proxy.mute()
+        await plant.works(2, within=15)
+        proxy.swallow(True)
+        handle = await plant.double.enqueue(3)
+        await asyncio.sleep(1.5)
+        assert 3 not in plant.ran
+        proxy.swallow(False)
+        assert await handle.result(timeout=15) == 6
+    assert plant.ran == [1, 2, 3]
+
+
+async def test_a_store_that_is_gone_for_a_while_and_slow_afterwards(direct, proxy):
+    plant = Plant(direct, proxy.url)
+    async with plant.safe, plant.app, plant.app.worker(poll=0.2):
+        await plant.works(1)
+        called, used = proxy.called, time.process_time()
+        proxy.refuse(True)
+        handle = await plant.double.enqueue(2)
+        await asyncio.sleep(2)
+        assert time.process_time() - used < 1, "a worker without a store is no busy loop"
+        assert proxy.called - called < 80, "nor does it knock all the time"
+        proxy.refuse(False)
+        assert await handle.result(timeout=15) == 4
+        proxy.delay(0.15)
+        await plant.works(3)
+        proxy.delay(0)
+        await plant.works(4, within=15)
+    assert plant.ran == [1, 2, 3, 4]
+
+
+async def test_a_server_that_is_killed_under_a_running_handler(kind):
+    """It comes back a moment later; what ended meanwhile is told then, once."""
+    try:
+        server = servers.start(kind, settings={"appendfsync": "always"} if kind == "valkey" else {})
+    except servers.NotAvailable as missing:
+        decline(kind, missing)
+    if server.process is None:
+        server.stop()
+        pytest.skip("the server that the environment names is not ours to kill")
+    with server:
+        app = Holdfast(server.fresh(), lease=20)
+        began, go_on, ran = asyncio.Event(), asyncio.Event(), []
+
+        @app.task
+        async def work(n: int) -> int:
+            ran.append(n)
+            began.set()
+            await go_on.wait()
+            return n
+
+        async with app, app.worker(poll=0.2):
+            first = await work.enqueue(1)
+            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.to_thread(server.kill)
+            go_on.set()
+            await asyncio.sleep(0.3)
+            await asyncio.to_thread(server.restart)
+            assert await first.result(timeout=30) == 1
+            assert await (await work.enqueue(2)).result(timeout=30) == 2
+    assert ran == [1, 2]
+
+
+# ---- a file ----------------------------------------------------------------------------------------
+async def test_a_file_that_others_keep_locked(tmp_path, monkeypatch):
+    """Longer than a piece of work is patient: an error in the log, and no more."""
+    patience = database.patience
+    monkeypatch.setattr(database, "patience", lambda driver: patience(driver, 0.2))
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}", lease=20)
+
+    @app.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    async with app:
+        handle = await double.enqueue(1)
+        await app.queues.pause("default")
+        async with app.worker(poll=0.05):
+            locked = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
+            used = time.process_time()
+            locked.execute("begin exclusive")
+            await asyncio.sleep(1)
+            locked.execute("rollback")
+            locked.close()
+            assert time.process_time() - used < 0.8
+            await app.queues.resume("default")
+            assert await handle.result(timeout=15) == 2
+
+
+# ---- any store -------------------------------------------------------------------------------------
+class Stuck:
+    """A memory store whose exchanges can be made to hang, or to take hold after everybody has given them up."""
+
+    def __init__(self, real) -> None:
+        self._real = real
+        self.hangs = False
+        self.late_by = 0.0
+        self.late: set[asyncio.Task] = set()
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    async def exchange(self, *asked):
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.late_by and asked[1] is not None:
+            late = asyncio.create_task(self._later(self.late_by, asked))
+            self.late.add(late)
+            return await asyncio.shield(late)
+        return await self._real.exchange(*asked)
+
+    async def _later(self, seconds, asked):
+        await asyncio.sleep(seconds)
+        return await self._real.exchange(*asked)
+
+
+@pytest.fixture
+def stuck(monkeypatch):
+    app = Holdfast("memory://")
+    ran: list[int] = []
+
+    @app.task
+    async def work(n: int) -> int:
+        ran.append(n)
+        return n
+
+    async def prepared():
+        store = Stuck(await app._storage())
+
+        async def storage():
+            return store
+
+        monkeypatch.setattr(app, "_storage", storage)
+        return store
+
+    return app, work, ran, prepared
+
+
+async def test_a_pump_that_hangs_is_noticed_and_started_anew(stuck, monkeypatch, caplog):
+    monkeypatch.setattr(watch, "UNANSWERED", 0.3)
+    monkeypatch.setattr(watch, "STUCK", 0.8)
+    app, work, ran, prepared = stuck
+    caplog.set_level(logging.INFO, "holdfast")
+    async with app:
+        store = await prepared()
+        async with app.worker(poll=0.1):
+            assert await (await work.enqueue(1)).result(timeout=10) == 1
+            store.hangs = True
+            async with asyncio.timeout(10):
+                while "no claim has been answered" not in caplog.text:
+                    await asyncio.sleep(0.02)
+            store.hangs = False  # the exchange that hangs will hang for ever
+            assert await (await work.enqueue(2)).result(timeout=10) == 2
+            async with asyncio.timeout(10):
+                while "answered again" not in caplog.text:
+                    await asyncio.sleep(0.02)
+    assert "started anew" in caplog.text
+    assert ran == [1, 2]
+
+
+async def test_a_full_worker_is_not_taken_for_a_deaf_one(stuck, monkeypatch, caplog):
+    monkeypatch.setattr(watch, "UNANSWERED", 0.1)
+    monkeypatch.setattr(watch, "STUCK", 0.2)
+    app, _, _, _ = stuck
+
+    @app.task
+    async def sleep() -> None:
+        await asyncio.sleep(1)
+
+    async with app, app.worker(poll=0.05, concurrency=1):
+        await (await sleep.enqueue()).result(timeout=10)
+    assert "no claim" not in caplog.text
+
+
+async def test_a_claim_that_was_given_up_and_took_hold_later(stuck, monkeypatch):
+    """Its jobs are not left to the end of their lease."""
+    monkeypatch.setattr(pump, "ASK_AGAIN", 1.0)
+    app, work, ran, prepared = stuck
+    async with app:
+        store = await prepared()
+        store.answers_within = 0.1
+        store.late_by = 0.5
+        handle = await work.enqueue(1)
+        async with app.worker(poll=0.1):
+            async with asyncio.timeout(10):
+                while not store.late:
+                    await asyncio.sleep(0.01)
+            store.late_by = 0
+            assert await handle.result(timeout=20) == 1
+        assert (await handle.refresh()).attempt == 1
+    assert ran == [1]
+
+
+async def test_patience_is_longer_with_a_slow_store_and_ends_with_a_silent_one():
+    patience = Patience(0.05)
+
+    async def answer(seconds: float) -> str:
+        await asyncio.sleep(seconds)
+        return "answer"
+
+    with pytest.raises(Unanswered, match="no answer within"):
+        await patience.answer(answer(10))
+    assert patience.seconds == pytest.approx(0.1)
+    with pytest.raises(Unanswered):
+        await patience.answer(answer(10))
+    assert await patience.answer(answer(0.12)) == "answer"
+    assert 0.1 < patience.seconds < 1
+    with pytest.raises(Unanswered):
+        await patience.answer(answer(10), 0.01)
+    patience._took = 1000.0
+    assert patience.seconds == LONGEST
+    assert Patience(float("inf")).seconds == float("inf")
