@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .job import Loss as Loss
     from .job import Page as Page
     from .job import State as State
+    from .limit import Limit as Limit
     from .options import Unique as Unique
     from .outcome import Dead as Dead
     from .outcome import Outcome as Outcome
@@ -81,6 +82,7 @@ _HOMES = {
     ),
     "handle": ("JobHandle",),
     "job": ("ANY", "Job", "Loss", "Page", "State"),
+    "limit": ("Limit",),
     "options": ("Unique",),
     "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
     "provide": ("PROVIDED",),

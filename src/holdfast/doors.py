@@ -257,7 +257,8 @@ class Queues(_Room):
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """Bound a queue. When `max_depth` jobs wait, "reject" raises QueueFull, "wait" waits for room, "drop" drops jobs of
-        a priority below `drop_below` (without it: all) and waits with the others."""
+        a priority below `drop_below` (without it: all) and waits with the others. `fair`: its tenants take turns, each by its
+        weight (1 where none is given), whatever the length of their lines."""
         settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
         await (await self._storage()).configure(settings)
 
@@ -309,8 +310,6 @@ def _queue_settings(
     fair: bool,
     weights: Mapping[str, float] | None,
 ) -> QueueSettings:
-    if fair or weights:
-        raise InvalidCall("fair= and weights= are not in this version yet")
     if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1):
         raise InvalidCall(f"max_depth must be a whole number of at least 1, or None for no bound; it is {max_depth!r}")
     if on_full not in ("reject", "drop", "wait"):
@@ -319,4 +318,22 @@ def _queue_settings(
         raise InvalidCall(f"drop_below must be a priority, a whole number, not {drop_below!r}")
     if drop_below is not None and on_full != "drop":
         raise InvalidCall('drop_below= needs on_full="drop"')
-    return QueueSettings(checked_name(name, "queue"), False, max_depth, on_full, drop_below)
+    if not isinstance(fair, bool):
+        raise InvalidCall(f"fair must be True or False, it is {fair!r}")
+    if weights and not fair:
+        raise InvalidCall("weights= needs fair=True")
+    text = _weights_text(weights) if weights else None
+    return QueueSettings(checked_name(name, "queue"), False, max_depth, on_full, drop_below, fair, text)
+
+
+def _weights_text(weights: Mapping[str, float]) -> str:
+    """Shares of tenants; a tenant is named up to its "/"."""
+    if not isinstance(weights, Mapping):
+        raise InvalidCall(f"weights is a mapping of tenants to numbers, not {type(weights).__name__}")
+    for tenant, weight in weights.items():
+        checked_name(tenant, "tenant")
+        if "/" in tenant:
+            raise InvalidCall(f"weights are given to whole tenants, the part before '/': {tenant!r}")
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.001 <= weight <= 1000:
+            raise InvalidCall(f"the weight of {tenant!r} must be a number from 0.001 to 1000, it is {weight!r}")
+    return msgspec.json.encode(dict(weights)).decode()

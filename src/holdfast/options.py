@@ -19,6 +19,7 @@ from .clock import SECOND, Duration, instant_of, micros_of
 from .errors import InvalidCall
 from .ids import new_id
 from .job import JobId, NewJob
+from .limit import SEPARATOR, Limit, checked_limits, limits_text
 from .names import checked_key, checked_name
 from .retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
 from .settings import KEY_BYTES, META_BYTES, TAGS
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from .handle import JobHandle
 
 RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[BaseException], bool] | None
-SEPARATOR = "\x1f"  # never in a task's or tenant's name
 
 _SCOPES = ("waiting", "active", "any", "window")
 _PRIORITY = 2**31
@@ -71,6 +71,7 @@ class TaskDefaults(TypedDict, total=False):
     retry_on: RetryOn
     run_in: Literal["auto", "loop", "thread", "process"]
     concurrency: int | None
+    limit: Limit | Sequence[Limit] | None
     unique: Unique | None
     expires: Duration | None
     retention: Retention
@@ -145,6 +146,7 @@ class Plan:
             unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),
             unique_scope=None if unique is None else unique.scope,
             unique_window=None if unique is None else _micros(unique.window),
+            limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
         )
 
     def job(self, payload: str, hash_of: Callable[[str], str], id: str | None = None) -> NewJob:
@@ -274,7 +276,7 @@ _TASK = _ANY_QUEUE | {
     "retry_on": _or_none(_check_retry_on),
     "run_in": _check_run_in,
     "concurrency": _or_none(_later),
-    "limit": _or_none(_later),
+    "limit": _or_none(checked_limits),
     "critical": _one_of(bool, "True or False"),
 }
 _NAMES: dict[str, Callable[[Any, str], object]] = {"name": checked_name, "aliases": _check_tags}
