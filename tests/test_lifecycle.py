@@ -101,7 +101,7 @@ WORDS = [
     Retried(),
     HurriedUp(),
     Deleted(),
-    Continued(NEXT, started_at=10),
+    Continued((NEXT,), started_at=10),
     Completed("3"),
 ]
 (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from .client import Client, calls_of
+from .client import Client, work_of
 from .clock import Clock
 from .context import refuse_in_transaction
 from .doors import DeadLetters, Jobs, Queues, Workers
@@ -21,6 +21,7 @@ from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncHoldfast
+    from .flow.flow import Flow, Graph
     from .outbox.relay import Relay
     from .storage.contract import Storage
     from .worker.worker import Worker, WorkerSpec
@@ -86,18 +87,21 @@ class Holdfast(Registry):
         return SyncHoldfast(self)
 
     @overload
-    async def enqueue(self, work: Call[R], /, *, connection: object = None) -> JobHandle[R]: ...
+    async def enqueue(self, work: Call[R] | Flow[R], /, *, connection: object = None) -> JobHandle[R]: ...
     @overload
     async def enqueue(self, work: Iterable[Call[R]], /, *, connection: object = None) -> list[JobHandle[R]]: ...
+    @overload
+    async def enqueue(self, work: Graph, /, *, connection: object = None) -> list[JobHandle[Any]]: ...
     @verb
     async def enqueue(
-        self, work: Call[Any] | Iterable[Call[Any]], /, *, connection: object = None
+        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
-        """Put calls on record: a single one gives a handle, a list gives handles in its order, in one round trip.
-        A list is stored all or none up to 500 jobs; above that in chunks, and repeating after an error is safe."""
-        calls, single = calls_of(work)
-        handles = await self._client.enqueue(calls, connection)
-        return handles[0] if single else handles
+        """Put calls on record: a single one gives a handle, a list or graph gives handles in its order, a flow that of its
+        last job, in one round trip. They are stored all or none up to 500 jobs; above that in chunks, and repeating
+        after an error is safe."""
+        calls, nodes, given = work_of(work)
+        handles: JobHandle[Any] | list[JobHandle[Any]] = given(await self._client.enqueue(calls, connection, nodes))
+        return handles
 
     @verb
     async def signal(self, *queues: str) -> None:

@@ -40,6 +40,11 @@ class Arguments:
         self._struct_decoder: Callable[[str | bytes], Any] | None = None
         self._result_decoder: Callable[[str | bytes], Any] | None = None
 
+    @property
+    def first(self) -> str | None:
+        """The name of the first parameter, if it has one that a value can be handed to."""
+        return self._names[0] if self._names else None
+
     # -- call to payload -----------------------------------------------------------------------------
     def payload(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
         """The payload of a call: a JSON object by parameter name with what the caller gave."""

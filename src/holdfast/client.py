@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .errors import HoldfastError, InvalidCall, QueueFull
+from .flow.flow import Flow, Graph, Node
+from .flow.jobs import linked
 from .gatherer import room, stored
-from .handle import JobHandle
+from .handle import GroupHandle, JobHandle
 from .ids import new_ids
 from .job import NewJob
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
+from .storage.rules import led_by
 from .task import Bound, Call, Definition
 
 if TYPE_CHECKING:
@@ -55,20 +58,26 @@ class Client:
 
         return await place_in(self._app._places, connection, jobs)
 
-    async def enqueue(self, calls: Sequence[Call[Any]], connection: object) -> list[JobHandle[Any]]:
+    async def enqueue(
+        self, calls: Sequence[Call[Any]], connection: object, nodes: Sequence[Node[Any]] = ()
+    ) -> list[JobHandle[Any]]:
         """Store calls, all or none up to 500, above that in chunks. Their ids stay until all are stored, so that
-        repeating the same calls after an error is safe."""
+        repeating the same calls after an error is safe. `nodes`: their order, if they have one."""
         bounds = [_bound(self._app, call) for call in calls]
         where = _one_connection(connection, bounds)
         jobs = _jobs(calls, bounds)
+        if nodes:
+            jobs = linked(nodes, jobs)
         handles: list[JobHandle[Any]] = []
+        owners: dict[str, str] = {}  # of jobs that were duplicates
         for start in range(0, len(jobs), ENQUEUE_CHUNK):
-            part = jobs[start : start + ENQUEUE_CHUNK]
+            part = led_by(owners, jobs[start : start + ENQUEUE_CHUNK])
             try:
                 placed = await (self.place_list(part) if where is None else self.place_in(where, part))
             except HoldfastError as error:
                 _tell_stored(error, handles, len(jobs), inside=where is not None)
                 raise
+            owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
             handles += [
                 JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
                 for each, bound in zip(placed, bounds[start:], strict=False)
@@ -77,20 +86,56 @@ class Client:
             call._ids.clear()
         return handles
 
+    def continued(self, flow: Flow[Any], chain_id: str) -> tuple[NewJob, ...]:
+        """The jobs that go on with a chain."""
+        calls = [node._call for node in flow._nodes]
+        bounds = [_bound(self._app, call) for call in calls]
+        if _one_connection(None, bounds) is not None:
+            raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
+        return tuple(linked(flow._nodes, _jobs(calls, bounds), chain_id))
 
-def calls_of(work: object) -> tuple[list[Call[Any]], bool]:
-    """What `app.enqueue` was given as a list of calls, and whether it was a single one."""
+
+class Work(NamedTuple):
+    """What `app.enqueue` was given: calls, their order, and which of their handles it gives."""
+
+    calls: Sequence[Call[Any]]
+    nodes: Sequence[Node[Any]]
+    given: Callable[[list[JobHandle[Any]]], Any]
+
+
+def work_of(work: object) -> Work:
+    """What `app.enqueue` was given; InvalidCall when it is nothing that can be enqueued."""
     if isinstance(work, Call):
-        return [work], True
+        return Work([work], (), _first)
+    if isinstance(work, Graph):
+        return Work([node._call for node in work._nodes], work._nodes, _all)
+    if isinstance(work, Flow):
+        if work._many and not work._nodes:
+            raise InvalidCall("a group of no calls has no job to wait for; give it .then(task)")
+        return Work([node._call for node in work._nodes], work._nodes, GroupHandle if work._many else _last)
     if isinstance(work, str | bytes) or not isinstance(work, Iterable):
-        raise InvalidCall(f"app.enqueue takes task.call(…) or a list of such calls, not {type(work).__name__}")
+        raise InvalidCall(
+            f"app.enqueue takes task.call(…), a list of such calls, a flow or a graph, not {type(work).__name__}"
+        )
     calls = list(work)
     for position, call in enumerate(calls):
         if not isinstance(call, Call):
             raise InvalidCall(
                 f"app.enqueue takes calls; number {position} of the list is {type(call).__name__}. Use task.call(…)"
             )
-    return calls, False
+    return Work(calls, (), _all)
+
+
+def _first(handles: list[JobHandle[Any]]) -> JobHandle[Any]:
+    return handles[0]
+
+
+def _last(handles: list[JobHandle[Any]]) -> JobHandle[Any]:
+    return handles[-1]
+
+
+def _all(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
+    return handles
 
 
 def _bound(app: Holdfast, call: Call[Any]) -> Bound:

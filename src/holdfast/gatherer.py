@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .errors import HoldfastError, StoreError
+from .errors import HoldfastError, StoreError, UnknownParent
 from .job import NewJob
-from .storage.contract import Full, Placed, Storage
+from .storage.contract import Full, Orphan, Placed, Storage
 
 REPEAT_FOR = 60.0  # rows that ended stay, hidden, for ten minutes: within one a repeated enqueue finds its first self
 
@@ -126,6 +126,8 @@ async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
                 ) from error
         except (HoldfastError, Full):
             raise
+        except Orphan as orphan:
+            raise UnknownParent(f"{orphan}; nothing was stored") from None
         except Exception as error:
             raise StoreError(
                 f"the {storage.name} store refused the jobs: {type(error).__name__}: {error}; nothing was stored"

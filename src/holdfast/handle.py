@@ -62,12 +62,21 @@ class JobHandle(Generic[R_co]):
 
     @verb
     async def result(self, *, timeout: Duration | None = None) -> R_co:
-        """Wait for the job to end and give its result. Raises JobDead, JobCancelled, JobSkipped when it ended otherwise,
-        ResultTimeout when it has not ended in time, NotFound when it is gone."""
-        async with aclosing(self._seen(timeout)) as seen:
+        """Wait for the job, and those that go on with its chain, to end and give the result. Raises JobDead, JobCancelled,
+        JobSkipped when it ended otherwise, ResultTimeout when it has not ended in time, NotFound when it is gone."""
+        until = None if timeout is None else asyncio.get_running_loop().time() + micros_of(timeout, "timeout") / SECOND
+        job: JobHandle[Any] = self
+        while True:
+            record = await job._ended(timeout, until)
+            if record.state is not State.SUCCEEDED or record.next_id is None:
+                return job._result_of(record)  # type: ignore[no-any-return]
+            job = JobHandle(self._app, record.next_id)
+
+    async def _ended(self, timeout: Duration | None, until: float | None) -> Record:
+        async with aclosing(self._seen(timeout, until)) as seen:
             async for record in seen:
                 if record.state in FINAL:
-                    return self._result_of(record)  # type: ignore[no-any-return]
+                    return record
         raise self._gone()
 
     @verb
@@ -110,13 +119,13 @@ class JobHandle(Generic[R_co]):
             async for record in seen:
                 yield job_of(record)
 
-    async def _seen(self, timeout: Duration | None) -> AsyncGenerator[Record, None]:
-        """The job at every change until it is final."""
+    async def _seen(self, timeout: Duration | None, until: float | None = None) -> AsyncGenerator[Record, None]:
+        """The job at every change until it is final. `until`: when the timeout is over, if it began before."""
         if self.dropped:
             raise self._gone()
         loop = asyncio.get_running_loop()
         seconds = 0.0 if timeout is None else micros_of(timeout, "timeout") / SECOND
-        deadline = None if timeout is None else loop.time() + seconds
+        deadline = until if timeout is None or until is not None else loop.time() + seconds
         state: State | None = None
         async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
             while True:
@@ -137,10 +146,9 @@ class JobHandle(Generic[R_co]):
 
     def _result_of(self, record: Record) -> Any:
         match record.state:
-            case State.SUCCEEDED if self._definition is not None:
-                return self._definition.decode_result(record.result)
             case State.SUCCEEDED:
-                return job_of(record).result
+                definition = self._definition or self._app.definitions().get(record.task)
+                return job_of(record).result if definition is None else definition.decode_result(record.result)
             case State.SKIPPED:
                 raise JobSkipped(f"job {self._id} was skipped: {record.reason or 'no reason given'}", job_of(record))
             case State.DEAD:
@@ -159,6 +167,29 @@ class JobHandle(Generic[R_co]):
                 "unique key is taken"
             )
         return NotFound(f"job {self._id} is not on record")
+
+
+class GroupHandle(JobHandle[Any]):
+    """The handle of a group: its result is the list of its jobs' results, its id that of its first job."""
+
+    __slots__ = ("jobs",)
+
+    def __init__(self, jobs: list[JobHandle[Any]]) -> None:
+        first = jobs[0]
+        super().__init__(first._app, first._id, None, first.duplicate, first.dropped, first._late)
+        self.jobs = tuple(jobs)
+
+    @verb
+    async def result(self, *, timeout: Duration | None = None) -> list[Any]:
+        """Wait for all to end and give their results; raises for the first that did not succeed."""
+        return list(await asyncio.gather(*(job.result(timeout=timeout) for job in self.jobs)))
+
+    @verb
+    async def cancel(self) -> bool:
+        """Cancel all that have not ended; False when there was none."""
+        from .moves import move
+
+        return await move(await self._app._storage(), [job._id for job in self.jobs], Cancelled()) > 0
 
 
 def _why(record: Record) -> str:

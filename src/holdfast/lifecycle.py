@@ -56,10 +56,10 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
 
 
 class Continued(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned Continue: this job is done, and `next` goes on with its chain. One cannot be without the
-    other."""
+    """The handler returned Continue: this job is done, and these go on with its chain, which ends with the last of them.
+    One cannot be without the other."""
 
-    next: NewJob
+    jobs: tuple[NewJob, ...]
     started_at: int | None = None
 
 
@@ -234,7 +234,7 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
             return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
         case Continued():
             done = _ended(record, State.SUCCEEDED, None, None, said.started_at)
-            return msgspec.structs.replace(done, next_id=said.next.id, adds=(said.next,))
+            return msgspec.structs.replace(done, next_id=said.jobs[-1].id, adds=said.jobs)
         case Failed():
             return _failed(record, said, draw)
         case Snoozed():

@@ -17,7 +17,7 @@ import msgspec
 from . import codec
 from .clock import SECOND, Duration, instant_of, micros_of
 from .errors import InvalidCall
-from .ids import new_id
+from .ids import id_text, new_id
 from .job import JobId, NewJob
 from .limit import SEPARATOR, Limit, checked_limits, limits_text
 from .names import checked_key, checked_name
@@ -123,6 +123,8 @@ class Plan:
         tenant: str | None = options.get("tenant")
         unique_key = None if unique is None else unique.key or key
         self.hashes_arguments = unique is not None and unique_key is None
+        parents = [id_text(parent) for parent in options.get("after", ())]
+        after = list(dict.fromkeys(parents))
         self.template = NewJob(
             id="",
             task=task,
@@ -146,6 +148,9 @@ class Plan:
             unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),
             unique_scope=None if unique is None else unique.scope,
             unique_window=None if unique is None else _micros(unique.window),
+            after=codec.encode(after, "after") if after else None,
+            run_when=options.get("run_when", "succeeded"),
+            waits=len(after),
             limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
         )
 
@@ -255,6 +260,20 @@ def _check_meta(value: Any, what: str) -> None:
     codec.encode(dict(value), what, META_BYTES)
 
 
+def _check_after(value: Any, what: str) -> None:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise InvalidCall(f"{what} takes a list of handles or ids, not {type(value).__name__}")
+    for parent in value:
+        if getattr(parent, "dropped", False):
+            raise InvalidCall(f"{what}: job {id_text(parent)} was dropped because its queue was full; it never ends")
+        id_text(parent)
+
+
+def _check_run_when(value: Any, what: str) -> None:
+    if value not in ("succeeded", "finished"):
+        raise InvalidCall(f'{what}={value!r} is neither "succeeded" nor "finished"')
+
+
 def _later(value: Any, what: str) -> None:
     raise InvalidCall(f"{what}= is not in this version yet")
 
@@ -287,8 +306,8 @@ _CALL = _ANY_QUEUE | {
     "tenant": _or_none(checked_name),
     "routing_key": _or_none(checked_name),
     "meta": _check_meta,
-    "after": _later,
-    "run_when": _later,
+    "after": _check_after,
+    "run_when": _check_run_when,
     "connection": lambda value, what: None,
 }
 

@@ -30,10 +30,12 @@ if TYPE_CHECKING:
 
     from ._sync import SyncTask
     from .app import Holdfast
+    from .flow.flow import Flow, _Takes
     from .registry import Registry
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -69,6 +71,11 @@ class Definition:
         self._retry_on: RetryOn = options.get("retry_on")
         self.injected = declared.injected(provided)
         self._arguments = declared.arguments_without(self.injected)
+
+    @property
+    def first_parameter(self) -> str | None:
+        """The name of what a result or an event is handed to."""
+        return self._arguments.first
 
     def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The payload of a call, checked against the annotations. InvalidCall names what is wrong."""
@@ -277,6 +284,24 @@ class Task(Generic[P, R]):
         definition = bound.definition
         return bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash, id)
 
+    def _open_call(self) -> Call[R]:
+        """A call whose first argument is to come."""
+        self._first_parameter()
+        return Call(self, "{}")
+
+    def _first_parameter(self) -> str:
+        """The name of what a result is handed to."""
+        declared = self._declared
+        if declared.registry._app() is not None:
+            first = self._bind().definition.first_parameter
+        else:
+            first = declared.arguments_without(declared.injected(declared.registry._provided)).first
+        if first is None:
+            raise InvalidCall(
+                f"{declared.name} takes no argument, so that it can be handed no result; chain(…) keeps the order alone"
+            )
+        return first
+
     def _spelled(self) -> str:
         return getattr(self._declared.handler, "__name__", self._declared.name)
 
@@ -293,6 +318,13 @@ class Call(Generic[R_co]):
         self._task = task
         self._payload = payload
         self._ids: list[str] = []
+
+    def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
+        """Go on with a task that gets this one's result as its first argument: `a.call(1).then(b)`."""
+        from .flow.flow import Node, followed
+
+        node = Node(self)
+        return followed([node], [node], task, many=False)
 
     def __repr__(self) -> str:
         return f"<Call {self._task._declared.name} {self._payload[:80]}>"

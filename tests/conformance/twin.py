@@ -434,7 +434,7 @@ class Twin:
             row = running[place % len(running)]
             following = self._new_job({**fields, "chain_id": row.chain_id or row.id}, None, (), number)
             self.new[following.id] = following
-            change = _decided(row, Continued(following))
+            change = _decided(row, Continued((following,)))
             await self._exchange([change], ())
             if any(found is not None for found in await self.stores[0].get([following.id])):
                 self.witness.acknowledged.add(following.id)

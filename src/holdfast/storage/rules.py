@@ -7,7 +7,7 @@ and `changed` what a claim and an accepted change make of a record.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -52,14 +52,16 @@ def plan(
             added[job.queue] += 1
             if name is not None:
                 keys[name] = job.id
-    return answers, [_led(job, answers, jobs) for job in fresh.values()]
+    owners = {job.id: placed.id for job, placed in zip(jobs, answers, strict=True) if placed.duplicate}
+    return answers, led_by(owners, list(fresh.values()))
 
 
-def _led(job: NewJob, answers: Sequence[Placed], jobs: Sequence[NewJob]) -> NewJob:
-    """The job, waiting for those who stand for parents that were duplicates."""
-    if job.after is None:
-        return job
-    stands_for = {new.id: placed.id for new, placed in zip(jobs, answers, strict=True) if placed.duplicate}
+def led_by(owners: Mapping[str, str], jobs: list[NewJob]) -> list[NewJob]:
+    """The jobs, waiting for the owners of parents that were duplicates."""
+    return [_led(job, owners) for job in jobs] if owners else jobs
+
+
+def _led(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
     parents = parents_of(job.after)
     led = list(dict.fromkeys(stands_for.get(parent, parent) for parent in parents))
     if led == parents:

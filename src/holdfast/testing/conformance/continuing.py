@@ -16,7 +16,7 @@ from .tools import Hand, accepted, claim, ids, job, refused, repeated, running, 
 async def case_done_and_the_next_one_there(store: Storage, clock: Hand) -> None:
     first = await running(store)
     following = job(chain_id=first.id)
-    row = await told(store, first.id, Continued(following))
+    row = await told(store, first.id, Continued((following,)))
     same((row.state, row.next_id, row.result), (State.SUCCEEDED, following.id, None), "the first is done")
     same((await seen(store, following.id)).state, State.READY, "the next is there")
     same(ids(await claim(store, 9)), [following.id], "and can be claimed")
@@ -26,14 +26,14 @@ async def case_a_refused_word_adds_nothing(store: Storage, clock: Hand) -> None:
     first = await running(store)
     following = job(chain_id=first.id)
     zombie = msgspec.structs.replace(first, stamp=(first.stamp or 0) + 1)
-    refused(await say(store, zombie, Continued(following)), Refusal.TAKEN, "a stale holder")
+    refused(await say(store, zombie, Continued((following,))), Refusal.TAKEN, "a stale holder")
     same(await store.get([following.id]), [None], "nothing was put on record")
 
 
 async def case_a_repeated_word_adds_nothing_twice(store: Storage, clock: Hand) -> None:
     first = await running(store)
     following = job(chain_id=first.id)
-    change = decide(first, Continued(following))
+    change = decide(first, Continued((following,)))
     accepted((await store.apply([change]))[0], "the first time")
     before = await seen(store, following.id)
     repeated((await store.apply([change]))[0], "the second time")
@@ -69,7 +69,7 @@ async def case_bounds_do_not_stop_a_chain(store: Storage, clock: Hand) -> None:
     await store.configure(QueueSettings("q", max_depth=1))
     await store.enqueue([job(queue="q")])
     following = job(queue="q")
-    await told(store, first.id, Continued(following))
+    await told(store, first.id, Continued((following,)))
     same((await seen(store, following.id)).state, State.READY, "a chain goes on in a full queue")
 
 
@@ -77,7 +77,7 @@ async def case_unique_keys_hold(store: Storage, clock: Hand) -> None:
     first = await running(store)
     await store.enqueue([unique("active")])
     following = unique("active")
-    row = await told(store, first.id, Continued(following))
+    row = await told(store, first.id, Continued((following,)))
     same(row.state, State.SUCCEEDED, "the first is done")
     same(await store.get([following.id]), [None], "the next would be a duplicate")
 
@@ -88,7 +88,7 @@ async def case_in_a_handlers_transaction(store: Storage, clock: Hand) -> None:
     first = await running(store)
     transaction = await begin(store)
     following = job(chain_id=first.id)
-    accepted(await transaction.complete(decide(first, Continued(following))), "the completion")
+    accepted(await transaction.complete(decide(first, Continued((following,)))), "the completion")
     same([(await seen(store, each.id)).state for each in (first, following)], [State.SUCCEEDED, State.READY], "both")
 
 

@@ -198,7 +198,7 @@ async def case_an_edge_follows_the_chain(store: Storage, clock: Hand) -> None:
     child = after(first)
     await store.enqueue([child])
     second = job(chain_id=first.id)
-    await told(store, first.id, Continued(second))
+    await told(store, first.id, Continued((second,)))
     same(await state(store, child), [State.BLOCKED], "the chain goes on")
     await settle_all(store)
     same(await store.followers([first.id, second.id]), [[], [child.id]], "the edge leads from the next job")

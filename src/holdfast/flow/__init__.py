@@ -1,0 +1,1 @@
+"""Jobs that wait for jobs: chains, groups, graphs, steps, events."""
