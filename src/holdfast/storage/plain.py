@@ -25,6 +25,7 @@ def is_plain_success(change: Change) -> bool:
         and change.key is KeyMove.FREE
         and type(change.guard) is HoldGuard
         and change.keep_last is change.at is change.delay is None
-        and change.reason is change.errors is None
+        and change.reason is change.errors is change.next_id is None
+        and not change.adds
         and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
     )

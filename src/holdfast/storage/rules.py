@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from enum import StrEnum
+from typing import Protocol
 
 import msgspec
 
@@ -179,7 +180,14 @@ class Fate(StrEnum):
     CANCEL = "cancel"
 
 
-def fate(parent: Record | None, run_when: str) -> Fate:
+class Parent(Protocol):
+    """What an edge looks at."""
+
+    state: State
+    next_id: str | None
+
+
+def fate(parent: Parent | None, run_when: str) -> Fate:
     """What becomes of an edge; `Storage.settle` says why."""
     if parent is None:
         return Fate.CANCEL

@@ -38,6 +38,10 @@ class Edges:
         self.close(parent, child)
         self.add(to, child)
 
+    def leads(self, parent: str | None, child: str) -> bool:
+        """Whether this job waits for that one."""
+        return parent in self._parents[child]
+
     def children(self, parent: str) -> list[str]:
         """Those that still wait for this job."""
         return sorted(self._children[parent])

@@ -290,9 +290,9 @@ class Rows:
     def _follow(self, parent: Record | None, id: str, child: Record, what: Fate, now: int) -> None:
         if child.state is not State.BLOCKED:
             self.edges.close_all(child.id)
-        elif what is Fate.LEAD_ON and parent is not None and parent.next_id is not None:
-            self.edges.lead_from(id, parent.next_id, child.id)
-        elif what is Fate.CLOSE:
+        elif what is Fate.LEAD_ON and parent is not None and not self.edges.leads(parent.next_id, child.id):
+            self.edges.lead_from(id, parent.next_id or "", child.id)
+        elif what in (Fate.CLOSE, Fate.LEAD_ON):  # that it waits for the next job of the chain already is enough
             self.edges.close(id, child.id)
             self._lift(child)
             write_close(child, now)

@@ -211,6 +211,20 @@ async def case_an_edge_follows_the_chain(store: Storage, clock: Hand) -> None:
     same(await state(store, late), [State.READY], "a late follower goes along the chain too")
 
 
+async def case_two_links_of_one_chain(store: Storage, clock: Hand) -> None:
+    first = await running(store)
+    second = job(chain_id=first.id)
+    await told(store, first.id, Continued(second))
+    child = after(first, second)
+    await store.enqueue([child])
+    await settle_all(store)
+    row = await seen(store, child.id)
+    same((row.state, row.waits), (State.BLOCKED, 1), "the edge of the first is that of the second now: one is left")
+    (record,) = await claim(store, 9)
+    await say(store, record, Succeeded())
+    same(await state(store, child), [State.READY], "the end of the chain releases")
+
+
 async def case_many_children(store: Storage, clock: Hand) -> None:
     parent = await running(store)
     children = [after(parent) for _ in range(store.chunk + 50)]
