@@ -4,6 +4,8 @@ import asyncio
 
 import pytest
 
+from holdfast import __version__
+
 
 def test_list(shop):
     shop.fill()
@@ -16,6 +18,27 @@ def test_list(shop):
     lines = shop.holdfast("queues", "list").output.splitlines()
     assert lines[0].split() == ["QUEUE", "STATE", "DEPTH", "OLDEST"]
     assert lines[2].split()[:3] == ["mail", "open", "2"]
+
+
+def test_without_a_subcommand_it_lists(shop):
+    shop.fill()
+    assert shop.json("queues")["queues"][0]["name"] == "default"
+    assert shop.holdfast("queues").output == shop.holdfast("queues", "list").output
+    assert "pause" in shop.holdfast("queues", "--help").output
+
+
+def test_the_hint_for_scalers(shop):
+    shop.fill()
+    told = shop.json("queues", "--target", "30")
+    assert (told["target"], told["workers"], told["alive"]) == (30.0, 2, 0)
+    assert [(queue["name"], queue["ready"], queue["workers"]) for queue in told["queues"]] == [
+        ("default", 2, 1),
+        ("mail", 1, 1),
+    ]
+    lines = shop.holdfast("queues", "list", "--target", "30").output.splitlines()
+    assert lines[0].split() == ["QUEUE", "READY", "OLDEST", "RUNNING", "RATE", "WORKERS"]
+    assert lines[-1] == "workers for all of them: 2, alive: 0"
+    assert shop.holdfast("queues", "--target", "0").exit_code == 2
 
 
 def test_pause_and_resume(shop):
@@ -54,4 +77,6 @@ def test_workers(shop):
 
     document, text = asyncio.run(beside_a_worker())
     assert [worker["id"] for worker in document["workers"]] == ["anna"]
+    assert document["workers"][0]["version"] == __version__
+    assert "add" in document["workers"][0]["tasks"]
     assert text.output.splitlines()[1].split()[0] == "anna"

@@ -3,6 +3,8 @@
 import contextlib
 import signal
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -113,3 +115,29 @@ def test_the_imports_of_an_app_are_imported(shop):
     with running(shop, "shop_door:app") as process:
         line = process.stderr.readline()
         assert "tasks: polish" in line
+
+
+def test_probes(shop):
+    """A port and a file of its own; who checks the file needs no app."""
+    file = shop.folder / "alive"
+    with running(shop, "shop:app", "--poll", "0.1", "--probe-port", "0", "--probe-file", str(file)) as process:
+        line = next(line for line in process.stderr if "probe: http://" in line)
+        port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
+        wait_for(lambda: _status(port, "/ready") == 200)
+        assert (_status(port, "/live"), _status(port, "/scale"), _status(port, "/")) == (200, 200, 404)
+        assert shop.holdfast("worker", "--check-file", str(file)).exit_code == 0
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert not file.exists()
+    checked = shop.holdfast("worker", "--check-file", str(file))
+    assert (checked.exit_code, "nobody has touched" in checked.output) == (1, True)
+
+
+def _status(port, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code

@@ -36,7 +36,7 @@ def test_blocks_that_do_not_run_are_few_and_say_why() -> None:
 
 
 def test_every_block_says_its_language() -> None:
-    known = {"python", "console", "sh", "sql", "text", "toml", "ini", "mermaid", "json"}
+    known = {"python", "console", "sh", "sql", "text", "toml", "ini", "mermaid", "json", "yaml"}
     strange = [f"{block.page}:{block.line} {block.language!r}" for block in all_blocks() if block.language not in known]
     assert not strange
 

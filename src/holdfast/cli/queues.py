@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -13,28 +14,49 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
 
 
-@click.group("queues")
+class _Lines(click.Group):
+    """Without a subcommand: list."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)
+
+
+@click.group("queues", cls=_Lines)
 def command() -> None:
-    """List, pause, resume and configure queues.
+    """List, pause, resume and configure queues. Without a subcommand: list.
 
     \b
     Examples:
-      holdfast queues list
+      holdfast queues
+      holdfast queues --json --target 60
       holdfast queues pause mail
       holdfast queues configure mail --max-depth 10000 --on-full reject
     """
 
 
 @command.command("list")
+@click.option(
+    "--target",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Also tell how many workers would clear the backlog in this time.",
+)
 @json_option
 @on_store
-async def list_queues(app: Holdfast, as_json: bool) -> None:
+async def list_queues(app: Holdfast, seconds: float | None, as_json: bool) -> None:
     """List queues with their depth and the age of their oldest job that is due.
 
     \b
-    Example:
+    Examples:
       holdfast queues list --json
+      holdfast queues list --target 60
     """
+    if seconds is not None:
+        await _scale(app, seconds, as_json)
+        return
     queues = await app.queues.list()
     if as_json:
         fields = ("name", "paused", "depth", "oldest")
@@ -42,6 +64,21 @@ async def list_queues(app: Holdfast, as_json: bool) -> None:
         return
     rows = [(queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest)) for queue in queues]
     print_table(("QUEUE", "STATE", "DEPTH", "OLDEST"), rows, nothing="no queues")
+
+
+async def _scale(app: Holdfast, target: float, as_json: bool) -> None:
+    from holdfast.observe.scale import scale
+
+    told = await scale(await app._storage(), target)
+    if as_json:
+        print_json(asdict(told))
+        return
+    rows = [
+        (each.name, each.ready, age(each.oldest), each.running, f"{each.rate:g}/s", each.workers)
+        for each in told.queues
+    ]
+    print_table(("QUEUE", "READY", "OLDEST", "RUNNING", "RATE", "WORKERS"), rows, nothing="no queues")
+    click.echo(f"workers for all of them: {told.workers}, alive: {told.alive}")
 
 
 @command.command("pause")

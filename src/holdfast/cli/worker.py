@@ -7,6 +7,7 @@ import logging
 import signal
 import sys
 import time
+from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +40,38 @@ LEVELS = ("debug", "info", "warning", "error")
     show_default=True,
     help="Jobs of tasks that the app does not know: leave them to other workers, or fail them.",
 )
+@click.option(
+    "--probe-port",
+    type=click.IntRange(0, 65535),
+    envvar="HOLDFAST_PROBE_PORT",
+    help="Answer /live, /ready and /scale over HTTP on this port.",
+)
+@click.option(
+    "--probe-host",
+    envvar="HOLDFAST_PROBE_HOST",
+    default="127.0.0.1",
+    show_default=True,
+    help="Where that port is open.",
+)
+@click.option(
+    "--probe-file",
+    type=click.Path(dir_okay=False),
+    envvar="HOLDFAST_PROBE_FILE",
+    help="Touch this file while it lives.",
+)
+@click.option(
+    "--check-file",
+    type=click.Path(dir_okay=False),
+    is_eager=True,
+    expose_value=False,
+    callback=lambda context, _, file: _check(context, file),
+    help="Run nothing: exit with 0 if the worker that touches this file lives, else with 1.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @debug_option
-def command(target: str, log_level: str, **options: Any) -> None:
+def command(
+    target: str, log_level: str, probe_port: int | None, probe_host: str, probe_file: str | None, **options: Any
+) -> None:
     """Run jobs of MODULE:APP until SIGTERM or SIGINT.
 
     The first signal lets running jobs end (at most --grace seconds), a second one hurries. Jobs that stop when they are
@@ -52,6 +82,7 @@ def command(target: str, log_level: str, **options: Any) -> None:
       holdfast worker shop.app:app
       holdfast worker shop.app:app --concurrency 10 --queues mail,reports
       holdfast worker shop.app:app --tasks embed --routing-key vector --log-level warning
+      holdfast worker shop.app:app --probe-port 8641 --probe-file /run/shop/worker
     """
     # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
@@ -59,7 +90,8 @@ def command(target: str, log_level: str, **options: Any) -> None:
     app = load_app(target)
     tasks = _imported_tasks(app, target)
     logging.getLogger("holdfast").info("tasks: %s", ", ".join(tasks))
-    asyncio.run(_run(app, _worker_options(tasks, **options)))
+    probes = {"port": probe_port, "host": probe_host, "file": probe_file}
+    asyncio.run(_run(app, _worker_options(tasks, **options), probes))
 
 
 def log_to_stderr(level: str) -> None:
@@ -111,6 +143,24 @@ def _worker_options(
     return options
 
 
-async def _run(app: Holdfast, options: dict[str, Any]) -> None:
+async def _run(app: Holdfast, options: dict[str, Any], probes: dict[str, Any]) -> None:
     async with app:
-        await app.worker(**options).run()
+        worker = app.worker(**options)
+        async with _probe(worker, probes):
+            await worker.run()
+
+
+def _probe(worker: Any, probes: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+    from holdfast.worker.probe import Probe
+
+    asked = probes["port"] is not None or probes["file"] is not None
+    return Probe.of(worker, **probes) if asked else nullcontext()
+
+
+def _check(context: click.Context, file: str | None) -> None:
+    from holdfast.worker.probe import lives
+
+    if file is not None:
+        alive = lives(file)
+        click.echo("it lives" if alive else f"nobody has touched {file} lately", err=not alive)
+        context.exit(0 if alive else 1)

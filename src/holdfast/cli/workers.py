@@ -17,17 +17,31 @@ if TYPE_CHECKING:
 @json_option
 @on_store
 async def command(app: Holdfast, as_json: bool) -> None:
-    """List the workers that gave a sign of life lately.
+    """List the workers that gave a sign of life lately. With --json also what they are: version, host, tasks …
 
     \b
     Examples:
       holdfast workers --app shop.app:app
       holdfast workers --json
     """
-    workers = await app.workers.list()
+    from holdfast.observe.fleet import fleet
+
+    workers = await fleet(await app._storage())
     if as_json:
-        fields = ("id", "seen_at", "running")
-        print_json({"workers": [{field: getattr(worker, field) for field in fields} for worker in workers]})
+        fields = ("id", "seen_at", "started_at", "running")
+        about = ("version", "python", "host", "pid", "concurrency", "queues", "tasks")
+        print_json(
+            {
+                "workers": [
+                    {field: getattr(worker, field) for field in fields}
+                    | {field: worker.about.get(field) for field in about}
+                    for worker in workers
+                ]
+            }
+        )
         return
-    rows = [(worker.id, worker.running, f"{since(worker.seen_at)} ago") for worker in workers]
-    print_table(("WORKER", "RUNNING", "SEEN"), rows, nothing="no workers are alive")
+    rows = [
+        (worker.id, worker.about.get("version", "?"), worker.running, f"{since(worker.seen_at)} ago")
+        for worker in workers
+    ]
+    print_table(("WORKER", "VERSION", "RUNNING", "SEEN"), rows, nothing="no workers are alive")

@@ -86,6 +86,10 @@ def store_reached_again(doing: str) -> None:
     logger.info("%s works again", doing)
 
 
+def probe_listens(host: str, port: int) -> None:
+    logger.info("probe: http://%s:%d/live, /ready and /scale", f"[{host}]" if ":" in host else host, port)
+
+
 def claims_unanswered(seconds: float) -> None:
     logger.warning("no claim has been answered for %.0f s although there is room for jobs; trying on", seconds)
 

@@ -40,6 +40,7 @@ class Attempt(msgspec.Struct, eq=False):
     started_at: int | None = None
     started_boot: float = 0.0
     started_noted: bool = False
+    took: float = 0.0  # seconds that its handler kept a slot
     lost: Loss | None = None
     ended: bool = False  # the handler is over, or its thread was given up
     given_up: bool = False  # its time was over and its thread could not be stopped

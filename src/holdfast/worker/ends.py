@@ -33,7 +33,8 @@ class Ends:
     def over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """The handler ended with a value or an error."""
         attempt.ended = True
-        if boottime() - attempt.started_boot > LONG:
+        attempt.took = boottime() - attempt.started_boot if attempt.started_boot else 0.0
+        if attempt.took > LONG:
             self.recently_long.append(attempt.record)
         context = attempt.context
         if context is not None and context._transaction is not None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..clock import boottime
 from ..errors import StoreError
 from ..ids import new_stamp
-from ..job import Record, Routing
+from ..job import FINAL, Record, Routing
 from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
@@ -28,6 +28,7 @@ from .attempt import Attempt, failed
 from .held import Held
 from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
+from .tally import Tally
 
 if TYPE_CHECKING:
     from ..clock import MicrosReader
@@ -70,6 +71,7 @@ class Pump:
         self._reached = reached
         self._patience = Patience(store.answers_within)
         self.slots: Slots
+        self.tally = Tally()
         self.claiming = True
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
@@ -98,6 +100,8 @@ class Pump:
         if attempt is self._alone:
             self._alone = None
         if change is None:
+            if attempt.said_change:  # its handler's transaction has said it
+                self.tally.count([attempt])
             self._held.drop(attempt)
             self.wake()
             return
@@ -273,6 +277,7 @@ class Pump:
 
     def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
         self._held.drop_all(batch)
+        self.tally.count([attempt for attempt, change in batch if change.state in FINAL])
         for (attempt, change), verdict in zip(batch, verdicts, strict=True):
             if verdict.refusal is not None and change.state is not None:
                 log.word_refused(attempt.record, verdict.refusal)

@@ -6,9 +6,11 @@ import asyncio
 import importlib
 import json
 import os
+import platform
 import signal
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
 
@@ -24,6 +26,7 @@ from ..upkeep.upkeep import Upkeep
 from .held import Held
 from .keeper import Keeper
 from .patience import Patience
+from .probe import Condition
 from .pump import Pump
 from .service import Service, sleep
 from .slots import Slots
@@ -149,6 +152,12 @@ class Worker:
             await running.stop(self._grace, hurry)
         self._stopped.set()
 
+    def _condition(self) -> Condition:
+        """For probes."""
+        if self._running is None:
+            return Condition(live=True, ready=False, why="it is not at work", facts={"worker": self.id})
+        return self._running.condition()
+
     def _definitions(self) -> dict[str, Definition]:
         for module in self._app.imports:
             importlib.import_module(module)
@@ -183,6 +192,7 @@ class _Running:
         self._tasks = tasks
         self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
         self._about = _about(worker, tasks)
+        self._known = tuple(sorted(definitions))
         self._started_at = now()
         self._pump = Pump(
             store=store,
@@ -297,7 +307,26 @@ class _Running:
             service.worked()
 
     def _row(self) -> WorkerRow:
-        return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, self._about)
+        about = json.dumps({**self._about, "ended": self._pump.tally.told()})
+        return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, about)
+
+    def condition(self) -> Condition:
+        dead = [service.name for service in self._services if not service.lives]
+        trouble = [
+            *(f"{name} has ended" for name in dead),
+            *(() if self._watch.turns else ("the event loop is blocked",)),
+        ]
+        live = not trouble
+        if not self._watch.claims:
+            trouble.append(f"no claim has been answered for {self._watch.unanswered_for:.0f} s")
+        facts = {
+            **self._about,
+            "worker": self._worker.id,
+            "tasks": self._known,
+            "running": self._slots.running,
+            "last_claim": round(monotonic() - self._pump.answered_at, 3),
+        }
+        return Condition(live, not trouble, "; ".join(trouble) or None, facts)
 
 
 def _nothing() -> None: ...
@@ -311,15 +340,17 @@ def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _about(worker: Worker, tasks: Sequence[str] | None) -> str:
-    facts = {
+def _about(worker: Worker, tasks: Sequence[str] | None) -> dict[str, object]:
+    """What a worker says about itself."""
+    return {
+        "version": importlib.import_module(__name__.partition(".")[0]).__version__,
+        "python": platform.python_version(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "queues": worker._queues,
         "tasks": tasks,
         "concurrency": worker._concurrency,
     }
-    return json.dumps(facts)
 
 
 def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:
