@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from .errors import ResultTimeout as ResultTimeout
     from .errors import StoreError as StoreError
     from .errors import UnknownParent as UnknownParent
+    from .flow.flow import Continue as Continue
+    from .flow.flow import chain as chain
+    from .flow.flow import graph as graph
+    from .flow.flow import group as group
     from .handle import JobHandle as JobHandle
     from .job import ANY as ANY
     from .job import Job as Job
@@ -80,6 +84,7 @@ _HOMES = {
         "StoreError",
         "UnknownParent",
     ),
+    "flow.flow": ("Continue", "chain", "graph", "group"),
     "handle": ("JobHandle",),
     "job": ("ANY", "Job", "Loss", "Page", "State"),
     "limit": ("Limit",),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -15,12 +15,15 @@ if TYPE_CHECKING:
     from .context import Context, Transaction
     from .doors import DeadLetters, JobRef, Jobs, QueueInfo, Queues, WorkerInfo, Workers
     from .filters import JobFilter
+    from .flow.flow import Flow, Graph
     from .handle import JobHandle
     from .job import Job, JobId, Page
     from .task import Call, Task
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
+T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
 
 
@@ -33,13 +36,15 @@ class SyncHoldfast:
         self._inner = inner
 
     @overload
-    def enqueue(self, work: Call[R], /, *, connection: object = None) -> JobHandle[R]: ...
+    def enqueue(self, work: Call[R] | Flow[R], /, *, connection: object = None) -> JobHandle[R]: ...
     @overload
     def enqueue(self, work: Iterable[Call[R]], /, *, connection: object = None) -> list[JobHandle[R]]: ...
+    @overload
+    def enqueue(self, work: Graph, /, *, connection: object = None) -> list[JobHandle[Any]]: ...
     def enqueue(
-        self, work: Call[Any] | Iterable[Call[Any]], /, *, connection: object = None
+        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
-        """Put calls on record: a single one gives a handle, a list gives handles in its order, in one round trip."""
+        """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job."""
         return run(lambda: self._inner.enqueue(work, connection=connection))  # type: ignore[return-value]
 
     def signal(self, *queues: str) -> None:
@@ -85,7 +90,7 @@ class SyncJobHandle(Generic[R_co]):
         self._inner = inner
 
     def result(self, *, timeout: Duration | None = None) -> R_co:
-        """Wait for the job to end and give its result."""
+        """Wait for the job, and those that go on with its chain, to end and give the result."""
         return run(lambda: self._inner.result(timeout=timeout))
 
     def refresh(self) -> Job:
@@ -132,6 +137,14 @@ class SyncJobs:
     def delete(self, *ids: JobRef, cascade: bool = False) -> int:
         """Remove jobs, running ones too (their code is told to stop); how many it took hold of."""
         return run(lambda: self._inner.delete(*ids, cascade=cascade))
+
+    def complete(self, id: JobRef, result: object = None, /) -> None:
+        """Say that somebody other than a worker has done a job: it succeeds with this result."""
+        return run(lambda: self._inner.complete(id, result))
+
+    def answer(self, id: JobRef, name: str, value: object = None, /) -> None:
+        """Give the answer that a job waits for with `ctx.wait_for(name)`, now or later."""
+        return run(lambda: self._inner.answer(id, name, value))
 
     def log(self, id: JobRef, /) -> tuple[str, ...]:
         """The lines that its handler logged, oldest first: at most the last 100."""
@@ -238,6 +251,18 @@ class SyncContext:
     def transaction(self) -> Transaction:
         """Open the transaction that commits with this job's completion."""
         return run_on(self._inner._loop, lambda: self._inner.transaction())
+
+    def step(self, name: str, fn: Callable[Q, Awaitable[T] | T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`."""
+        return run_on(self._inner._loop, lambda: self._inner.step(name, fn, *args, **kwargs))
+
+    def sleep(self, duration: Duration, /) -> None:
+        """Give the slot back and come again after this time, free of charge."""
+        return run_on(self._inner._loop, lambda: self._inner.sleep(duration))
+
+    def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
+        """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot."""
+        return run_on(self._inner._loop, lambda: self._inner.wait_for(name, timeout=timeout))
 
 
 class SyncTransaction:

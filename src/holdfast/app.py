@@ -96,9 +96,10 @@ class Holdfast(Registry):
     async def enqueue(
         self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
-        """Put calls on record: a single one gives a handle, a list or graph gives handles in its order, a flow that of its
-        last job, in one round trip. They are stored all or none up to 500 jobs; above that in chunks, and repeating
-        after an error is safe."""
+        """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job.
+
+        They are stored in one round trip, all or none up to 500 jobs; above that in chunks, and repeating after an error is
+        safe."""
         calls, nodes, given = work_of(work)
         handles: JobHandle[Any] | list[JobHandle[Any]] = given(await self._client.enqueue(calls, connection, nodes))
         return handles

@@ -86,6 +86,15 @@ class Client:
             call._ids.clear()
         return handles
 
+    def single(self, call: object) -> NewJob:
+        """The job of one call that is stored by somebody else."""
+        if not isinstance(call, Call):
+            raise InvalidCall(f"a call is needed, task.call(…), not {type(call).__name__}")
+        bound = _bound(self._app, call)
+        if bound.plan.connection is not None:
+            raise InvalidCall("this call is stored with its job; connection= cannot be given")
+        return bound.plan.job(call._payload, bound.definition.arguments_hash)
+
     def continued(self, flow: Flow[Any], chain_id: str) -> tuple[NewJob, ...]:
         """The jobs that go on with a chain."""
         calls = [node._call for node in flow._nodes]

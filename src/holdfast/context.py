@@ -8,24 +8,28 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
-from .codec import encode
+from .codec import decode, encode
 from .errors import HoldLost, InvalidCall, NoContext, NotFound, StoreError
-from .job import Job, Loss, Record, job_of
+from .job import Job, Loss, NewJob, Record, job_of
 from .provide import Things, names_of
 from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncContext, SyncTransaction
     from .app import Holdfast
-    from .storage.contract import StoreTransaction
+    from .clock import Duration
+    from .flow.steps import Steps
+    from .storage.contract import Shelved, Shelving, StoreTransaction
+    from .task import Call
 
 _current: ContextVar[Context] = ContextVar("holdfast.context")
 LINE_BYTES = 1024
 T = TypeVar("T")
+Q = ParamSpec("Q")
 
 
 class Lost:
@@ -78,6 +82,10 @@ class Speaker(Protocol):
     async def progress(self, context: Context, text: str) -> None: ...
     async def log(self, context: Context, line: str) -> None: ...
     async def begin(self, context: Context) -> StoreTransaction: ...
+    async def texts(self, job: str, kind: str) -> list[Shelved]: ...
+    async def keep(self, write: Shelving) -> bool: ...
+    async def now(self) -> int: ...
+    def undo(self, context: Context, undo: NewJob) -> None: ...
 
 
 class Transaction:
@@ -116,7 +124,20 @@ class Transaction:
 class Context:
     """One attempt of one job, as its handler sees it."""
 
-    __slots__ = ("_given", "_job", "_loop", "_lost", "_record", "_speaker", "_transaction", "app", "worker")
+    __slots__ = (
+        "_given",
+        "_job",
+        "_loop",
+        "_lost",
+        "_parents",
+        "_record",
+        "_speaker",
+        "_steps",
+        "_transaction",
+        "_undos",
+        "app",
+        "worker",
+    )
 
     def __init__(
         self, app: Holdfast, record: Record, worker: str, speaker: Speaker, loop: asyncio.AbstractEventLoop | None
@@ -130,7 +151,11 @@ class Context:
         self._job: Job | None = None
         self._transaction: Transaction | None = None
 
-    _given: Things  # set only where something is provided, so that others do not pay for it
+    # set only where there is something to set, so that others do not pay for it
+    _given: Things
+    _parents: tuple[tuple[str, str | None], ...]
+    _steps: Steps
+    _undos: list[NewJob]
 
     @classmethod
     def detached(cls, app: Holdfast, record: Record) -> Context:
@@ -182,7 +207,8 @@ class Context:
 
     @property
     def parents(self) -> tuple[Any, ...]:
-        return ()
+        """The results of the jobs that this one waited for, in declared order; None for one that gave none."""
+        return tuple(_result_of(self.app, task, text) for task, text in getattr(self, "_parents", ()))
 
     def get(self, kind: type[T], /) -> T:
         """The thing that `app.provide` gave for this kind."""
@@ -219,6 +245,43 @@ class Context:
             self._transaction = Transaction(self, await self._speaker.begin(self))
         return self._transaction
 
+    @verb
+    async def step(self, name: str, fn: Callable[Q, Awaitable[T] | T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+        """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`. It is kept, and a
+        later attempt gets it without calling the function again."""
+        self._refuse_in_transaction("ctx.step")
+        return cast(T, await self._durable().step(name, fn, args, kwargs))
+
+    @verb
+    async def sleep(self, duration: Duration, /) -> None:
+        """Give the slot back and come again after this time, free of charge.
+
+        That is a new attempt: what is before it in the handler runs again, so put that into steps."""
+        self._refuse_in_transaction("ctx.sleep")
+        await self._durable().sleep(duration)
+
+    @verb
+    async def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
+        """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot. ResultTimeout
+        when nobody answers in time."""
+        self._refuse_in_transaction("ctx.wait_for")
+        return await self._durable().wait_for(name, timeout)
+
+    def on_dead(self, call: Call[Any], /) -> None:
+        """A call to make if this job becomes a dead letter, in this attempt or a later one: what undoes what was done."""
+        undo = self.app._client.single(call)
+        if not hasattr(self, "_undos"):
+            self._undos = []
+        self._undos.append(undo)
+        self._speaker.undo(self, undo)
+
+    def _durable(self) -> Steps:
+        from .flow.steps import Steps
+
+        if not hasattr(self, "_steps"):
+            self._steps = Steps(self, self._speaker)
+        return self._steps
+
     def _refuse_in_transaction(self, what: str) -> None:
         if self._transaction is not None and self._transaction._inner.exclusive:
             raise InvalidCall(
@@ -241,6 +304,13 @@ def line_of(line: str) -> str:
     return data[:LINE_BYTES].decode("utf-8", "ignore")
 
 
+def _result_of(app: Holdfast, task: str, text: str | None) -> Any:
+    definition = app.definitions().get(task)
+    if text is None:
+        return None
+    return decode(text) if definition is None else definition.decode_result(text)
+
+
 class _Detached:
     async def progress(self, context: Context, text: str) -> None:
         context._record.progress = text
@@ -253,3 +323,15 @@ class _Detached:
 
     async def begin(self, context: Context) -> StoreTransaction:
         raise StoreError("ctx.transaction() needs a store; task.run(...) has none")
+
+    async def texts(self, job: str, kind: str) -> list[Shelved]:
+        return []
+
+    async def keep(self, write: Shelving) -> bool:
+        return True
+
+    async def now(self) -> int:
+        raise StoreError("ctx.sleep and ctx.wait_for need a store; task.run(...) has none")
+
+    def undo(self, context: Context, undo: NewJob) -> None:
+        pass  # a call without a store leaves no dead letter

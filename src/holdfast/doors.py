@@ -14,13 +14,15 @@ from uuid import UUID
 import msgspec
 
 from .clock import SECOND, datetime_of
-from .errors import InvalidCall, NotFound
+from .codec import encode
+from .errors import IllegalMove, InvalidCall, NotFound
 from .filters import JobFilter, checked_limit, filter_of, pages
+from .flow.answers import answer
 from .handle import JobHandle
 from .ids import id_text
-from .job import Job, JobId, Page, State, job_of
-from .lifecycle import Cancelled, Deleted, HurriedUp, Retried, Said
-from .moves import move
+from .job import FINAL, Job, JobId, Page, State, job_of
+from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
+from .moves import delete, move
 from .names import checked_name
 from .storage.contract import Filter, QueueSettings, Storage
 from .verbs import verb
@@ -122,8 +124,39 @@ class Jobs(_Room):
 
     @verb
     async def delete(self, *ids: JobRef, cascade: bool = False) -> int:
-        """Remove jobs, running ones too (their code is told to stop); how many it took hold of."""
-        return await self._move(ids, Deleted())
+        """Remove jobs, running ones too (their code is told to stop); how many it took hold of. One that others wait for is
+        refused, unless `cascade` removes those as well."""
+        return await delete(await self._storage(), [id_text(ref) for ref in ids], cascade=cascade)
+
+    @verb
+    async def complete(self, id: JobRef, result: object = None, /) -> None:
+        """Say that somebody other than a worker has done a job: it succeeds with this result. A handler that runs it is told
+        `already_completed`. NotFound for an unknown job, IllegalMove for one that has ended."""
+        text = id_text(id)
+        said = Completed(None if result is None else encode(result, "the result", self._app.settings.max_bytes))
+        storage = await self._storage()
+        if await move(storage, [text], said) == 0:
+            await self._refuse(storage, text, "completed")
+
+    @verb
+    async def answer(self, id: JobRef, name: str, value: object = None, /) -> None:
+        """Give the answer that a job waits for with `ctx.wait_for(name)`, now or later. NotFound for an unknown job,
+        IllegalMove for one that has ended or was answered already."""
+        text = id_text(id)
+        checked_name(name, "answer")
+        told = encode(value, "the answer", self._app.settings.max_bytes)
+        storage = await self._storage()
+        (record,) = await storage.get([text])
+        if record is None or record.hidden or record.state in FINAL:
+            await self._refuse(storage, text, "answered")
+        elif not await answer(storage, record, name, told):
+            raise IllegalMove(f"job {text} has its answer {name!r} already")
+
+    async def _refuse(self, storage: Storage, id: str, what: str) -> None:
+        (record,) = await storage.get([id])
+        if record is None or record.hidden:
+            raise NotFound(f"job {id} is not on record")
+        raise IllegalMove(f"job {id} is {record.state} and cannot be {what}")
 
     @verb
     async def log(self, id: JobRef, /) -> tuple[str, ...]:
@@ -172,12 +205,17 @@ class DeadLetters(_Room):
 
     @verb
     async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
-        """Delete the dead letters that fit; how many. Without a filter it is refused."""
+        """Delete the dead letters that fit; how many. Without a filter it is refused, and so is one that others wait for,
+        unless `cascade` removes those as well."""
         if not filter:
             raise InvalidCall(
                 "app.dead.purge without a filter would delete every dead letter; name a task=, before=, …"
             )
-        return await self._move_all(_dead(filter), Deleted())
+        storage = await self._storage()
+        purged = 0
+        async for records in pages(storage, _dead(filter)):
+            purged += await delete(storage, [record.id for record in records], cascade=cascade)
+        return purged
 
     @verb
     async def export(self, path: str | Path, /, **filter: Unpack[JobFilter]) -> int:

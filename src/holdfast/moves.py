@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from .errors import IllegalMove
 from .job import Record
-from .lifecycle import Change, Said, decide
+from .lifecycle import Change, Deleted, Said, decide
 from .storage.contract import Refusal, Storage
 
 _TRIES = 50  # a row that moves under each of so many looks is moved by somebody on purpose
@@ -19,6 +19,31 @@ async def move(storage: Storage, ids: Sequence[str], said: Said) -> int:
     for start in range(0, len(wanted), storage.chunk):
         moved += await _move_chunk(storage, wanted[start : start + storage.chunk], said)
     return moved
+
+
+async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
+    """Delete jobs; how many of those that were named. One that others wait for is refused, or they go with it."""
+    waiting = await _followers(storage, ids)
+    if waiting and not cascade:
+        raise IllegalMove(
+            f"{len(waiting)} job(s) wait for what would be deleted, such as {min(waiting)}; cascade=True deletes them too"
+        )
+    deeper = waiting
+    while deeper:
+        deeper = await _followers(storage, sorted(deeper)) - waiting - set(ids)
+        waiting |= deeper
+    if waiting:
+        await move(storage, sorted(waiting), Deleted())
+    return await move(storage, ids, Deleted())
+
+
+async def _followers(storage: Storage, ids: Sequence[str]) -> set[str]:
+    """Jobs that wait for these and are not among them."""
+    found: set[str] = set()
+    for start in range(0, len(ids), storage.chunk):
+        for children in await storage.followers(ids[start : start + storage.chunk]):
+            found.update(children)
+    return found - set(ids)
 
 
 async def _move_chunk(storage: Storage, ids: list[str], said: Said) -> int:

@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..clock import SECOND
+from ..flow.undo import with_undos
 from ..job import FINAL, Fault, Record, State
 from ..lifecycle import Change, LeaseEnded, decide
 from ..observe import log
@@ -30,7 +31,7 @@ async def reap(store: Storage, contact: int, limit: int) -> int:
         return 0
     still_held = await _still_held(store, records)
     now = await store.now()
-    changes = list(changes_of(records, now, still_held))
+    changes = await with_undos(store, list(changes_of(records, now, still_held)))
     verdicts = await store.apply(changes) if changes else []
     by_id = {record.id: record for record in records}
     for change, verdict in zip(changes, verdicts, strict=True):

@@ -1,7 +1,7 @@
 """The round of upkeep: about one question a second, so that an idle worker costs the store next to nothing.
 
-Most rounds look for lapsed leases; some for expired jobs, promotion and pruning instead. (A claim promotes due jobs by
-itself; this is for workers whose slots are full.)
+Most rounds look for lapsed leases; some for edges that are unsettled, answers that were not heard, expired jobs, promotion
+and pruning instead. (A claim promotes due jobs by itself; this is for workers whose slots are full.)
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from ..flow.answers import tell_due
 from ..storage.contract import Storage
 from .contact import Contact
 from .expire import expire
 from .reap import reap
 
 ROUND = 1.1  # seconds
-EXPIRE_EVERY, PROMOTE_EVERY, PRUNE_EVERY = 5, 7, 30
+SETTLE_EVERY, ANSWER_EVERY, EXPIRE_EVERY, PROMOTE_EVERY, PRUNE_EVERY = 3, 4, 5, 7, 30
 LIMIT = 500
 
 Sleep = Callable[[asyncio.Event, float], Awaitable[bool]]
@@ -49,6 +50,10 @@ class Upkeep:
         return done >= LIMIT
 
     async def _question(self) -> int:
+        if self._round % SETTLE_EVERY == 1:
+            return await self._store.settle(LIMIT)
+        if self._round % ANSWER_EVERY == 0:
+            return await tell_due(self._store, LIMIT)
         if self._round % PRUNE_EVERY == 0:
             return await self._store.prune(LIMIT)
         if self._round % PROMOTE_EVERY == 0:

@@ -14,8 +14,9 @@ import msgspec
 from ..clock import MicrosReader
 from ..context import Context
 from ..errors import HoldLost, InvalidCall
+from ..flow.flow import Continuing
 from ..job import Fault, Loss, Record
-from ..lifecycle import Change, Died, Failed, HandedBack, Said, Skipped, Snoozed, Stopped, Succeeded, decide
+from ..lifecycle import Change, Continued, Died, Failed, HandedBack, Said, Skipped, Snoozed, Stopped, Succeeded, decide
 from ..outcome import Dead, Outcome, Retry, Skip, Snooze
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Attempt(msgspec.Struct, eq=False):
     ended: bool = False  # the handler is over, or its thread was given up
     given_up: bool = False  # its time was over and its thread could not be stopped
     said_change: bool = False  # its end is on the way to the store
+    parents: tuple[tuple[str, str | None], ...] = ()  # task and result of those it waited for
 
     @staticmethod
     def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
@@ -79,7 +81,7 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
     """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
     if attempt.lost is None and error is None and attempt.definition is not None:  # the way of nearly every job
         try:
-            return decide(attempt.record, Succeeded(attempt.definition.encode_result(outcome), attempt.started_at))
+            return decide(attempt.record, _succeeded(attempt, attempt.definition, outcome))
         except InvalidCall as unfit:
             error = unfit
     match attempt.lost:
@@ -111,7 +113,7 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
     started = attempt.started_at
     if error is None:
         assert attempt.definition is not None
-        return Succeeded(attempt.definition.encode_result(outcome), started)
+        return _succeeded(attempt, attempt.definition, outcome)
     error = outcome_within(error)
     match error:
         case Retry():
@@ -125,6 +127,15 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
             return Died(error.reason or "the handler said so", fault_of(attempt, error, now), started)
         case _:
             return failed(attempt, error, now, retryable=_retries(attempt, error))
+
+
+def _succeeded(attempt: Attempt, definition: Definition, value: object) -> Succeeded | Continued:
+    if value.__class__ is Continuing:
+        assert attempt.context is not None
+        record = attempt.record
+        jobs = attempt.context.app._client.continued(value.flow, record.chain_id or record.id)
+        return Continued(jobs, attempt.started_at)
+    return Succeeded(definition.encode_result(value), attempt.started_at)
 
 
 def outcome_within(error: BaseException) -> BaseException:

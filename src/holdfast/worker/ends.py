@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
@@ -13,6 +13,7 @@ from ..lifecycle import Change
 from ..observe import log
 from ..storage.contract import LOSS_OF
 from .attempt import Attempt, change_of
+from .speaker import StoreSpeaker
 
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
 
@@ -22,8 +23,9 @@ Tell = Callable[[Attempt, Change | None], None]
 class Ends:
     """Tells the ends of attempts. A transaction's last statement takes a while: `settled` is called when one is through."""
 
-    def __init__(self, now: MicrosReader, tell: Tell, settled: Callable[[], None]) -> None:
+    def __init__(self, now: MicrosReader, tell: Tell, settled: Callable[[], None], speaker: StoreSpeaker) -> None:
         self._now = now
+        self._speaker = speaker
         self._tell = tell
         self._settled = settled
         self._loop = asyncio.get_running_loop()
@@ -38,11 +40,14 @@ class Ends:
             self.recently_long.append(attempt.record)
         context = attempt.context
         if context is not None and context._transaction is not None:
-            task = self._loop.create_task(self._settle(attempt, value, error))
-            self.settling.add(task)
-            task.add_done_callback(self._is_settled)
+            self._begin(self._settle(attempt, value, error))
             return
         self._say(attempt, value, error)
+
+    def _begin(self, settling: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(settling)
+        self.settling.add(task)
+        task.add_done_callback(self._is_settled)
 
     def _is_settled(self, task: asyncio.Task[None]) -> None:
         self.settling.discard(task)
@@ -52,6 +57,19 @@ class Ends:
         change = change_of(attempt, value, error, self._now)
         if change is not None and change.errors is not None:
             _log_failure(attempt, change, change.errors)
+        if change is not None and change.state is State.DEAD:
+            self._begin(self._bury(attempt, change))
+            return
+        self._tell(attempt, change)
+
+    async def _bury(self, attempt: Attempt, change: Change) -> None:
+        """A job dies: what undoes it is put on record with its end."""
+        try:
+            change = await self._speaker.with_undo(attempt.context, change)
+        except Exception as error:  # without the store there is no end to tell either: the lease will end
+            log.service_failed("looking for what undoes a dead job", error)
+            self._tell(attempt, None)
+            return
         self._tell(attempt, change)
 
     async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:

@@ -26,6 +26,7 @@ from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
 from .attempt import Attempt, failed
 from .held import Held
+from .parents import bring_parents
 from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
 from .tally import Tally
@@ -83,6 +84,8 @@ class Pump:
         self._poll_at = 0.0
         self._due_at = float("inf")
         self._lost_claims: list[Claim] = []
+        self._bringing: dict[asyncio.Task[None], int] = {}  # jobs whose parents are being read
+        self._settling: asyncio.Task[None] | None = None
         self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
         self.answered_at = monotonic()  # when the store last answered a claim, or none was to be made
         self._suspects_since: float | None = None
@@ -131,7 +134,7 @@ class Pump:
     @property
     def settled(self) -> bool:
         """Nothing is left to say, and no answer is outstanding."""
-        return not self._ended and not self._under_way and not self._lost_claims
+        return not self._ended and not self._under_way and not self._lost_claims and not self._bringing
 
     @property
     def hungry(self) -> bool:
@@ -163,9 +166,9 @@ class Pump:
                 else:
                     await self._sleep()
         finally:
-            under_way = list(self._under_way)
-            for exchange in under_way:
-                exchange.cancel()
+            under_way = [*self._under_way, *self._bringing, *([self._settling] if self._settling else [])]
+            for task in under_way:
+                task.cancel()
             if under_way:
                 await asyncio.wait(under_way, timeout=LET_GO)
 
@@ -247,6 +250,8 @@ class Pump:
         for attempt in started:
             attempt.started_noted = True
         self._settle(batch, answer.verdicts)
+        if answer.unsettled:
+            self._settle_rest()
         if claim is not None:
             self._received(claim, answer, asked_at, heard)
 
@@ -332,7 +337,8 @@ class Pump:
             if monotonic() - self._suspects_since > SUSPECT_PATIENCE:
                 return 0
         free = self.slots.concurrency - self.slots.running
-        return max(0, min(free + self._ahead() - self.slots.waiting - self._asked, self._store.chunk))
+        waiting = self.slots.waiting + sum(self._bringing.values())
+        return max(0, min(free + self._ahead() - waiting - self._asked, self._store.chunk))
 
     def _claim(self) -> Claim | None:
         demand = self._demand()
@@ -364,9 +370,53 @@ class Pump:
             return
         if alone and attempts:
             self._alone = attempts[0]
+        following = [attempt for attempt in attempts if attempt.record.after is not None]
+        if following:
+            self._bring(following)
+            attempts = [attempt for attempt in attempts if attempt.record.after is None]
+        self._feed(attempts)
+
+    def _feed(self, attempts: list[Attempt]) -> None:
         if attempts:
             self._fed = (monotonic(), len(attempts))
             self.slots.feed(attempts)
+
+    # -- followers -----------------------------------------------------------------------------------
+    def _bring(self, attempts: list[Attempt]) -> None:
+        """Read what these jobs get of their parents, then let them begin."""
+        bringing = asyncio.get_running_loop().create_task(self._brought(attempts), name="holdfast parents")
+        self._bringing[bringing] = len(attempts)
+        bringing.add_done_callback(self._is_brought)
+
+    async def _brought(self, attempts: list[Attempt]) -> None:
+        try:
+            await bring_parents(self._store, attempts)
+        except Exception as error:
+            log.service_failed("reading the results of parents", error)
+            for attempt in attempts:
+                self.tell(attempt, hand_back(attempt))
+            return
+        if self.claiming:
+            self._feed([attempt for attempt in attempts if not attempt.ended])
+        else:
+            for attempt in attempts:
+                self.tell(attempt, hand_back(attempt))
+
+    def _is_brought(self, bringing: asyncio.Task[None]) -> None:
+        del self._bringing[bringing]
+        self.wake()
+
+    def _settle_rest(self) -> None:
+        """A job with very many followers has ended: let them all go, step by step."""
+        if self._settling is None or self._settling.done():
+            self._settling = asyncio.get_running_loop().create_task(self._settle_edges(), name="holdfast settling")
+
+    async def _settle_edges(self) -> None:
+        try:
+            while await self._patience.answer(self._store.settle(self._store.chunk)):
+                self._reached()
+        except Exception as error:  # upkeep goes on with it
+            log.service_failed("settling edges", error)
 
     async def _recover_claim(self) -> None:
         claim = self._lost_claims[0]

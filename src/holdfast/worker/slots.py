@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
-from ..context import Context, Speaker
+from ..context import Context
 from ..errors import InvalidCall
 from ..job import Loss
 from ..lifecycle import Change, HandedBack, decide
@@ -26,6 +26,7 @@ from .deadlines import Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
 from .held import Held
+from .speaker import StoreSpeaker
 from .threads import Threads
 
 YIELD_EVERY = 64
@@ -41,7 +42,7 @@ class Slots:
         worker: str,
         concurrency: int,
         held: Held,
-        speaker: Speaker,
+        speaker: StoreSpeaker,
         opened: Opened,
         now: MicrosReader,
         tell: Tell,
@@ -59,7 +60,7 @@ class Slots:
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
         self._closed = False
-        self._ends = Ends(now, tell, self._dry_when_idle)
+        self._ends = Ends(now, tell, self._dry_when_idle, speaker)
         self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
         self._calling = Calling(opened, concurrency)
@@ -264,6 +265,8 @@ class Slots:
         attempt.started_at = self._now()
         context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         attempt.context = context
+        if attempt.parents:
+            context._parents = attempt.parents
         if attempt.lost is not None:  # told just before the context was there
             context.lost._set(attempt.lost)
         self._deadlines.watch(attempt)

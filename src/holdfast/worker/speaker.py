@@ -8,8 +8,12 @@ from collections.abc import Sequence
 
 from ..context import Context
 from ..errors import HoldLost
-from ..job import Hold, Loss
-from ..storage.contract import LOSS_OF, Note, Storage, StoreTransaction, Verdict
+from ..flow.steps import MOST
+from ..flow.undo import undoing, with_undo
+from ..job import Hold, Loss, NewJob
+from ..lifecycle import Change
+from ..observe import log
+from ..storage.contract import LOSS_OF, Note, Shelved, Shelving, Storage, StoreTransaction, Verdict
 
 LONGEST_TRANSACTION = 5_000_000
 
@@ -29,6 +33,7 @@ class StoreSpeaker:
         self._store = store
         self._pending: dict[Hold, _Pending] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._keeping: set[asyncio.Task[None]] = set()
 
     async def progress(self, context: Context, text: str) -> None:
         pending = self._pending_of(context)
@@ -45,6 +50,37 @@ class StoreSpeaker:
     async def begin(self, context: Context) -> StoreTransaction:
         record = context._record
         return await self._store.begin_for(record.hold, min(LONGEST_TRANSACTION, record.lease // 6))
+
+    async def texts(self, job: str, kind: str) -> list[Shelved]:
+        return await self._store.shelf(kind, job=job, limit=MOST)
+
+    async def keep(self, write: Shelving) -> bool:
+        return (await self._store.shelve([write]))[0]
+
+    async def now(self) -> int:
+        return await self._store.now()
+
+    def undo(self, context: Context, undo: NewJob) -> None:
+        """Keep a compensation on record, soon: the handler does not wait for it, its end does."""
+        loop = context._loop
+        assert loop is not None
+        loop.call_soon_threadsafe(self._keep_undo, context, undo)
+
+    def _keep_undo(self, context: Context, undo: NewJob) -> None:
+        keeping = asyncio.create_task(self._keep_undos(context._record.id, undo), name="holdfast undo")
+        self._keeping.add(keeping)
+        keeping.add_done_callback(self._keeping.discard)
+
+    async def _keep_undos(self, job: str, undo: NewJob) -> None:
+        try:
+            await self._store.shelve([undoing(job, undo)])
+        except Exception as error:  # the handler's own end still carries it
+            log.service_failed("keeping a compensation", error)
+
+    async def with_undo(self, context: Context | None, change: Change) -> Change:
+        """A change that makes a job dead, with what undoes it."""
+        await asyncio.gather(*self._keeping)
+        return await with_undo(self._store, change, getattr(context, "_undos", ()))
 
     def _pending_of(self, context: Context) -> _Pending:
         hold = context._record.hold

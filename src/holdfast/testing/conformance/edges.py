@@ -214,7 +214,7 @@ async def case_an_edge_follows_the_chain(store: Storage, clock: Hand) -> None:
 async def case_two_links_of_one_chain(store: Storage, clock: Hand) -> None:
     first = await running(store)
     second = job(chain_id=first.id)
-    await told(store, first.id, Continued(second))
+    await told(store, first.id, Continued((second,)))
     child = after(first, second)
     await store.enqueue([child])
     await settle_all(store)

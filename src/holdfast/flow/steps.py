@@ -1,0 +1,155 @@
+"""Durable steps inside a job: what was done stays done in later attempts.
+
+Each is a text on the store's shelf that belongs to the job and goes with it: the result of a step, the end of a sleep, an
+answer from outside, the call that undoes the job when it dies. A handler's are written under its hold, so that the word of
+one that has lost its job does not count.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from .. import codec
+from ..clock import Duration, micros_of
+from ..errors import HoldLost, InvalidCall, ResultTimeout
+from ..job import Hold, Loss
+from ..names import checked_name
+from ..outcome import Snooze
+from ..storage.contract import Shelved, Shelving
+
+if TYPE_CHECKING:
+    from ..context import Context
+
+STEP, ANSWER, UNDO = "step", "answer", "undo"
+MOST = 10_000  # steps of one job
+NEVER = 3_650 * 86_400 * 1_000_000  # microseconds: for an answer without a timeout we look again in ten years
+
+
+class Kept(Protocol):
+    """Where the texts of a job are kept."""
+
+    async def texts(self, job: str, kind: str) -> list[Shelved]: ...
+    async def keep(self, write: Shelving) -> bool: ...
+    async def now(self) -> int: ...
+
+
+class Steps:
+    """The steps of one attempt."""
+
+    def __init__(self, context: Context, kept: Kept) -> None:
+        self._job = context._record
+        self._hold: Hold = context._record.hold
+        self._kept = kept
+        self._known: dict[str, str] | None = None
+        self._seen: set[str] = set()
+        self._sleeps = 0
+
+    async def step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of `fn`, which is called once per job and not once per attempt."""
+        checked_name(name, "ctx.step name")
+        if not callable(fn):
+            raise InvalidCall(f"ctx.step takes a function: ctx.step({name!r}, fn, …), not {type(fn).__name__}")
+        if name in self._seen:
+            raise InvalidCall(f"two steps of this job are named {name!r}; a step in a loop needs a name for each round")
+        self._seen.add(name)
+        known = await self._texts()
+        if name in known:
+            return _decoded(fn, known[name])
+        try:
+            value = await _called(fn, args, kwargs)
+            await self._keep(STEP, name, codec.encode(value, f"the result of step {name!r}"))
+        except BaseException:
+            self._seen.discard(name)  # it may be tried again in this attempt
+            raise
+        return value
+
+    async def sleep(self, duration: Duration) -> None:
+        """Give the slot back and come again when the time is over."""
+        self._sleeps += 1
+        name = f"\x1fsleep {self._sleeps}"  # no step of a user's has such a name
+        micros = micros_of(duration, "ctx.sleep")
+        known = (await self._texts()).get(name)
+        wake = int(known) if known is not None else await self._kept.now() + micros
+        if known is None:
+            await self._keep(STEP, name, str(wake))
+        elif self._job.run_at >= wake or await self._kept.now() >= wake:
+            return
+        raise _later(wake, "it sleeps")
+
+    async def wait_for(self, name: str, timeout: Duration | None) -> Any:
+        """The answer that somebody gives by `app.jobs.answer`."""
+        checked_name(name, "ctx.wait_for name")
+        answers = {answer.name: answer for answer in await self._kept.texts(self._job.id, ANSWER)}
+        answer = answers.get(name_of(self._job.id, name))
+        if answer is not None:
+            return codec.decode(answer.text)
+        mark = f"\x1fwait {name}"
+        known = (await self._texts()).get(mark)
+        now = await self._kept.now()
+        until = now + (NEVER if timeout is None else micros_of(timeout, "ctx.wait_for timeout"))
+        if known is not None:
+            until = max(until, now + 1) if timeout is None else int(known)
+        elif timeout is not None:
+            await self._keep(STEP, mark, str(until))
+        if until <= now:
+            raise ResultTimeout(f"nobody answered {name!r} for job {self._job.id} in time")
+        raise _later(until, waits_for(name))
+
+    async def _texts(self) -> dict[str, str]:
+        if self._known is None:
+            rows = await self._kept.texts(self._job.id, STEP)
+            self._known = {row.name.partition("/")[2]: row.text for row in rows}
+        return self._known
+
+    async def _keep(self, kind: str, name: str, text: str) -> None:
+        write = Shelving(kind, name_of(self._job.id, name), text, job=self._job.id, hold=self._hold)
+        if not await self._kept.keep(write):
+            reason = Loss.TAKEN_BY_ANOTHER_WORKER
+            raise HoldLost(f"the job is no longer held by this handler: {reason}", reason)
+        (await self._texts())[name] = text
+
+
+async def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The function's value; a plain function blocks a thread, not the loop."""
+    if inspect.iscoroutinefunction(fn):
+        return await fn(*args, **kwargs)
+    value = await asyncio.to_thread(fn, *args, **kwargs)
+    return await value if inspect.isawaitable(value) else value
+
+
+def name_of(job: str, name: str) -> str:
+    """The name on the shelf of what belongs to a job."""
+    return f"{job}/{name}"
+
+
+def waits_for(name: str) -> str:
+    """The reason of a job that sleeps until it is answered."""
+    return f"it waits for the answer {name!r}"
+
+
+def _later(at: int, reason: str) -> Snooze:
+    outcome = Snooze(0, reason=reason)
+    outcome.delay, outcome.at = None, at
+    return outcome
+
+
+def _decoded(fn: Callable[..., Any], text: str) -> Any:
+    """A kept result as the function's annotation says; plain JSON where it says nothing."""
+    try:
+        kind = typing.get_type_hints(fn).get("return", Any)
+    except Exception:
+        kind = Any
+    if typing.get_origin(kind) in (Awaitable, typing.Coroutine):
+        kind = typing.get_args(kind)[-1]
+    if kind in (Any, object, None):
+        return codec.decode(text)
+    try:
+        return codec.decoder(kind)(text)
+    except (TypeError, NameError, ValueError, msgspec.MsgspecError):
+        return codec.decode(text)
