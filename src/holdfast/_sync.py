@@ -47,6 +47,12 @@ class SyncHoldfast:
         """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job."""
         return run(lambda: self._inner.enqueue(work, connection=connection))  # type: ignore[return-value]
 
+    def publish(
+        self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
+    ) -> list[JobHandle[Any]]:
+        """Put a job on record for each subscription to the topic, all or none; their handles."""
+        return run(lambda: self._inner.publish(topic, event, routing_key=routing_key, connection=connection))
+
     def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
         return run(lambda: self._inner.signal(*queues))

@@ -105,6 +105,13 @@ class Holdfast(Registry):
         return handles
 
     @verb
+    async def publish(
+        self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
+    ) -> list[JobHandle[Any]]:
+        """Put a job on record for each subscription to the topic, all or none; their handles. None: nobody listens."""
+        return await self._client.publish(topic, event, routing_key, connection)
+
+    @verb
     async def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
         names = [checked_name(queue, "queue") for queue in queues]

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from .errors import HoldfastError, InvalidCall, QueueFull
+from .flow.events import Subscription, checked_topic, event_text, record, recorded, subscriptions_of
 from .flow.flow import Flow, Graph, Node
 from .flow.jobs import linked
 from .gatherer import room, stored
 from .handle import GroupHandle, JobHandle
 from .ids import new_ids
 from .job import NewJob
+from .options import Plan
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
+_HEARD_FOR = 1.0  # seconds for which the list of subscriptions is believed
 
 
 class Client:
@@ -31,6 +36,7 @@ class Client:
 
     def __init__(self, app: Holdfast) -> None:
         self._app = app
+        self._heard: WeakKeyDictionary[Storage, tuple[float, list[Subscription]]] = WeakKeyDictionary()
 
     async def place(self, job: NewJob) -> Placed:
         """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
@@ -85,6 +91,47 @@ class Client:
         for call in calls:
             call._ids.clear()
         return handles
+
+    async def publish(
+        self, topic: str, event: object, routing_key: str | None, connection: object
+    ) -> list[JobHandle[Any]]:
+        """A job for each subscription, all or none."""
+        checked_topic(topic, routing_key)
+        text = event_text(event, self._app.settings.max_bytes)
+        storage = (await self._app._place("publish without connection=tx")).storage
+        wanted = [each for each in await self._subscriptions(storage) if each.wants(topic, routing_key)]
+        jobs = [self._event_job(each, event, text, routing_key) for each in wanted]
+        if not jobs:
+            return []
+        placed = await (self.place_list(jobs) if connection is None else self.place_in(connection, jobs))
+        known = self._app.definitions()
+        return [
+            JobHandle(self._app, each.id, known.get(job.task), each.duplicate, each.dropped, isinstance(each, Late))
+            for job, each in zip(jobs, placed, strict=True)
+        ]
+
+    def _event_job(self, subscription: Subscription, event: object, text: str, routing_key: str | None) -> NewJob:
+        definition = self._app.definitions().get(subscription.task)
+        if definition is None:
+            return subscription.job(text, routing_key)
+        plan = Plan(definition.name, {**definition.options, "routing_key": routing_key})
+        return plan.job(definition.payload((event,), {}), definition.arguments_hash)
+
+    async def _subscriptions(self, storage: Storage) -> list[Subscription]:
+        """Those on record, read at most once a second; our own are put there first."""
+        read_at, known = self._heard.get(storage, (0.0, []))
+        if not known or monotonic() - read_at > _HEARD_FOR:
+            if storage not in self._heard:
+                await self.record_subscriptions(storage)
+            known = await recorded(storage)
+            self._heard[storage] = (monotonic(), known)
+        return known
+
+    async def record_subscriptions(self, storage: Storage) -> None:
+        """Put what this app's tasks have subscribed to on record."""
+        definitions = self._app.definitions()
+        templates = {each.name: Plan(each.name, each.options).template for each in definitions.values()}
+        await record(storage, subscriptions_of(definitions, templates), definitions)
 
     def single(self, call: object) -> NewJob:
         """The job of one call that is stored by somebody else."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from weakref import ref
 
 from .around import Middleware, checked_middleware
 from .errors import DuplicateTask, InvalidCall, NoApp
+from .flow.events import checked_topic
+from .job import ANY, Routing
 from .names import checked_name
 from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_task_options
 from .provide import Provider, Scope
 from .settings import MAX_BYTES, NAME_BYTES
-from .task import Bound, Declared, Definition, Task
+from .task import Bound, Call, Declared, Definition, Task
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -28,6 +30,13 @@ _generation = 0  # rises whenever any registry changes; what was looked up befor
 
 
 class _Nobody: ...
+
+
+class _TakesOne(Protocol):
+    def call(self, event: Any, /) -> Call[Any]: ...
+
+
+TK1 = TypeVar("TK1", bound=_TakesOne)
 
 
 class TaskMaker:
@@ -122,6 +131,22 @@ class Registry:
     def task(self) -> TaskMaker:
         """The decorator that makes a task of a function: `@app.task` or `@app.task(queue="mail")`."""
         return TaskMaker(self, {})
+
+    def subscribe(self, topic: str, /, *, routing_key: Routing = ANY) -> Callable[[TK1], TK1]:
+        """Let a task run for every event of a topic: `@app.subscribe("record.created")` on top of `@app.task`."""
+        checked_topic(topic, routing_key)
+
+        def subscribed(task: TK1) -> TK1:
+            if not isinstance(task, Task):
+                raise InvalidCall("@subscribe stands on top of @task: it takes a task")
+            task._first_parameter()
+            wanted = (topic, routing_key)
+            if wanted not in task._declared.subscriptions:
+                task._declared.subscriptions.append(wanted)
+            _changed()
+            return task
+
+        return subscribed
 
     def middleware(self, middleware: Middleware, /) -> Middleware:
         """Put this around every attempt of the tasks here and in included registries; the first is the outermost.

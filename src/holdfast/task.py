@@ -17,7 +17,7 @@ from .around import Middleware
 from .errors import InvalidCall
 from .handle import JobHandle
 from .ids import id_text, new_id
-from .job import JobId, NewJob
+from .job import JobId, NewJob, Routing
 from .options import CallOptions, Plan, RetryOn, checked_call_options
 from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
@@ -69,6 +69,7 @@ class Definition:
         self.plain = not (middleware or provided or declared.asks)  # nothing around it, nothing to be given
         self.in_thread = self.run_in == "thread" and not self.surrounded  # a thread is all it needs
         self._retry_on: RetryOn = options.get("retry_on")
+        self.subscriptions = declared.subscriptions
         self.injected = declared.injected(provided)
         self._arguments = declared.arguments_without(self.injected)
 
@@ -146,6 +147,7 @@ class Declared:
         self.name = name
         self.aliases = aliases
         self.options = options
+        self.subscriptions: list[tuple[str, Routing]] = []  # topics, and the routing keys of their events
         self.shape = Handler(handler, name, frame)
         self.asks = any(parameter.default is PROVIDED for parameter in self.shape.parameters)
         self._arguments: dict[frozenset[str], Arguments] = {}

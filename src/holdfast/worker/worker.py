@@ -254,6 +254,7 @@ class _Running:
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         await self._store.beat(self._row())
+        await self._worker._app._client.record_subscriptions(self._store)
         for service in self._services:
             service.start()
         log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)

@@ -1,0 +1,98 @@
+"""Events: one job for each subscription to a topic.
+
+Subscriptions are on the store's shelf, so that a publisher need not know who listens. Workers put those of their tasks there
+when they start, and a program that publishes puts its own there before its first event. Each is a consumer group of its own:
+its job has its own retries and its own end. An event that nobody has subscribed to makes no job; a later subscriber sees
+what is published from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..codec import encode
+from ..errors import InvalidCall
+from ..ids import new_id
+from ..job import ANY, NewJob, Routing
+from ..names import checked_name
+from ..storage.contract import Shelving, Storage
+from .jobs import with_argument
+
+if TYPE_CHECKING:
+    from ..task import Definition
+
+KIND = "subscription"
+MOST = 100_000
+SEPARATOR = "\x1f"  # never in a name
+
+
+class Subscription(msgspec.Struct, frozen=True):
+    """A task that wants the events of a topic. `routing`: of these alone; None with `any_routing` for all."""
+
+    topic: str
+    task: str
+    parameter: str
+    template: NewJob
+    any_routing: bool = True
+    routing: str | None = None
+
+    @property
+    def name(self) -> str:
+        routing = "any" if self.any_routing else "none" if self.routing is None else f"={self.routing}"
+        return SEPARATOR.join((self.topic, self.task, routing))
+
+    def wants(self, topic: str, routing_key: str | None) -> bool:
+        return self.topic == topic and (self.any_routing or self.routing == routing_key)
+
+    def job(self, event: str, routing_key: str | None) -> NewJob:
+        """Its job for an event, a JSON text."""
+        payload = with_argument("{}", self.parameter, event)
+        return msgspec.structs.replace(self.template, id=new_id(), payload=payload, routing_key=routing_key)
+
+
+def checked_topic(topic: str, routing: object = ANY) -> str:
+    """A topic, and the routing key beside it."""
+    if routing is not ANY and routing is not None:
+        checked_name(routing, "routing_key")
+    return checked_name(topic, "topic")
+
+
+def subscriptions_of(definitions: Mapping[str, Definition], templates: Mapping[str, NewJob]) -> list[Subscription]:
+    """What the tasks of an app have subscribed to."""
+    found = []
+    for definition in {each.name: each for each in definitions.values()}.values():
+        for topic, routing in definition.subscriptions:
+            found.append(_subscription(definition, topic, routing, templates[definition.name]))
+    return found
+
+
+def _subscription(definition: Definition, topic: str, routing: Routing, template: NewJob) -> Subscription:
+    if definition.first_parameter is None:
+        raise InvalidCall(f"{definition.name} subscribes to {topic!r} and must take the event as its first argument")
+    plain = msgspec.structs.replace(template, unique_key=None, unique_scope=None, unique_window=None)
+    key = None if routing is ANY else routing
+    return Subscription(topic, definition.name, definition.first_parameter, plain, routing is ANY, key)
+
+
+async def record(storage: Storage, subscriptions: Iterable[Subscription], known: Iterable[str]) -> None:
+    """Put subscriptions on the shelf, and take those off that a known task has no more."""
+    wanted = {each.name: encode(msgspec.to_builtins(each), "a subscription") for each in subscriptions}
+    tasks = set(known)
+    there = {row.name: row.text for row in await storage.shelf(KIND, limit=MOST)}
+    writes = [Shelving(KIND, name, text) for name, text in wanted.items() if there.get(name) != text]
+    gone = [name for name in there if name not in wanted and name.split(SEPARATOR)[1] in tasks]
+    writes += [Shelving(KIND, name, None) for name in gone]
+    if writes:
+        await storage.shelve(writes)
+
+
+async def recorded(storage: Storage) -> list[Subscription]:
+    """All subscriptions, whoever made them."""
+    return [msgspec.json.decode(row.text, type=Subscription) for row in await storage.shelf(KIND, limit=MOST)]
+
+
+def event_text(event: Any, limit: int) -> str:
+    return encode(event, "the event", limit)
