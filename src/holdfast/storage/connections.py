@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _at_home: WeakKeyDictionary[Any, Home] = WeakKeyDictionary()  # connections that were asked, and need not be again
 _warned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # connections whose sessions do not sync, by identity
 _WARNED_AT_MOST = 1000
-_warned_places: set[int] = set()  # of those that nobody can refer to weakly (sqlite3), which is a guess: a place is used again
+_warned_places: set[int] = set()  # of those that cannot be referred to weakly (sqlite3); a place may be used again
 _KEYS_AT_MOST = 20  # tries for a key that others take and free meanwhile
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
 _COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
