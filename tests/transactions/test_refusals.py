@@ -1,6 +1,7 @@
 """Connections that cannot carry jobs are refused before anything is written, and the caller's transaction goes on."""
 
 import asyncio
+import gc
 import logging
 import secrets
 import sqlite3
@@ -298,6 +299,20 @@ async def test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once(app, 
         told = [record.getMessage() for record in caplog.records if "synchronous_commit=off" in record.getMessage()]
         assert len(told) == 1
         assert "may be lost when the server crashes; run SET synchronous_commit = on" in told[0]
+
+
+async def test_every_session_that_does_not_wait_for_the_disk_is_warned_of(app, task, dsn, caplog):
+    """One that is gone does not silence the next, which may stand at its place in memory."""
+    async with app:
+        await app.jobs.count()
+        with caplog.at_level(logging.WARNING, "holdfast"):
+            for _ in range(20):
+                with psycopg.connect(dsn, options="-c synchronous_commit=off") as connection:
+                    await task.using(connection=connection).enqueue()
+                del connection
+                gc.collect()
+        told = [record for record in caplog.records if "synchronous_commit=off" in record.getMessage()]
+        assert len(told) == 20
 
 
 async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     from ..places import Place, Places
 
 _at_home: WeakKeyDictionary[Any, Home] = WeakKeyDictionary()  # connections that were asked, and need not be again
+_warned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # connections whose sessions do not sync, by identity
 _WARNED_AT_MOST = 1000
-_warned: set[int] = set()  # connections whose sessions do not sync, by identity
+_warned_places: set[int] = set()  # of those that cannot be referred to weakly (sqlite3); a place may be used again
 _KEYS_AT_MOST = 20  # tries for a key that others take and free meanwhile
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
 _COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
@@ -135,11 +136,21 @@ def _led_home(home: Home, line: Line | AsyncLine) -> Talk[None]:
 
 def _warn_once(connection: object, warn: Callable[[], None]) -> None:
     """A job is as durable as the session that commits it."""
-    if id(connection) not in _warned:
-        if len(_warned) >= _WARNED_AT_MOST:
-            _warned.clear()
-        _warned.add(id(connection))
+    if not _was_warned(connection):
         warn()
+
+
+def _was_warned(connection: object) -> bool:
+    """Whether it was told of before; from now on it was."""
+    try:
+        known = _warned.get(id(connection)) is connection
+        _warned[id(connection)] = connection
+    except TypeError:
+        known = id(connection) in _warned_places
+        if len(_warned_places) >= _WARNED_AT_MOST:
+            _warned_places.clear()
+        _warned_places.add(id(connection))
+    return known
 
 
 # ---- a session of the store's own driver -----------------------------------------------------------
