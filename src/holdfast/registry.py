@@ -199,6 +199,8 @@ class Registry:
 
     # -- declaring -----------------------------------------------------------------------------------
     def _declare(self, handler: Callable[..., Any], options: Mapping[str, Any], frame: Any) -> Task[..., Any]:
+        if isinstance(handler, staticmethod):
+            handler = handler.__func__
         name = self._prefix + (options.get("name") or _name_of(handler))
         aliases = tuple(self._prefix + alias for alias in options.get("aliases", ()))
         for each in (name, *aliases):

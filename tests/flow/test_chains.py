@@ -1,0 +1,196 @@
+"""Chains: jobs that go on with one another, and results that are handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast import (
+    Backoff,
+    Context,
+    Continue,
+    Dead,
+    Holdfast,
+    InvalidCall,
+    JobCancelled,
+    JobDead,
+    State,
+    chain,
+    group,
+)
+
+SOON = Backoff.fixed(0.01)
+
+
+@pytest.fixture
+def tasks(app):
+    @app.task
+    async def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @app.task
+    def double(x: int) -> int:
+        return 2 * x
+
+    @app.task
+    async def total(numbers: list[int], start: int = 0) -> int:
+        return sum(numbers, start)
+
+    @app.task
+    async def parents(ctx: Context) -> list[object]:
+        return list(ctx.parents)
+
+    return SimpleNamespace(add=add, double=double, total=total, parents=parents)
+
+
+async def test_results_are_handed_on(app, tasks):
+    async with app, app.worker():
+        flow = tasks.add.call(1).then(tasks.double).then(tasks.double)
+        assert await (await app.enqueue(flow)).result(timeout=20) == 8
+        flow = group(tasks.add.call(1), tasks.double.call(3), tasks.add.call(0)).then(tasks.total)
+        assert await (await app.enqueue(flow)).result(timeout=20) == 9
+        assert await (await app.enqueue(group().then(tasks.total))).result(timeout=20) == 0
+        several = await app.enqueue(group(tasks.add.call(1), tasks.add.call(2)))
+        assert await several.result(timeout=20) == [2, 3]
+
+
+async def test_a_chain_keeps_the_order_and_shows_its_parents(app, tasks):
+    async with app, app.worker():
+        last = await app.enqueue(chain(tasks.add.call(1), tasks.double.call(21), tasks.parents.call()))
+        assert await last.result(timeout=20) == [42]
+        job = await last.refresh()
+        page = await app.jobs.find(chain_id=job.chain_id)
+        assert [each.task for each in reversed(page.items)] == ["add", "double", "parents"]
+        assert job.after == (page.items[1].id,)
+
+
+async def test_parents_come_in_declared_order(app, tasks):
+    async with app, app.worker():
+        first, second = await tasks.add.enqueue(1), await tasks.add.enqueue(2)
+        await asyncio.gather(first.result(timeout=20), second.result(timeout=20))
+        child = await tasks.parents.using(after=[second, first.id, str(second.id)]).enqueue()
+        assert await child.result(timeout=20) == [3, 2]
+
+
+async def test_continue_goes_on_until_the_end(app):
+    @app.task
+    async def count(left: int) -> str:
+        if left:
+            return Continue(count.call(left - 1))
+        return "done"
+
+    async with app, app.worker():
+        job = await count.enqueue(5)
+        assert await job.result(timeout=20) == "done"
+        assert (await job.refresh()).result is None
+        page = await app.jobs.find(chain_id=job.id)
+        assert {each.state for each in page.items} == {State.SUCCEEDED}
+        assert len(page.items) == 6
+
+
+async def test_continue_with_a_flow_and_a_follower_of_the_chain(app, tasks):
+    @app.task
+    async def begin() -> int:
+        return Continue(group(tasks.add.call(1), tasks.add.call(2)).then(tasks.total))
+
+    async with app:
+        job = await begin.enqueue()
+        follower = await tasks.parents.using(after=[job]).enqueue()
+        async with app.worker():
+            assert await job.result(timeout=20) == 5
+            assert await follower.result(timeout=20) == [5]
+
+
+async def test_an_error_after_continue_undoes_it(app, tasks):
+    @app.task(max_attempts=1)
+    async def careless() -> int:
+        try:
+            return Continue(tasks.add.call(1))
+        finally:
+            raise Dead("after all")
+
+    async with app, app.worker():
+        job = await careless.enqueue()
+        with pytest.raises(JobDead):
+            await job.result(timeout=20)
+        assert await app.jobs.count(task="add") == 0
+
+
+async def test_a_continue_that_cannot_be_stored_fails_the_job(app, tasks):
+    other = Holdfast("memory://")
+
+    @other.task
+    async def foreign() -> None: ...
+
+    @app.task(max_attempts=1)
+    async def astray() -> None:
+        return Continue(foreign.call())
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="not registered"):
+            await (await astray.enqueue()).result(timeout=20)
+
+
+async def test_a_result_that_does_not_fit_fails_the_next_one(app):
+    @app.task
+    async def word() -> str:
+        return "seven"
+
+    @app.task(max_attempts=1)
+    async def half(x: int) -> float:
+        return x / 2
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="expected `int`"):
+            await (await app.enqueue(word.call().then(half))).result(timeout=20)
+
+
+async def test_dead_keeps_followers_and_cancel_takes_them_along(app, tasks):
+    @app.task(max_attempts=1, backoff=SOON)
+    async def fails(ctx: Context, good: bool = False) -> int:
+        if ctx.job.attempt == 1:
+            raise ValueError("not yet")
+        return 20
+
+    async with app, app.worker():
+        dead = await fails.enqueue()
+        kept = await tasks.parents.using(after=[dead]).enqueue()
+        anyway = await tasks.parents.using(after=[dead], run_when="finished").enqueue()
+        assert await anyway.result(timeout=20) == [None]
+        assert (await kept.refresh()).state is State.BLOCKED
+        assert await app.dead.retry(dead.id) == 1
+        assert await kept.result(timeout=20) == [20]
+
+        waiting = await tasks.add.using(delay=3600).enqueue(1)
+        first = await app.enqueue(chain(tasks.add.using(after=[waiting]).call(1), tasks.add.call(2)))
+        assert await waiting.cancel()
+        with pytest.raises(JobCancelled, match="a job that it waits for was cancelled"):
+            await first.result(timeout=20)
+
+
+async def test_what_cannot_be_a_flow(app, tasks):
+    @app.task
+    async def nothing() -> None: ...
+
+    for wrong, why in [
+        (lambda: tasks.add.call(1).then(nothing), "takes no argument"),
+        (lambda: tasks.add.call(1).then(tasks.add.call(2)), "takes a task"),
+        (lambda: chain(), "at least one"),
+        (lambda: chain(tasks.add), "takes calls"),
+        (lambda: group(tasks.add.call(1), 2), "takes calls"),
+        (lambda: Continue(group(tasks.add.call(1))), "one end"),
+        (lambda: Continue(7), "takes task.call"),
+        (lambda: tasks.add.using(after="x"), "list of handles"),
+        (lambda: tasks.add.using(after=["x"]), "not a job id"),
+        (lambda: tasks.add.using(run_when="never"), "neither"),
+    ]:
+        with pytest.raises(InvalidCall, match=why):
+            wrong()
+    async with app:
+        with pytest.raises(InvalidCall, match="no job to wait for"):
+            await app.enqueue(group())
+        job = await tasks.add.enqueue(1)
+        with pytest.raises(InvalidCall, match="after= cannot be given"):
+            await app.enqueue(tasks.add.call(1).then(tasks.double.using(after=[job])))
