@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from ..clock import SECOND, boottime
 from ..errors import HoldfastError
@@ -24,12 +24,17 @@ LOOK = 10 * SECOND
 AHEAD = 3600 * SECOND  # a last tick that is further ahead than this: the clock went back
 SPREAD = 0.02  # seconds over which workers come to the same tick
 
+Answer = Callable[[Awaitable[float]], Awaitable[float]]  # waits for an answer, but not for ever
+
 
 class Scheduler:
     """Fires what is due, and keeps what is declared in code on record."""
 
-    def __init__(self, store: Storage, declared: Mapping[str, Schedule], known: Collection[str]) -> None:
+    def __init__(
+        self, store: Storage, declared: Mapping[str, Schedule], known: Collection[str], answer: Answer
+    ) -> None:
         self._store = store
+        self._answer = answer
         self._declared = declared
         self._known = known
         self._stir = asyncio.Event()
@@ -47,8 +52,7 @@ class Scheduler:
         unlisten = self._store.listen("ready", self._signalled, frozenset({WAKE}))
         try:
             while not stopping.is_set():
-                pause = await self.step()
-                await self._rest(pause)
+                await self._rest(await self._answer(self.step()))
         finally:
             unlisten()
 

@@ -221,17 +221,18 @@ class _Running:
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
+        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
+        self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
         self._services = [
             Service("keeper", self._keeper.run),
             pumping,
             Service("upkeep", upkeep.run),
+            Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
             Service("watch", self._watch.run),
         ]
-        self._scheduler = Scheduler(store, worker._app._schedules(), definitions)
-        self._services.append(Service("schedules", self._scheduler.run))
         relay = worker._app._relay()
         if relay is not None:
             self._services.append(Service("relay", relay.run))
