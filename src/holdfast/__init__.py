@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from .settings import Thresholds as Thresholds
     from .task import Call as Call
     from .task import Task as Task
+    from .timetable import ScheduleInfo as ScheduleInfo
     from .worker.worker import WorkerSpec as WorkerSpec
 
 __version__ = "0.1.0"
@@ -95,6 +96,7 @@ _HOMES = {
     "retry": ("Backoff", "Retention"),
     "settings": ("Thresholds",),
     "task": ("Call", "Task"),
+    "timetable": ("ScheduleInfo",),
     "worker.worker": ("WorkerSpec",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

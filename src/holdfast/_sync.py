@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .handle import JobHandle
     from .job import Job, JobId, Page
     from .task import Call, Task
+    from .timetable import ScheduleInfo, Schedules
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -223,6 +225,72 @@ class SyncQueues:
                 name, max_depth=max_depth, on_full=on_full, drop_below=drop_below, fair=fair, weights=weights
             )
         )
+
+
+class SyncSchedules:
+    """The verbs of `Schedules` in their blocking form."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: Schedules) -> None:
+        self._inner = inner
+
+    def put(
+        self,
+        name: str,
+        cron: str,
+        call: Call[Any],
+        /,
+        *,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        missed: Literal["skip", "once", "all"] = "skip",
+        overlap: Literal["allow", "skip"] = "allow",
+    ) -> None:
+        """Put a schedule on record, in place of one of this name."""
+        return run(
+            lambda: self._inner.put(
+                name,
+                cron,
+                call,
+                timezone=timezone,
+                start=start,
+                end=end,
+                max_runs=max_runs,
+                missed=missed,
+                overlap=overlap,
+            )
+        )
+
+    def reschedule(self, name: str, cron: str, /) -> None:
+        """Give a schedule another expression, from now on."""
+        return run(lambda: self._inner.reschedule(name, cron))
+
+    def remove(self, name: str, /) -> None:
+        """Take a schedule off the record; jobs that it made stay."""
+        return run(lambda: self._inner.remove(name))
+
+    def pause(self, name: str, /) -> None:
+        """Fire no more until it is resumed."""
+        return run(lambda: self._inner.pause(name))
+
+    def resume(self, name: str, /) -> None:
+        """End a pause: it goes on with its next tick from now."""
+        return run(lambda: self._inner.resume(name))
+
+    def run_now(self, name: str, /) -> JobHandle[Any]:
+        """Enqueue its job now, beside its ticks."""
+        return run(lambda: self._inner.run_now(name))
+
+    def list(self) -> tuple[ScheduleInfo, ...]:
+        """All schedules by name, those that the app's code declares included before a worker put them on record."""
+        return run(lambda: self._inner.list())
+
+    def preview(self, name: str, n: int = 5, /) -> tuple[datetime, ...]:
+        """Its next n ticks; for one that is paused, those it would have if it were resumed now."""
+        return run(lambda: self._inner.preview(name, n))
 
 
 class SyncWorkers:

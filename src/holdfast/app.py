@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from ._sync import SyncHoldfast
     from .flow.flow import Flow, Graph
     from .outbox.relay import Relay
+    from .schedules.schedule import Schedule
     from .storage.contract import Storage
+    from .timetable import Schedules
     from .worker.worker import Worker, WorkerSpec
 
 R = TypeVar("R")
@@ -78,6 +81,13 @@ class Holdfast(Registry):
     def url(self) -> str:
         """The address of its store."""
         return self._places.url
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Recurring rules that enqueue."""
+        from .timetable import Schedules
+
+        return Schedules(self)
 
     @property
     def sync(self) -> SyncHoldfast:
@@ -165,6 +175,12 @@ class Holdfast(Registry):
         from .outbox.relay import Relay
 
         return Relay(self._places.outboxes.get, self._storage)
+
+    def _schedules(self) -> dict[str, Schedule]:
+        """The schedules that are declared in code, by name."""
+        from .recurring import declared_schedules
+
+        return declared_schedules(self)
 
     def _app(self) -> Holdfast:
         return self

@@ -69,7 +69,7 @@ class Client:
     ) -> list[JobHandle[Any]]:
         """Store calls, all or none up to 500, above that in chunks. Their ids stay until all are stored, so that
         repeating the same calls after an error is safe. `nodes`: their order, if they have one."""
-        bounds = [_bound(self._app, call) for call in calls]
+        bounds = [bound_to(self._app, call) for call in calls]
         where = _one_connection(connection, bounds)
         jobs = _jobs(calls, bounds)
         if nodes:
@@ -137,7 +137,7 @@ class Client:
         """The job of one call that is stored by somebody else."""
         if not isinstance(call, Call):
             raise InvalidCall(f"a call is needed, task.call(…), not {type(call).__name__}")
-        bound = _bound(self._app, call)
+        bound = bound_to(self._app, call)
         if bound.plan.connection is not None:
             raise InvalidCall("this call is stored with its job; connection= cannot be given")
         return bound.plan.job(call._payload, bound.definition.arguments_hash)
@@ -145,7 +145,7 @@ class Client:
     def continued(self, flow: Flow[Any], chain_id: str) -> tuple[NewJob, ...]:
         """The jobs that go on with a chain."""
         calls = [node._call for node in flow._nodes]
-        bounds = [_bound(self._app, call) for call in calls]
+        bounds = [bound_to(self._app, call) for call in calls]
         if _one_connection(None, bounds) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
         return tuple(linked(flow._nodes, _jobs(calls, bounds), chain_id))
@@ -194,7 +194,8 @@ def _all(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
     return handles
 
 
-def _bound(app: Holdfast, call: Call[Any]) -> Bound:
+def bound_to(app: Holdfast, call: Call[Any]) -> Bound:
+    """Where a call leads in this app."""
     task = call._task
     if task._bound is not None and task._bound.app is app and task._bound.generation == app._generation():
         return task._bound

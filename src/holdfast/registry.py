@@ -5,7 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+from datetime import datetime
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 from weakref import ref
 
 from .around import Middleware, checked_middleware
@@ -21,6 +34,7 @@ from .task import Bound, Call, Declared, Definition, Task
 if TYPE_CHECKING:
     from .app import Holdfast
     from .context import Context
+    from .recurring import Recurring
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,6 +50,11 @@ class _TakesOne(Protocol):
     def call(self, event: Any, /) -> Call[Any]: ...
 
 
+class _TakesNothing(Protocol):
+    def call(self) -> Call[Any]: ...
+
+
+TK = TypeVar("TK", bound=_TakesNothing)
 TK1 = TypeVar("TK1", bound=_TakesOne)
 
 
@@ -125,6 +144,7 @@ class Registry:
         self._by_identity: dict[object, Definition] = {}
         self._middleware: list[Middleware] = []
         self._provided: dict[type[Any], Provider] = {}
+        self._recurring: dict[str, Recurring] = {}
         self._looked_up = -1
 
     @property
@@ -169,6 +189,69 @@ class Registry:
         `ctx.get(kind)`. Again for the same kind replaces."""
         self._provided[kind] = Provider(kind, make, scope)
         _changed()
+
+    @overload
+    def schedule(
+        self,
+        cron: str,
+        /,
+        *,
+        name: str | None = None,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        missed: Literal["skip", "once", "all"] = "skip",
+        overlap: Literal["allow", "skip"] = "allow",
+    ) -> Callable[[TK], TK]: ...
+    @overload
+    def schedule(
+        self,
+        cron: str,
+        call: Call[Any],
+        /,
+        *,
+        name: str,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        missed: Literal["skip", "once", "all"] = "skip",
+        overlap: Literal["allow", "skip"] = "allow",
+    ) -> None: ...
+    def schedule(
+        self,
+        cron: str,
+        call: Call[Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        timezone: str = "UTC",
+        start: datetime | None = None,
+        end: datetime | None = None,
+        max_runs: int | None = None,
+        missed: Literal["skip", "once", "all"] = "skip",
+        overlap: Literal["allow", "skip"] = "allow",
+    ) -> Callable[[TK], TK] | None:
+        """Enqueue a job whenever the cron expression ticks: on top of a task, `@app.schedule("0 3 * * *")`, or with
+        arguments, `app.schedule("0 3 * * *", task.call(1), name="nightly")`. Workers put it on record when they start."""
+        from .recurring import Recurring, checked_call, rule_of, schedule_name
+
+        own = None if name is None else schedule_name(self._prefix + schedule_name(name))
+        rule = rule_of(cron, timezone=timezone, start=start, end=end, max_runs=max_runs, missed=missed, overlap=overlap)
+        if call is not None:
+            if own is None:
+                raise InvalidCall('a schedule of a call needs a name: app.schedule(cron, task.call(…), name="nightly")')
+            self._recur(Recurring(own, checked_call(call, own), rule))
+            return None
+
+        def decorate(task: TK) -> TK:
+            if not isinstance(task, Task):
+                raise InvalidCall("@app.schedule(…) stands on top of a task: put @app.task below it")
+            self._recur(Recurring(own, checked_call(task.call(), own), rule))
+            return task
+
+        return decorate
 
     def include(self, other: Registry, /, *, prefix: str = "") -> None:
         """Know another registry's tasks too, those it gets later included. Their names get `prefix` in front."""
@@ -223,6 +306,12 @@ class Registry:
         _changed()
         return Task(declared)
 
+    def _recur(self, recurring: Recurring) -> None:
+        before = self._recurring.get(recurring.key)
+        if before is not None and not recurring.same_again(before):
+            raise InvalidCall(f"two schedules are named {recurring.key!r}; give one of them another name=")
+        self._recurring[recurring.key] = recurring
+
     def _check_names(self) -> None:
         known: dict[str, Declared] = {}
         for entry in self._entries():
@@ -241,6 +330,13 @@ class Registry:
             yield Entry(declared, outer.prefix, defaults, middleware, provided)
         for other, more in self._included:
             yield from other._entries(Outer(outer.prefix + more, defaults, middleware, provided))
+
+    def _all_recurring(self, prefix: str = "") -> Iterator[tuple[str | None, Recurring]]:
+        """Declared schedules with their names as seen from here; those that have their task's come with None."""
+        for recurring in self._recurring.values():
+            yield None if recurring.name is None else prefix + recurring.name, recurring
+        for other, more in self._included:
+            yield from other._all_recurring(prefix + more)
 
     def _look_up(self) -> None:
         definitions: dict[str, Definition] = {}

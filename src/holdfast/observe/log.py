@@ -162,6 +162,30 @@ def set_aside(number: int, why: str) -> None:
     )
 
 
+def schedule_broken(name: str, error: BaseException) -> None:
+    logger.error("schedule %s cannot fire here: %s: %s", _safe(name), type(error).__name__, _safe(str(error)))
+
+
+def schedule_orphaned(name: str, task: str) -> None:
+    logger.warning(
+        "schedule %s (%s) was declared in code that is gone: it stays on record and does not fire; remove it with "
+        "`holdfast schedules remove`, or declare it again",
+        _safe(name), _safe(task),
+    )  # fmt: skip
+
+
+def schedules_found_full(names: Sequence[str], queue: str) -> None:
+    logger.warning("queue %s is full, ticks wait for room: %s", _safe(queue), _safe(", ".join(names)))
+
+
+def ticks_ahead(names: Sequence[str]) -> None:
+    logger.error(
+        "the last ticks of these schedules are more than an hour ahead of the store's clock: %s. It went back; they fire "
+        "when it is past those ticks again, or from now on after `holdfast schedules pause` and `resume`",
+        _safe(", ".join(names)),
+    )
+
+
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from holdfast.job import State
+from holdfast.schedules.firing import fire
 from holdfast.storage.contract import Filter, Storage
 
 from .either import either
@@ -19,8 +20,8 @@ _AT_WORK = (State.READY, State.RUNNING)
 
 @either
 async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
-    """Run every job that is due, and those they make due, until none is left. Jobs of a paused queue, of a task that the
-    app does not know, or due later stay as they are. TimeoutError when it takes too long.
+    """Run every job that is due, those of schedules and those they make due, until none is left. Jobs of a paused queue,
+    of a task that the app does not know, or due later stay as they are. TimeoutError when it takes too long.
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
@@ -45,6 +46,8 @@ def _in_use(app: Holdfast) -> bool:
 async def _busy(app: Holdfast, storage: Storage) -> bool:
     if (relay := app._relay()) is not None and _in_use(app):
         await relay.once()
+    if (await fire(storage, await storage.now(), app.definitions())).again:
+        return True
     if await storage.promote(storage.chunk):
         return True
     if await storage.count(Filter(states=_AT_WORK)) == 0:

@@ -9,7 +9,7 @@ import os
 import platform
 import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
@@ -20,6 +20,7 @@ from ..ids import new_id
 from ..job import ANY, Loss, Routing
 from ..observe import log
 from ..provide import Opened
+from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
@@ -191,7 +192,7 @@ class _Running:
         tasks = worker._wanted_tasks(definitions)
         self._tasks = tasks
         self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
-        self._about = _about(worker, tasks)
+        self._about = _about(worker, tasks, definitions)
         self._known = tuple(sorted(definitions))
         self._started_at = now()
         self._pump = Pump(
@@ -220,12 +221,15 @@ class _Running:
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
+        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
+        self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
         self._services = [
             Service("keeper", self._keeper.run),
             pumping,
             Service("upkeep", upkeep.run),
+            Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
             Service("watch", self._watch.run),
         ]
@@ -255,6 +259,7 @@ class _Running:
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         await self._store.beat(self._row())
         await self._worker._app._client.record_subscriptions(self._store)
+        await self._scheduler.begin()
         for service in self._services:
             service.start()
         log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
@@ -274,6 +279,7 @@ class _Running:
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
+        self._scheduler.wake()
         await asyncio.gather(*(service.stop() for service in self._services))
         await self._slots.close()
         await self._close_opened()
@@ -341,7 +347,7 @@ def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
     return tuple(names)
 
 
-def _about(worker: Worker, tasks: Sequence[str] | None) -> dict[str, object]:
+def _about(worker: Worker, tasks: Sequence[str] | None, known: Collection[str]) -> dict[str, object]:
     """What a worker says about itself."""
     return {
         "version": importlib.import_module(__name__.partition(".")[0]).__version__,
@@ -350,6 +356,7 @@ def _about(worker: Worker, tasks: Sequence[str] | None) -> dict[str, object]:
         "pid": os.getpid(),
         "queues": worker._queues,
         "tasks": tasks,
+        "known": None if tasks is None or len(tasks) == len(known) else sorted(known),  # if it takes fewer
         "concurrency": worker._concurrency,
     }
 

@@ -1,0 +1,1 @@
+"""Schedules: recurring rules that enqueue."""

@@ -1,0 +1,29 @@
+"""Schedules under test run on every kind of store, with a clock that is moved by hand."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.testing import ManualClock
+
+from ..addresses import ON_SERVERS, address
+
+NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
+
+
+@pytest.fixture(params=["memory", "sqlite", *ON_SERVERS])
+def store(request):
+    return request.param
+
+
+@pytest.fixture
+def clock():
+    return ManualClock(NOON)
+
+
+@pytest.fixture
+def app(store, clock, tmp_path):
+    return Holdfast(address(store, tmp_path), clock=clock)
