@@ -39,6 +39,10 @@ def runner_started(name: str, pid: int) -> None:
     logger.info("runner %s started: pid %d", name, pid)
 
 
+def runner_ready(name: str) -> None:
+    logger.info("runner %s stands ready", name)
+
+
 def runner_left(name: str) -> None:
     logger.info("runner %s has ended", name)
 

@@ -42,7 +42,7 @@ class Tail:
 
 
 def digest(text: str) -> str:
-    """The last lines of a text. Of a dump of threads, which is long: what came before it, and the innermost frames of each."""
+    """The last lines of a text. Of a dump of threads, which is long: what came before, and the innermost frames of each."""
     lines = text.splitlines()
     dump = next((number for number, line in enumerate(lines) if _opens_dump(line)), None)
     if dump is None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...clock import boottime
 from ...job import Hold
+from ...observe import log
 from ..board import Seen, SupervisorBoard, new_board
 from ..evidence import Tail
 from .link import Link, Word
@@ -78,6 +79,7 @@ class Member:
                 self.hello = word
                 if self.phase is Phase.STARTING:
                     self.phase = Phase.READY
+                    log.runner_ready(self.name)
             elif word["word"] == "flushed":
                 self.flushed.set()
             elif word["word"] == "condition":

@@ -39,6 +39,7 @@ TICK = 0.1
 FLUSH_WITHIN = 0.5  # seconds for a condemned runner to say what can be said
 SHOWN_WITHIN = 0.1  # seconds to write down where its threads are
 LAST_WORDS = 17.0  # seconds beyond its grace that a runner has at a stop: told to stop, flush, goodbye
+DEAF_FOR = 5.0  # seconds without a sign of life from its loop, and after its grace
 BETWEEN_STARTS = 1.0  # seconds between two starts, once all have been started
 LONGEST_PAUSE = 30.0  # between starts that fail
 WEIGHED_EVERY = 1.0
@@ -135,14 +136,20 @@ class Supervisor:
                 member.forgive()
             else:
                 self._watch(member, now)
-        if now >= self._kill_at:
-            for member in self._members:
-                member.blameless, member.killed_because = True, "did not stop in time, and was killed"
-                member.kill()
+        if self._stopping.is_set():
+            self._end_the_deaf(now)
         if not self._stopping.is_set():
             self._weigh(now)
             self._fill(now)
         return now
+
+    def _end_the_deaf(self, now: float) -> None:
+        """Told to stop, a runner gets its grace and time for its last words; one that cannot hear, not all of that."""
+        for member in self._members:
+            deaf = now - member.board.pulse > DEAF_FOR and now >= self._kill_at - LAST_WORDS + DEAF_FOR
+            if deaf or now >= self._kill_at:
+                member.blameless, member.killed_because = True, "did not stop in time, and was killed"
+                member.kill()
 
     def _watch(self, member: Member, now: float) -> None:
         if member.phase not in (Phase.WORKING, Phase.LEAVING):
@@ -223,8 +230,10 @@ class Supervisor:
     def _alone(self, member: Member) -> bool:
         """Its hello tells of the store. One that lives in a process cannot be shared with us."""
         assert member.hello is not None
-        self._url = member.hello["url"]
         if member.hello["alone"] is None:
+            if self._url is None:
+                self._url = member.hello["url"]
+                self._spawn(self._open_early())
             return False
         self._ended = Ended(alone=member.hello["alone"])
         self._stop()
@@ -360,6 +369,13 @@ class Supervisor:
         if self._opened is None or (self._opened.done() and self._opened.exception() is not None):
             self._opened = asyncio.create_task(self._open(), name="holdfast open")
         return await asyncio.shield(self._opened)
+
+    async def _open_early(self) -> None:
+        """The first loss should not have to wait for a driver to be imported."""
+        try:
+            await self._store()
+        except Exception as error:
+            log.store_out_of_reach("supervisor", error, 0.0)
 
     async def _open(self) -> Storage:
         if self._url is None:
