@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
-COMMANDS = ["setup", "demo", "test", "lint", "bench", "server", "docs", "lock", "help"]
+COMMANDS = ["setup", "demo", "test", "lint", "bench", "faults", "server", "docs", "lock", "help"]
 
 # Put together from pieces, so that this file does not contain what it looks for.
 REGISTRIES = [

@@ -27,6 +27,7 @@ from holdfast.lifecycle import (
     KeyMove,
     LeaseEnded,
     Retried,
+    RunnerLost,
     Skipped,
     Snoozed,
     Stopped,
@@ -103,6 +104,7 @@ WORDS = [
     Deleted(),
     Continued((NEXT,), started_at=10),
     Completed("3"),
+    RunnerLost(FAULT, started_at=10),
 ]
 (
     SUCCEEDED,
@@ -120,6 +122,7 @@ WORDS = [
     DELETED,
     CONTINUED,
     COMPLETED,
+    RUNNER_LOST,
 ) = WORDS
 
 ERRORS = faults_text([FAULT])
@@ -146,6 +149,9 @@ LEGAL = {
     (State.RUNNING, HANDED_BACK): change(HOLD, State.READY, suspect=True, reason="shutdown"),
     (State.RUNNING, STOPPED): Change(ID, HoldGuard(4, 77, ended=True), None, key=KeyMove.FREE),
     (State.RUNNING, LEASE_ENDED): change(LAPSED, State.READY, suspect=True, reason="before", errors=ERRORS),
+    (State.RUNNING, RUNNER_LOST): change(
+        HOLD, State.READY, suspect=True, reason="before", errors=ERRORS, started_at=10
+    ),
     (State.RUNNING, CANCELLED): change(
         VERSION, State.CANCELLED, reason="enough", keep=DAY, keep_last=7, keeps_hold=True
     ),
@@ -339,20 +345,27 @@ def test_a_retried_dead_letter_takes_only_an_active_key(scope, move):
         (0, False, State.READY, 0),
     ],
 )
-def test_three_charged_losses_are_poison(losses, charged, state, counted):
-    decided = decide(record(losses=losses), LeaseEnded(FAULT, charged=charged))
+@pytest.mark.parametrize(("word", "guard"), [(LeaseEnded, LAPSED), (RunnerLost, HOLD)])
+def test_three_charged_losses_are_poison(losses, charged, state, counted, word, guard):
+    decided = decide(record(losses=losses), word(FAULT, charged=charged))
     assert (decided.state, decided.losses, decided.failures) == (state, counted, 1)
-    assert decided.guard == LAPSED
+    assert decided.guard == guard
     if state is State.DEAD:
         assert decided.reason == f"poison: {LOSSES_ALLOWED} workers died while running it"
         assert decided.key is KeyMove.FREE
 
 
-def test_a_job_with_one_attempt_dies_with_its_worker_only_if_charged():
+@pytest.mark.parametrize("word", [LeaseEnded, RunnerLost])
+def test_a_job_with_one_attempt_dies_with_its_worker_only_if_charged(word):
     once = record(max_attempts=1, losses=0, failures=0)
-    charged = decide(once, LeaseEnded(FAULT, charged=True))
+    charged = decide(once, word(FAULT, charged=True))
     assert (charged.state, charged.reason) == (State.DEAD, "poison: 1 worker died while running it")
-    assert decide(once, LeaseEnded(FAULT)).state is State.READY
+    assert decide(once, word(FAULT)).state is State.READY
+
+
+def test_a_runner_lost_with_a_job_that_was_ended_from_outside_only_gives_up_the_hold():
+    ended = record(State.CANCELLED, stamp=77, leased_by="w1", leased_until=99)
+    assert decide(ended, RunnerLost(FAULT, charged=True)) == decide(ended, Stopped())
 
 
 @pytest.mark.parametrize(
@@ -362,6 +375,9 @@ def test_a_job_with_one_attempt_dies_with_its_worker_only_if_charged():
         (False, LeaseEnded(suspect=True), True),
         (False, LeaseEnded(charged=True), True),
         (True, LeaseEnded(), True),
+        (False, RunnerLost(), False),
+        (False, RunnerLost(suspect=True), True),
+        (False, RunnerLost(charged=True), True),
     ],
 )
 def test_suspects(before, said, after):

@@ -8,6 +8,7 @@ does not raise the version.
 
 What was said by                 may be
 - the holder                     Succeeded, Continued, Failed, Snoozed, Skipped, Died, HandedBack, Stopped
+- who saw the holder die         RunnerLost                     (the supervisor of a runner, the worker of a child process)
 - upkeep                         LeaseEnded, Expired            (promote and prune are set-wise moves of the store)
 - anybody else                   Cancelled, Completed, Retried, HurriedUp, Deleted
 
@@ -117,6 +118,16 @@ class LeaseEnded(msgspec.Struct, frozen=True, gc=False):
     suspect: bool = False
 
 
+class RunnerLost(msgspec.Struct, frozen=True, gc=False):
+    """Whoever started the process that ran this job saw it die, before its lease was over. Guarded by the hold: nobody else
+    can have the job. `charged` and `suspect` as in LeaseEnded."""
+
+    fault: Fault | None = None
+    charged: bool = False
+    suspect: bool = False
+    started_at: int | None = None
+
+
 class Expired(msgspec.Struct, frozen=True, gc=False):
     """The job was not started within its `expires`."""
 
@@ -153,6 +164,7 @@ Said = (
     | HandedBack
     | Stopped
     | LeaseEnded
+    | RunnerLost
     | Expired
     | Cancelled
     | Completed
@@ -250,7 +262,11 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
         case Stopped():
             return _stopped(record)
         case LeaseEnded():
-            return _lease_ended(record, said)
+            return _lost(record, said, VersionGuard(record.version, lapsed=True))
+        case RunnerLost() if record.state in FINAL:
+            return _stopped(record)
+        case RunnerLost():
+            return _lost(record, said, _held(record), said.started_at)
         case Expired():
             return _cancelled(record, "expired", only_waiting=True)
         case Cancelled():
@@ -385,9 +401,8 @@ def _stopped(record: Record) -> Change:
     return Change(record.id, HoldGuard(hold.attempt, hold.stamp, ended=True), None, key=KeyMove.FREE)
 
 
-# ---- upkeep's words --------------------------------------------------------------------------------
-def _lease_ended(record: Record, said: LeaseEnded) -> Change:
-    guard = VersionGuard(record.version, lapsed=True)
+# ---- a lost worker ---------------------------------------------------------------------------------
+def _lost(record: Record, said: LeaseEnded | RunnerLost, guard: Guard, started_at: int | None = None) -> Change:
     if record.state in FINAL:  # ended from outside, and its holder never came back
         return Change(record.id, guard, None, key=KeyMove.FREE)
     check_move(record, State.READY)
@@ -395,7 +410,7 @@ def _lease_ended(record: Record, said: LeaseEnded) -> Change:
     errors = None if said.fault is None else _with_fault(record, said.fault)
     if losses >= LOSSES_ALLOWED or (said.charged and record.max_attempts == 1):
         reason = f"poison: {losses} worker{'s' if losses > 1 else ''} died while running it"
-        dead = _dead(record, reason, record.failures, losses, errors, None)
+        dead = _dead(record, reason, record.failures, losses, errors, started_at)
         return msgspec.structs.replace(dead, guard=guard)
     return Change(
         id=record.id,
@@ -406,6 +421,7 @@ def _lease_ended(record: Record, said: LeaseEnded) -> Change:
         suspect=record.suspect or said.suspect or said.charged,
         reason=record.reason,
         errors=errors,
+        started_at=started_at,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Callable, Collection, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from . import codec
@@ -119,6 +120,14 @@ class Definition:
     def decode_result(self, text: str | None) -> Any:
         """A stored result as the return annotation says."""
         return None if text is None else self._arguments.result(self.name, text)
+
+    @cached_property
+    def retries_timeouts(self) -> bool:
+        """Whether a timeout is worth another attempt, for whoever ends the attempt from outside its process."""
+        try:
+            return self.retries(TimeoutError("the attempt took longer than its timeout"))
+        except Exception:  # the user's own predicate
+            return True
 
     def retries(self, error: BaseException) -> bool:
         """Whether this failure is worth another attempt (`retry_on`)."""

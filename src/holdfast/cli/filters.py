@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -35,7 +35,7 @@ def names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def listed(values: tuple[tuple[str, ...], ...]) -> tuple[str, ...]:
+def listed(values: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The values of an option that may be given several times."""
     return tuple(part for value in values for part in value)
 

@@ -1,12 +1,16 @@
-"""`holdfast worker`: one process that claims jobs and runs them until it is told to stop."""
+"""`holdfast worker`: a supervisor with runner processes, which claim jobs and run them until told to stop."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import re
 import signal
+import socket
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,13 +23,29 @@ from .store import debug_option, load_app
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
+    from holdfast.worker.supervisor.supervisor import Ended
 
 LEVELS = ("debug", "info", "warning", "error")
+PROBES = ("probe_port", "probe_host", "probe_file")
+OF_THE_TEAM = ("log_level", "processes", "spares", "max_jobs", "max_memory", "no_supervisor", *PROBES)
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def _size(text: str) -> int:
+    """Bytes of a size such as 512M or 1.5G."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)I?B?", text.strip().upper())
+    if found is None:
+        raise ValueError(text)
+    return int(float(found[1]) * UNITS[found[2]])
+
+
+_size.__name__ = "size"
 
 
 @click.command("worker")
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Jobs at once.")
+@click.option("--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runner processes.")
 @click.option("--queues", type=names, multiple=True, help="Only these queues.  [default: all]")
 @click.option("--tasks", type=names, multiple=True, help="Only these tasks.  [default: all of the app]")
 @click.option("--routing-key", metavar="KEY", help="Only jobs with this routing key.  [default: any]")
@@ -40,6 +60,17 @@ LEVELS = ("debug", "info", "warning", "error")
     show_default=True,
     help="Jobs of tasks that the app does not know: leave them to other workers, or fail them.",
 )
+@click.option("--max-jobs", type=click.IntRange(1), help="Replace a runner after so many jobs.")
+@click.option("--max-memory", type=_size, metavar="SIZE", help="Replace a runner that occupies more, e.g. 512M or 2G.")
+@click.option(
+    "--spares",
+    type=click.IntRange(0, 100),
+    default=1,
+    show_default=True,
+    help="Runners that stand ready, so that a lost one is replaced at once.",
+)
+@click.option("--no-supervisor", is_flag=True, help="Run everything in this one process.")
+@click.option("--runner", hidden=True)  # how a supervisor starts its runners
 @click.option(
     "--probe-port",
     type=click.IntRange(0, 65535),
@@ -69,29 +100,90 @@ LEVELS = ("debug", "info", "warning", "error")
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 @debug_option
-def command(
-    target: str, log_level: str, probe_port: int | None, probe_host: str, probe_file: str | None, **options: Any
-) -> None:
+def command(target: str, runner: str | None, **options: Any) -> None:
     """Run jobs of MODULE:APP until SIGTERM or SIGINT.
 
-    The first signal lets running jobs end (at most --grace seconds), a second one hurries. Jobs that stop when they are
-    told are handed back; those of a thread that does not stop come back when their lease ends.
+    A small supervisor keeps --processes runners at work, each with --concurrency slots. It renews their leases, brings the
+    jobs of a dead runner back at once, and kills one that is stuck in a job whose timeout is over.
+
+    The first signal lets running jobs end (at most --grace seconds), a second one hurries; what does not end is handed back.
+    SIGHUP starts new runners and lets the old ones finish.
 
     \b
     Examples:
       holdfast worker shop.app:app
       holdfast worker shop.app:app --concurrency 10 --queues mail,reports
+      holdfast worker shop.app:app --processes 4 --max-jobs 10000 --max-memory 1G
       holdfast worker shop.app:app --tasks embed --routing-key vector --log-level warning
       holdfast worker shop.app:app --probe-port 8641 --probe-file /run/shop/worker
     """
     # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    log_to_stderr(log_level)
+    if runner is not None:
+        _run_under_supervisor(target, runner)
+        return
+    log_to_stderr(options["log_level"])
+    if (why := _why_alone(options["no_supervisor"])) is None:
+        ended = _supervise(target, options)
+        if ended.alone is None:
+            sys.exit(ended.code)
+        why = ended.alone
+    logging.getLogger("holdfast").warning("%s: everything runs in this one process, without a supervisor", why)
+    app, chosen = _prepared(target, options)
+    asyncio.run(_run(app, chosen, _probes(options)))
+
+
+# ---- three ways to run -----------------------------------------------------------------------------
+def _why_alone(asked: bool) -> str | None:
+    if asked:
+        return "--no-supervisor"
+    return "there is no supervisor on Windows" if sys.platform == "win32" else None
+
+
+def _supervise(target: str, options: dict[str, Any]) -> Ended:
+    from holdfast import Holdfast
+    from holdfast.worker.supervisor.supervisor import Team, supervise
+
+    def on_store(url: str) -> Holdfast:
+        return Holdfast(url, migrate=False, durability="relaxed")  # the runners have seen to that
+
+    team = Team(
+        command=[sys.executable, "-m", "holdfast", "worker", target],
+        options=options,
+        name=options["name"] or f"{socket.gethostname()}-{os.getpid()}",
+        open_app=on_store,
+        processes=options["processes"],
+        spares=options["spares"],
+        grace=options["grace"],
+        max_jobs=options["max_jobs"],
+        max_memory=options["max_memory"],
+        probe=_probes(options),
+    )
+    return supervise(team)
+
+
+def _probes(options: dict[str, Any]) -> dict[str, Any] | None:
+    probes = {name.removeprefix("probe_"): options[name] for name in PROBES}
+    return None if probes["port"] is None and probes["file"] is None else probes
+
+
+def _run_under_supervisor(target: str, descriptors: str) -> None:
+    from holdfast.worker.supervisor.runner import Supervised
+
+    supervised = Supervised(descriptors)
+    if not supervised.options:
+        return  # the supervisor was gone before we came
+    log_to_stderr(supervised.options["log_level"])
+    app, chosen = _prepared(target, supervised.options)
+    asyncio.run(supervised.run(app, **chosen))
+
+
+def _prepared(target: str, options: dict[str, Any]) -> tuple[Holdfast, dict[str, Any]]:
+    """The app with its tasks, and the options of its worker."""
     app = load_app(target)
     tasks = _imported_tasks(app, target)
     logging.getLogger("holdfast").info("tasks: %s", ", ".join(tasks))
-    probes = {"port": probe_port, "host": probe_host, "file": probe_file}
-    asyncio.run(_run(app, _worker_options(tasks, **options), probes))
+    return app, _worker_options(tasks, **{name: options[name] for name in options if name not in OF_THE_TEAM})
 
 
 def log_to_stderr(level: str) -> None:
@@ -122,8 +214,8 @@ def _imported_tasks(app: Holdfast, target: str) -> list[str]:
 def _worker_options(
     known: list[str],
     *,
-    queues: tuple[tuple[str, ...], ...],
-    tasks: tuple[tuple[str, ...], ...],
+    queues: Sequence[Sequence[str]],
+    tasks: Sequence[Sequence[str]],
     routing_key: str | None,
     unrouted: bool,
     **rest: Any,
@@ -143,18 +235,17 @@ def _worker_options(
     return options
 
 
-async def _run(app: Holdfast, options: dict[str, Any], probes: dict[str, Any]) -> None:
+async def _run(app: Holdfast, options: dict[str, Any], probes: dict[str, Any] | None) -> None:
     async with app:
         worker = app.worker(**options)
         async with _probe(worker, probes):
             await worker.run()
 
 
-def _probe(worker: Any, probes: dict[str, Any]) -> AbstractAsyncContextManager[Any]:
+def _probe(worker: Any, probes: dict[str, Any] | None) -> AbstractAsyncContextManager[Any]:
     from holdfast.worker.probe import Probe
 
-    asked = probes["port"] is not None or probes["file"] is not None
-    return Probe.of(worker, **probes) if asked else nullcontext()
+    return nullcontext() if probes is None else Probe.of(worker, **probes)
 
 
 def _check(context: click.Context, file: str | None) -> None:

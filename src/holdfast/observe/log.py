@@ -9,7 +9,8 @@ import logging
 from collections.abc import Sequence
 
 from ..errors import HoldfastError
-from ..job import Loss, Record
+from ..job import Loss, Record, State
+from ..lifecycle import Change
 
 logger = logging.getLogger("holdfast")
 
@@ -24,6 +25,66 @@ def worker_stopping(worker: str, running: int, grace: float) -> None:
 
 def worker_stopped(worker: str, ended: int) -> None:
     logger.info("worker %s stopped after %d attempts", worker, ended)
+
+
+def supervisor_started(name: str, pid: int, processes: int, spares: int) -> None:
+    logger.info("supervisor %s (pid %d) keeps %d runner(s) at work, %d ready beside them", name, pid, processes, spares)
+
+
+def supervisor_told(name: str, what: str) -> None:
+    logger.info("supervisor %s %s", name, what)
+
+
+def runner_started(name: str, pid: int) -> None:
+    logger.info("runner %s started: pid %d", name, pid)
+
+
+def runner_ready(name: str) -> None:
+    logger.info("runner %s stands ready", name)
+
+
+def runner_left(name: str) -> None:
+    logger.info("runner %s has ended", name)
+
+
+def runner_lost(message: str, held: int) -> None:
+    logger.error("%s; it held %d job(s)", message, held)
+
+
+def runner_leaves(name: str, why: str) -> None:
+    logger.info("runner %s is replaced: %s; it finishes what runs", name, why)
+
+
+def runner_condemned(name: str, why: str) -> None:
+    logger.error("runner %s is killed: %s", name, why)
+
+
+def runner_stopped_by_signal(name: str) -> None:
+    logger.warning("runner %s was stopped by a signal; its leases are not renewed until it goes on", name)
+
+
+def runner_not_started(name: str, message: str, again_in: float) -> None:
+    logger.error(
+        "runner %s did not come to work: %s; the next start is in %.0f s at the earliest", name, message, again_in
+    )
+
+
+def reload_failed(name: str) -> None:
+    logger.error("supervisor %s: the new runners do not start; the old ones go on", name)
+
+
+def orphaned(pid: int) -> None:
+    logger.error("the supervisor of runner %d is gone: it claims nothing more, finishes what runs, and ends", pid)
+
+
+def brought_back(record: Record, change: Change, worker: str) -> None:
+    fate = {State.READY: "is ready again", State.DEAD: f"is dead: {change.reason}"}.get(
+        change.state or State.READY, "is retried"
+    )
+    logger.warning(
+        "job %s (%s) was in runner %s: it %s%s", record.id, _safe(record.task), _safe(worker), _safe(fate),
+        ", charged as a loss" if change.losses > record.losses else "",
+    )  # fmt: skip
 
 
 def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:

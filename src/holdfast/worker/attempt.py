@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import traceback
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ class Attempt(msgspec.Struct, eq=False):
 
     record: Record
     definition: Definition | None
+    asked_at: float  # when the request was made that got its lease, or prolonged it
     trusted_until: float
     renew_at: float
     context: Context | None = None
@@ -47,16 +49,19 @@ class Attempt(msgspec.Struct, eq=False):
     given_up: bool = False  # its time was over and its thread could not be stopped
     said_change: bool = False  # its end is on the way to the store
     parents: tuple[tuple[str, str | None], ...] = ()  # task and result of those it waited for
+    place: int = -1  # on the runner's board
+    stop: Callable[[Loss], None] | None = None  # how to stop it where it runs, if that is neither loop nor thread
 
     @staticmethod
     def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
         """The store granted this job, with a lease, to a request made at `asked_at`."""
         lease = record.lease / 1_000_000
-        return Attempt(record, definition, asked_at + lease * (1 - MARGIN), asked_at + lease / 3)
+        return Attempt(record, definition, asked_at, asked_at + lease * (1 - MARGIN), asked_at + lease / 3)
 
     def trust(self, asked_at: float) -> None:
         """The store prolonged the lease at a request made at `asked_at`."""
         lease = self.record.lease / 1_000_000
+        self.asked_at = asked_at
         self.trusted_until = asked_at + lease * (1 - MARGIN)
         self.renew_at = asked_at + lease / 3
 
@@ -74,6 +79,8 @@ class Attempt(msgspec.Struct, eq=False):
             self.context.lost._set(reason)
         if self.slot is not None:
             self.slot.cancel()
+        elif self.stop is not None:
+            self.stop(reason)
         return True
 
 

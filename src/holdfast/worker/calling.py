@@ -40,7 +40,8 @@ def first_step(definition: Definition, context: Context, payload: str) -> tuple[
 class Calling:
     """Calls handlers that have something around them, or are given something."""
 
-    def __init__(self, opened: Opened, concurrency: int) -> None:
+    def __init__(self, opened: Opened, concurrency: int, gave_up: Callable[[], None]) -> None:
+        self._gave_up = gave_up
         self._opened = opened
         self._given: dict[Definition, Things] = {}
         self._loop = asyncio.get_running_loop()
@@ -96,6 +97,7 @@ class Calling:
                 if attempt.lost in (None, Loss.TIMEOUT) or self._closed:
                     call.given_up = True
                     self._threads.give_up_one()
+                    self._gave_up()
                     log.thread_given_up(attempt.record)
                     raise
 

@@ -13,6 +13,7 @@ from ..lifecycle import Change
 from ..observe import log
 from ..storage.contract import LOSS_OF
 from .attempt import Attempt, change_of
+from .board import RunnerBoard
 from .speaker import StoreSpeaker
 
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
@@ -23,7 +24,15 @@ Tell = Callable[[Attempt, Change | None], None]
 class Ends:
     """Tells the ends of attempts. A transaction's last statement takes a while: `settled` is called when one is through."""
 
-    def __init__(self, now: MicrosReader, tell: Tell, settled: Callable[[], None], speaker: StoreSpeaker) -> None:
+    def __init__(
+        self,
+        now: MicrosReader,
+        tell: Tell,
+        settled: Callable[[], None],
+        speaker: StoreSpeaker,
+        board: RunnerBoard | None = None,
+    ) -> None:
+        self._board = board
         self._now = now
         self._speaker = speaker
         self._tell = tell
@@ -35,6 +44,8 @@ class Ends:
     def over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         """The handler ended with a value or an error."""
         attempt.ended = True
+        if self._board is not None:
+            self._board.over(attempt)
         attempt.took = boottime() - attempt.started_boot if attempt.started_boot else 0.0
         if attempt.took > LONG:
             self.recently_long.append(attempt.record)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from ..clock import boottime
 from ..job import Loss, Record
 from ..lifecycle import Change
 from ..observe import log
 from .attempt import Attempt, stopped
+from .board import RunnerBoard
 
 
 class Held:
     """The attempts that this worker may speak for, by job id."""
 
-    def __init__(self) -> None:
+    def __init__(self, board: RunnerBoard | None = None) -> None:
+        self.board = board
         self._attempts: dict[str, Attempt] = {}
         self.tell: Callable[[Attempt, Change | None], None] = lambda attempt, change: self.drop(attempt)
         self.settled = 0  # attempts whose end the store has confirmed
@@ -27,7 +29,9 @@ class Held:
         attempt = self._attempts.get(record.id)
         return attempt is not None and attempt.record.stamp == record.stamp
 
-    def add(self, attempts: Iterable[Attempt]) -> None:
+    def add(self, attempts: Sequence[Attempt]) -> None:
+        if self.board is not None:
+            self.board.publish(attempts)
         self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])
 
     def drop(self, attempt: Attempt) -> None:
@@ -35,6 +39,8 @@ class Held:
         if self._attempts.get(attempt.record.id) is attempt:
             del self._attempts[attempt.record.id]
             self.settled += 1
+            if self.board is not None:
+                self.board.clear(attempt)
 
     def drop_all(self, ends: Iterable[tuple[Attempt, Change]]) -> None:
         """The store has confirmed these ends."""
@@ -43,12 +49,23 @@ class Held:
             if attempts.get(change.id) is attempt:
                 del attempts[change.id]
                 self.settled += 1
+                if self.board is not None:
+                    self.board.clear(attempt)
 
     def due_for_renewal(self, now: float) -> list[Attempt]:
-        return [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]
+        due = [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]
+        if self.board is None:
+            return due
+        return [attempt for attempt in due if not self._renewed_for_us(attempt, now)]
 
     def out_of_trust(self, now: float) -> list[Attempt]:
-        return [attempt for attempt in self._attempts.values() if attempt.trusted_until <= now]
+        return [attempt for attempt in self._attempts.values() if not self.trusts(attempt, now)]
+
+    def trusts(self, attempt: Attempt, now: float) -> bool:
+        """Whether its lease is still ours as far as we can know."""
+        if now >= attempt.trusted_until and self.board is not None:
+            self.board.trust(attempt)
+        return now < attempt.trusted_until
 
     def shortest_lease(self) -> float | None:
         """Seconds of the shortest lease held."""
@@ -69,6 +86,16 @@ class Held:
             for attempt in self._attempts.values()
             if not attempt.started_noted and attempt.started_at is not None and attempt.started_boot <= before
         ]
+
+    def _renewed_for_us(self, attempt: Attempt, now: float) -> bool:
+        """Our supervisor renews at a third of a lease. Half of it gone, it does so no longer, and we do it."""
+        assert self.board is not None
+        self.board.trust(attempt)
+        ours_at = attempt.asked_at + attempt.record.lease / 2_000_000
+        if attempt.place < 0 or now >= ours_at:
+            return False
+        attempt.renew_at = ours_at
+        return True
 
     def lose(self, attempt: Attempt, reason: Loss) -> None:
         """The hold is gone: tell the handler; an attempt that has not begun never will."""

@@ -88,7 +88,8 @@ class Pump:
         self._settling: asyncio.Task[None] | None = None
         self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
         self.answered_at = monotonic()  # when the store last answered a claim, or none was to be made
-        self._suspects_since: float | None = None
+        # a worker that has nothing to do yet is the one to take a suspect at once
+        self._suspects_since: float | None = 0.0
         self._alone: Attempt | None = None
         self._rate = 0.0  # jobs a second, the store's share of the time included
         self._grown = 0  # jobs that the slots would be through with in no time
@@ -214,6 +215,8 @@ class Pump:
         claim = self._claim()
         if claim is not None:
             self._asked += claim.wants[0].limit
+            if self._held.board is not None:
+                self._held.board.claims(claim.stamp)
         exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
         self._under_way.add(exchange)
         exchange.add_done_callback(self._exchanged)
@@ -354,21 +357,23 @@ class Pump:
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
         # what was signalled meanwhile, the claim may have come too early for
-        self._more = len(answer.claimed) >= claim.wants[0].limit or self._signals != heard
+        self._more = len(answer.claimed) >= claim.wants[0].limit or self._signals != heard or claim.wants[0].alone
         if answer.suspects and self._suspects_since is None:
             self._suspects_since = now
             self._more = True
-        self._adopt(answer.claimed, asked_at, alone=claim.wants[0].alone)
+        self._adopt(claim, answer.claimed, asked_at)
 
-    def _adopt(self, records: Sequence[Record], asked_at: float, *, alone: bool = False) -> None:
+    def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float) -> None:
         definitions = self._definitions
         attempts = [Attempt.of(record, definitions.get(record.task), asked_at) for record in records]
         self._held.add(attempts)
+        if self._held.board is not None:
+            self._held.board.claimed(claim.stamp)
         if not self.claiming:
             for attempt in attempts:
                 self.tell(attempt, hand_back(attempt))
             return
-        if alone and attempts:
+        if claim.wants[0].alone and attempts:
             self._alone = attempts[0]
         following = [attempt for attempt in attempts if attempt.record.after is not None]
         if following:
@@ -424,7 +429,7 @@ class Pump:
         records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
         self._lost_claims.pop(0)
         self._reached()
-        self._adopt(records, asked_at, alone=claim.wants[0].alone)
+        self._adopt(claim, records, asked_at)
 
     async def _look_again(self) -> None:
         """A question that nobody answered may have been heard after we asked what it had brought."""
@@ -433,7 +438,7 @@ class Pump:
         records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
         self._given_up.popleft()
         self._reached()
-        self._adopt([record for record in records if not self._held.has(record)], asked_at)
+        self._adopt(claim, [record for record in records if not self._held.has(record)], asked_at)
 
 
 def _notes(started: Sequence[Attempt]) -> list[Started]:

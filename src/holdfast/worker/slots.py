@@ -60,10 +60,10 @@ class Slots:
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
         self._closed = False
-        self._ends = Ends(now, tell, self._dry_when_idle, speaker)
+        self._ends = Ends(now, tell, self._dry_when_idle, speaker, held.board)
         self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
-        self._calling = Calling(opened, concurrency)
+        self._calling = Calling(opened, concurrency, self._gave_up_thread)
         self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -254,7 +254,7 @@ class Slots:
         if attempt.ended or attempt.lost is not None:
             return False
         attempt.started_boot = boottime()
-        if attempt.started_boot < attempt.trusted_until:
+        if self._held.trusts(attempt, attempt.started_boot):
             return True
         attempt.lost = Loss.ERROR
         attempt.ended = True
@@ -263,6 +263,8 @@ class Slots:
 
     def _begin(self, attempt: Attempt) -> Context:
         attempt.started_at = self._now()
+        if self._held.board is not None:
+            self._held.board.begun(attempt)
         context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         attempt.context = context
         if attempt.parents:
@@ -271,6 +273,10 @@ class Slots:
             context.lost._set(attempt.lost)
         self._deadlines.watch(attempt)
         return context
+
+    def _gave_up_thread(self) -> None:
+        if self._held.board is not None:
+            self._held.board.gave_up_thread()
 
     def _overdue(self, attempt: Attempt) -> None:
         if attempt.slot is not None:
@@ -281,6 +287,7 @@ class Slots:
             attempt.given_up = True
             self._on_threads -= 1
             self._threads.give_up_one()
+            self._gave_up_thread()
             log.thread_given_up(attempt.record)
             self._over(attempt, None, None)
 

@@ -24,6 +24,7 @@ from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
+from .board import RunnerBoard
 from .held import Held
 from .keeper import Keeper
 from .patience import Patience
@@ -98,6 +99,7 @@ class Worker:
         self._grace = micros_of(grace, "grace") / SECOND
         self._unknown = unknown
         self._running: _Running | None = None
+        self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
         self._stopped = asyncio.Event()
         self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
 
@@ -147,10 +149,15 @@ class Worker:
     ) -> None:
         await self.stop()
 
-    async def _stop(self, hurry: asyncio.Event) -> None:
+    async def _flush(self, seconds: float) -> None:
+        """Claim nothing more, hand back what has not begun, say what has ended."""
+        if self._running is not None:
+            await self._running.flush(seconds)
+
+    async def _stop(self, hurry: asyncio.Event, grace: float | None = None) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await running.stop(self._grace, hurry)
+            await running.stop(self._grace if grace is None else grace, hurry)
         self._stopped.set()
 
     def _condition(self) -> Condition:
@@ -185,7 +192,7 @@ class _Running:
     def __init__(self, worker: Worker, store: Storage, definitions: Mapping[str, Definition]) -> None:
         self._worker = worker
         self._store = store
-        self._held = Held()
+        self._held = Held(worker._board)
         self._opened = Opened()
         self._contact = Contact()
         now = reader(worker._app.clock)
@@ -264,11 +271,18 @@ class _Running:
             service.start()
         log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
 
+    async def flush(self, seconds: float) -> None:
+        self._claim_no_more()
+        await self._until(lambda: self._pump.settled, seconds, None)
+
+    def _claim_no_more(self) -> None:
+        self._pump.claiming = False
+        self._pump.hand_back_waiting()
+
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
         log.worker_stopping(self._worker.id, self._slots.running, grace)
         self._unlisten()
-        self._pump.claiming = False
-        self._pump.hand_back_waiting()
+        self._claim_no_more()
         await self._until(lambda: not self._slots.busy, grace, hurry)
         for attempt in self._held.at_work():
             self._held.lose(attempt, Loss.SHUTDOWN)

@@ -63,7 +63,7 @@ class Plant:
         paths = os.pathsep.join([str(self.folder), str(PACKAGES)])
         with (self.folder / "errors").open("ab") as errors:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "worker", "plant:app", "--concurrency", "10"],
+                [sys.executable, "-m", "holdfast", "worker", "plant:app", "--no-supervisor", "--concurrency", "10"],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": paths},
                 stdout=subprocess.DEVNULL,

@@ -21,8 +21,8 @@ class Fleet:
         self._workers: dict[str, Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        """`holdfast worker`, in a process of its own, as in production."""
-        options = ["--name", name, "--concurrency", str(SLOTS), "--poll", "0.5", "--grace", "5"]
+        """`holdfast worker`, in one process of its own: with a supervisor it would not be silent when it is killed."""
+        options = ["--no-supervisor", "--name", name, "--concurrency", str(SLOTS), "--poll", "0.5", "--grace", "5"]
         command = [sys.executable, "-m", "holdfast", "worker", "holdfast.cli.demo.tasks:app", *options]
         environment = {**os.environ, WORKER: name}
         with self.log_of(name).open("wb") as log:

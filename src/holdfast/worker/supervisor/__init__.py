@@ -1,0 +1,1 @@
+"""A supervisor and its runners: see `supervisor`."""

@@ -1,0 +1,196 @@
+"""A program with handlers that do everything a handler must not do, and `holdfast worker` processes that run it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from holdfast import Holdfast, Job
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+PROGRAM = '''
+import asyncio, ctypes, os, re, signal, sys, time
+from holdfast import Backoff, Context, Holdfast, Retry, Skip, Snooze
+
+app = Holdfast({url!r}, backoff=Backoff.fixed(0.01), max_attempts=5, lease=1.5)
+generation = {generation}
+
+
+def note(ctx, what="began"):
+    """One line in one write: what, job, attempt, process, when."""
+    line = f"{{what}} {{ctx.job.id}} {{ctx.job.attempt}} {{os.getpid()}} {{time.time()}} {{ctx.worker}}\\n"
+    journal = os.open({journal!r}, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(journal, line.encode())
+    os.close(journal)
+
+
+@app.task
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+@app.task
+def version(ctx: Context) -> int:
+    note(ctx)
+    return generation
+
+
+@app.task
+def dies(ctx: Context, how: str, times: int = 1) -> str:
+    note(ctx)
+    if ctx.job.attempt <= times:
+        print("last words of attempt", ctx.job.attempt, file=sys.stderr, flush=True)
+        if how == "wait":
+            time.sleep(60)
+        elif how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "memory":  # as the kernel does it
+            wasted = b"x" * (64 << 20)
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif how == "segfault":
+            ctypes.string_at(0)
+        elif how == "exit":
+            os._exit(3)
+        elif how == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
+            time.sleep(60)
+    return "done"
+
+
+@app.task(timeout=1.0)
+async def overruns(ctx: Context, how: str) -> str:
+    note(ctx)
+    if ctx.job.attempt == 1:
+        if how == "sleep":
+            time.sleep(60)
+        elif how == "gil":
+            re.match(r"(a+)+$", "a" * 60 + "b")
+        elif how == "swallow":
+            while True:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:
+                    pass
+    return "done"
+
+
+@app.task(timeout=1.0)
+def ignores(ctx: Context) -> str:
+    note(ctx)
+    if ctx.job.attempt == 1:
+        time.sleep(60)
+    return "done"
+
+
+@app.task
+async def waits(ctx: Context, path: str) -> str:
+    """Until there is a file."""
+    note(ctx)
+    while not os.path.exists(path):
+        await asyncio.sleep(0.02)
+    return "done"
+
+
+@app.task(run_in="thread")
+def blocks_for(ctx: Context, seconds: float) -> str:
+    """Holds the interpreter's lock, one bit at a time."""
+    note(ctx)
+    ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+    return "done"
+'''
+
+
+class Line:
+    """A line of the journal."""
+
+    def __init__(self, text: str) -> None:
+        self.what, self.job, attempt, pid, at, self.worker = text.split()
+        self.attempt, self.pid, self.at = int(attempt), int(pid), float(at)
+
+
+class Plant:
+    """The program on a store, its workers, and the journal of what was begun."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        self.journal = folder / "journal"
+        self.written = folder / "stderr"
+        self.names: dict = {"__name__": "plant"}
+        exec(self.write(1), self.names)
+        self.app: Holdfast = self.names["app"]
+        self.workers: list[subprocess.Popen[bytes]] = []
+
+    def write(self, generation: int) -> str:
+        text = PROGRAM.format(url=self.url, journal=str(self.journal), generation=generation)
+        (self.folder / "plant.py").write_text(text)
+        return text
+
+    async def enqueue(self, task: str, *arguments: object) -> str:
+        return str((await self.names[task].enqueue(*arguments)).id)
+
+    async def ended(self, id: str, within: float = 30) -> Job:
+        async with asyncio.timeout(within):
+            while True:
+                job = await self.app.jobs.get(id)
+                if job is not None and job.finished_at is not None:
+                    return job
+                await asyncio.sleep(0.05)
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        with self.written.open("ab") as errors:
+            worker = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "worker", "plant:app", "--poll", "0.2", *options],
+                cwd=self.folder,
+                env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+        self.workers.append(worker)
+        return worker
+
+    def lines(self, job: object = None, what: str = "began") -> list[Line]:
+        if not self.journal.exists():
+            return []
+        lines = [Line(text) for text in self.journal.read_text().splitlines()]
+        return [line for line in lines if line.what == what and job in (None, line.job)]
+
+    def said(self) -> str:
+        return self.written.read_text(errors="replace")
+
+    def spare_ready(self) -> bool:
+        """Whether a runner stands ready beside the one at work."""
+        said = self.said()
+        gone = said.count(" it held ") + said.count(" has ended")
+        started = said.count("started: pid")
+        return said.count("stands ready") == started and started - gone >= 2
+
+    def runners(self) -> list[int]:
+        """The processes that the last worker has started."""
+        children = Path(f"/proc/{self.workers[-1].pid}/task/{self.workers[-1].pid}/children")
+        return [int(pid) for pid in children.read_text().split()]
+
+    def stop(self, within: float = 30) -> list[int]:
+        for worker in self.workers:
+            if worker.poll() is None:
+                worker.send_signal(signal.SIGTERM)
+        try:
+            return [worker.wait(within) for worker in self.workers]
+        finally:
+            for worker in self.workers:
+                worker.kill()
+                worker.wait()
+
+
+def until(done, within: float = 30, told: str = "it did not happen in time"):
+    """What `done` gives, once that is true."""
+    deadline = time.monotonic() + within
+    while not (value := done()):
+        assert time.monotonic() < deadline, told
+        time.sleep(0.01)
+    return value
