@@ -26,6 +26,7 @@ from ..storage.contract import Shelved, Shelving
 if TYPE_CHECKING:
     from ..context import Context
 
+_WAITS = "it waits for the answer"
 STEP, ANSWER, UNDO = "step", "answer", "undo"
 MOST = 10_000  # steps of one job
 NEVER = 3_650 * 86_400 * 1_000_000  # microseconds: for an answer without a timeout we look again in ten years
@@ -130,7 +131,11 @@ def name_of(job: str, name: str) -> str:
 
 def waits_for(name: str) -> str:
     """The reason of a job that sleeps until it is answered."""
-    return f"it waits for the answer {name!r}"
+    return f"{_WAITS} {name!r}"
+
+
+def waits_for_an_answer(reason: str | None) -> bool:
+    return reason is not None and reason.startswith(_WAITS)
 
 
 def _later(at: int, reason: str) -> Snooze:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
+from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change
 from ..observe import log
@@ -17,6 +18,7 @@ from .board import RunnerBoard
 from .speaker import StoreSpeaker
 
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
+LOOKED_AGAIN = 0.3  # seconds after a job went to wait for an answer, which may have come meanwhile
 
 Tell = Callable[[Attempt, Change | None], None]
 
@@ -72,6 +74,8 @@ class Ends:
             self._begin(self._bury(attempt, change))
             return
         self._tell(attempt, change)
+        if change is not None and change.state is State.SCHEDULED and waits_for_an_answer(change.reason):
+            self._loop.call_later(LOOKED_AGAIN, self._speaker.look_for_answers, attempt.record.id)
 
     async def _bury(self, attempt: Attempt, change: Change) -> None:
         """A job dies: what undoes it is put on record with its end."""

@@ -4,11 +4,13 @@ are gathered into the next one; of several progress values of one job the last c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from ..context import Context
 from ..errors import HoldLost
-from ..flow.steps import MOST
+from ..flow.answers import tell
+from ..flow.steps import ANSWER, MOST
 from ..flow.undo import undoing, with_undo
 from ..job import Hold, Loss, NewJob
 from ..lifecycle import Change
@@ -67,9 +69,23 @@ class StoreSpeaker:
         loop.call_soon_threadsafe(self._keep_undo, context, undo)
 
     def _keep_undo(self, context: Context, undo: NewJob) -> None:
-        keeping = asyncio.create_task(self._keep_undos(context._record.id, undo), name="holdfast undo")
-        self._keeping.add(keeping)
-        keeping.add_done_callback(self._keeping.discard)
+        self._begin(self._keep_undos(context._record.id, undo))
+
+    def _begin(self, keeping: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(keeping, name="holdfast words")
+        self._keeping.add(task)
+        task.add_done_callback(self._keeping.discard)
+
+    def look_for_answers(self, job: str) -> None:
+        """A job went to wait for an answer, which may have come while it still ran. (Upkeep would find it, later.)"""
+        self._begin(self._look_for_answers(job))
+
+    async def _look_for_answers(self, job: str) -> None:
+        try:
+            due = [row for row in await self._store.shelf(ANSWER, job=job) if row.due_at is not None]
+            await tell(self._store, due)
+        except Exception as error:
+            log.service_failed("looking for an answer", error)
 
     async def _keep_undos(self, job: str, undo: NewJob) -> None:
         try:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import IllegalMove
+from ...flow.undo import with_undos
 from ...job import FINAL, Fault, Hold, Record
 from ...lifecycle import Change, Failed, HandedBack, RunnerLost, Said, Stopped, decide
 from ...observe import log
@@ -90,7 +91,7 @@ async def _say(open_store: OpenStore, death: Death) -> None:
             for seen, record in zip(some, records, strict=True)
             if record is not None and (change := change_of(death, seen, record)) is not None
         ]
-        verdicts = await store.apply([change for _, change in pairs]) if pairs else []
+        verdicts = await store.apply(await with_undos(store, [change for _, change in pairs])) if pairs else []
         for (record, change), verdict in zip(pairs, verdicts, strict=True):
             if verdict.accepted and not verdict.repeated and change.state is not None:
                 log.brought_back(record, change, death.worker)
