@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from .errors import StoreError as StoreError
     from .errors import UnknownParent as UnknownParent
     from .handle import JobHandle as JobHandle
+    from .item import Item as Item
     from .job import ANY as ANY
     from .job import Job as Job
     from .job import Loss as Loss
@@ -80,6 +81,7 @@ _HOMES = {
         "UnknownParent",
     ),
     "handle": ("JobHandle",),
+    "item": ("Item",),
     "job": ("ANY", "Job", "Loss", "Page", "State"),
     "options": ("Unique",),
     "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
