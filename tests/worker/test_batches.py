@@ -28,6 +28,8 @@ from holdfast import (
     State,
 )
 
+from .conftest import ON_STORES
+
 SOON = Backoff.fixed(0.01)
 
 
@@ -53,7 +55,7 @@ async def until_known(handle, wanted):
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@ON_STORES
 async def test_jobs_are_run_together_each_with_its_result(app, kind):
     sizes = []
 
@@ -99,7 +101,7 @@ async def test_the_workers_size_wins_and_waiting_jobs_are_filled_up(app):
         app.worker(batch_size={"embed": 0})
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@ON_STORES
 async def test_each_item_has_an_outcome_of_its_own_and_keeps_it(app, kind):
     seen = {}
 
@@ -281,6 +283,9 @@ async def test_timeouts_are_per_item_and_the_call_ends_with_the_last(kind):
         assert await settled([await after.enqueue(1)]) == ["after"]
         assert (await longer.refresh()).errors[0].kind == "TimeoutError"
         release.set()
+        async with asyncio.timeout(10):
+            while not ended:
+                await asyncio.sleep(0.01)
     assert ended == [Loss.TIMEOUT]
 
 

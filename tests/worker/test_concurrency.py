@@ -9,6 +9,8 @@ import pytest
 
 from holdfast import Context, Holdfast, InvalidCall, State
 
+from .conftest import ON_STORES
+
 
 async def until(condition, seconds=10.0):
     async with asyncio.timeout(seconds):
@@ -16,7 +18,7 @@ async def until(condition, seconds=10.0):
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", ["async", "def"])
+@ON_STORES
 async def test_at_most_so_many_at_once_and_the_others_go_on(app, kind):
     now, most, release = [], [], threading.Event()
 
@@ -52,7 +54,6 @@ async def test_at_most_so_many_at_once_and_the_others_go_on(app, kind):
         for handle in slow_ones:
             await handle.result(timeout=10)
     assert max(most) == 2
-    assert sorted(most) == [1, *[2] * 7] or set(most) <= {1, 2}
 
 
 async def test_the_next_begins_when_one_is_over_not_at_the_next_poll(app):
