@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .filters import JobFilter
     from .flow.flow import Flow, Graph
     from .handle import JobHandle
+    from .item import Item
     from .job import Job, JobId, Page
     from .task import Call, Task
     from .timetable import ScheduleInfo, Schedules
@@ -48,6 +49,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
 '''
 
 
@@ -60,6 +62,7 @@ class Twin:
     sync: str
     parameters: str = ""
     loop: str | None = None
+    base: str | None = None
 
 
 TWINS = (
@@ -72,6 +75,7 @@ TWINS = (
     Twin("timetable", "Schedules", "SyncSchedules"),
     Twin("doors", "Workers", "SyncWorkers"),
     Twin("context", "Context", "SyncContext", loop="self._inner._loop"),
+    Twin("item", "Item", "SyncItem", "[A]", loop="self._inner._loop", base="SyncContext"),
     Twin("context", "Transaction", "SyncTransaction", loop="self._inner._context._loop"),
 )
 
@@ -99,10 +103,15 @@ def formatted(text: str) -> str:
 
 
 def class_text(twin: Twin) -> str:
+    bases = ", ".join(
+        [*([twin.base] if twin.base else []), *([f"Generic{twin.parameters}"] if twin.parameters else [])]
+    )
     parts = [
-        f"class {twin.sync}{f'(Generic{twin.parameters})' if twin.parameters else ''}:",
+        f"class {twin.sync}{f'({bases})' if bases else ''}:",
         f'    """The verbs of `{twin.name}` in their blocking form."""\n',
-        '    __slots__ = ("_inner",)\n',
+        f"    __slots__ = ()\n\n    _inner: {twin.name}{twin.parameters}\n"
+        if twin.base
+        else '    __slots__ = ("_inner",)\n',
         f"    def __init__(self, inner: {twin.name}{twin.parameters}) -> None:\n        self._inner = inner\n",
     ]
     parts += [method_text(twin, function) for function in functions(twin)]

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .flow.flow import graph as graph
     from .flow.flow import group as group
     from .handle import JobHandle as JobHandle
+    from .item import Item as Item
     from .job import ANY as ANY
     from .job import Job as Job
     from .job import Loss as Loss
@@ -87,6 +88,7 @@ _HOMES = {
     ),
     "flow.flow": ("Continue", "chain", "graph", "group"),
     "handle": ("JobHandle",),
+    "item": ("Item",),
     "job": ("ANY", "Job", "Loss", "Page", "State"),
     "limit": ("Limit",),
     "options": ("Unique",),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .filters import JobFilter
     from .flow.flow import Flow, Graph
     from .handle import JobHandle
+    from .item import Item
     from .job import Job, JobId, Page
     from .task import Call, Task
     from .timetable import ScheduleInfo, Schedules
@@ -27,6 +28,7 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 T = TypeVar("T")
 R_co = TypeVar("R_co", covariant=True)
+A = TypeVar("A")
 
 
 class SyncHoldfast:
@@ -337,6 +339,41 @@ class SyncContext:
     def wait_for(self, name: str, /, *, timeout: Duration | None = None) -> Any:
         """Wait for a word from outside, given by `app.jobs.answer(id, name, value)`, without holding a slot."""
         return run_on(self._inner._loop, lambda: self._inner.wait_for(name, timeout=timeout))
+
+
+class SyncItem(SyncContext, Generic[A]):
+    """The verbs of `Item` in their blocking form."""
+
+    __slots__ = ()
+
+    _inner: Item[A]
+
+    def __init__(self, inner: Item[A]) -> None:
+        self._inner = inner
+
+    def succeed(self, result: object = None, /) -> None:
+        """This item is done; on record when this returns."""
+        return run_on(self._inner._loop, lambda: self._inner.succeed(result))
+
+    def retry(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
+        """This item failed, and is tried again after a delay of its own, at an instant, or by the task's backoff."""
+        return run_on(self._inner._loop, lambda: self._inner.retry(delay, at=at, reason=reason))
+
+    def snooze(self, delay: Duration, /) -> None:
+        """This item comes back later, free of charge."""
+        return run_on(self._inner._loop, lambda: self._inner.snooze(delay))
+
+    def skip(self, reason: str = "", /) -> None:
+        """There was nothing to do for this item."""
+        return run_on(self._inner._loop, lambda: self._inner.skip(reason))
+
+    def dead(self, reason: str, /) -> None:
+        """No further attempt can help this item: it becomes a dead letter."""
+        return run_on(self._inner._loop, lambda: self._inner.dead(reason))
+
+    def transaction(self) -> Transaction:
+        """Open the transaction that commits with this item's completion."""
+        return run_on(self._inner._loop, lambda: self._inner.transaction())
 
 
 class SyncTransaction:

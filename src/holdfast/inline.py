@@ -12,7 +12,9 @@ import msgspec
 from .around import through
 from .clock import reader
 from .context import Context, _current
+from .item import BatchContext, Item, results_of
 from .job import NewJob, Record, State
+from .outcome import Outcome
 from .provide import opened
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ _KEPT = frozenset(Record.__struct_fields__) & frozenset(NewJob.__struct_fields__
 
 async def run_here(app: Holdfast, definition: Definition, job: NewJob) -> Any:
     """Call the handler with the arguments as a worker would pass them: written to JSON and read back."""
+    if definition.batch is not None:
+        return await _run_batch(app, definition, job)
     context = Context.detached(app, _running(app, job))
     token = _current.set(context)
     try:
@@ -42,6 +46,42 @@ async def _called(definition: Definition, context: Context, payload: str) -> Any
     if definition.run_in == "thread":
         return await asyncio.to_thread(definition.handler, *args, **kwargs)
     return await definition.handler(*args, **kwargs)
+
+
+async def _run_batch(app: Holdfast, definition: Definition, job: NewJob) -> Any:
+    """A batch of one."""
+    settled = _Settled()
+    (args,), _ = definition.arguments(job.payload)
+    detached = Context.detached(app, _running(app, job))
+    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
+    context = BatchContext([item])
+    token = _current.set(context)
+    try:
+        async with AsyncExitStack() as stack:
+            context._given = item._given = await opened(definition.provided.values(), stack)
+            value = await through(definition.middleware, context, partial(_called_batch, definition, item))
+    finally:
+        _current.reset(token)
+    if settled.outcome is not None:
+        raise settled.outcome
+    return settled.value if item._said is not None else results_of(definition.name, [item], value)[0]
+
+
+async def _called_batch(definition: Definition, item: Item[Any]) -> Any:
+    args: list[Any] = [[item]]
+    kwargs: dict[str, Any] = {}
+    definition.complete(args, kwargs, item.get)
+    if definition.run_in == "thread":
+        return await asyncio.to_thread(definition.handler, *args, **kwargs)
+    return await definition.handler(*args, **kwargs)
+
+
+class _Settled:
+    value: object = None
+    outcome: Outcome | None = None
+
+    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
+        self.value, self.outcome = value, outcome
 
 
 def _running(app: Holdfast, job: NewJob) -> Record:

@@ -31,6 +31,7 @@ RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Base
 
 _SCOPES = ("waiting", "active", "any", "window")
 _PRIORITY = 2**31
+MOST_IN_BATCH = 10_000
 
 
 @dataclass(frozen=True)
@@ -190,6 +191,12 @@ def checked_call_options(options: Mapping[str, Any], who: str) -> dict[str, Any]
     return checked
 
 
+def checked_size(value: Any, what: str) -> int:
+    """How many jobs may be together in a batch."""
+    _whole(1, MOST_IN_BATCH)(value, what)
+    return int(value)
+
+
 def _checked(options: Mapping[str, Any], known: Mapping[str, Callable[[Any, str], object]], who: str) -> dict[str, Any]:
     for name, value in options.items():
         check = known.get(name)
@@ -294,7 +301,7 @@ _TASK = _ANY_QUEUE | {
     "lease": _positive,
     "retry_on": _or_none(_check_retry_on),
     "run_in": _check_run_in,
-    "concurrency": _or_none(_later),
+    "concurrency": _or_none(_whole(1, _PRIORITY - 1)),
     "limit": _or_none(checked_limits),
     "critical": _one_of(bool, "True or False"),
 }

@@ -22,22 +22,25 @@ from typing import (
 from weakref import ref
 
 from .around import Middleware, checked_middleware
+from .clock import SECOND, Duration, micros_of
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .flow.events import checked_topic
 from .job import ANY, Routing
 from .names import checked_name
-from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_task_options
+from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
 from .provide import Provider, Scope
 from .settings import MAX_BYTES, NAME_BYTES
-from .task import Bound, Call, Declared, Definition, Task
+from .task import BatchOptions, Bound, Call, Declared, Definition, Task
 
 if TYPE_CHECKING:
     from .app import Holdfast
     from .context import Context
+    from .item import Item
     from .recurring import Recurring
 
 P = ParamSpec("P")
 R = TypeVar("R")
+A = TypeVar("A")
 T = TypeVar("T")
 
 _generation = 0  # rises whenever any registry changes; what was looked up before is looked up again
@@ -91,6 +94,28 @@ class TaskMaker:
         if isinstance(handler, Task):
             raise InvalidCall(f"{handler!r} is a task already")
         return self._registry._declare(handler, self._options, sys._getframe(1))
+
+
+class BatchMaker:
+    """The decorator `@app.batch_task(size=…)`."""
+
+    def __init__(self, registry: Registry, options: Mapping[str, Any], batch: BatchOptions) -> None:
+        self._registry = registry
+        self._options = options
+        self._batch = batch
+
+    @overload
+    def __call__(self, handler: Callable[[list[Item[A]]], Coroutine[Any, Any, None]], /) -> Task[[A], None]: ...
+    @overload
+    def __call__(self, handler: Callable[[list[Item[A]]], Coroutine[Any, Any, list[R]]], /) -> Task[[A], R]: ...
+    @overload
+    def __call__(self, handler: Callable[[list[Item[A]]], None], /) -> Task[[A], None]: ...
+    @overload
+    def __call__(self, handler: Callable[[list[Item[A]]], list[R]], /) -> Task[[A], R]: ...
+    def __call__(self, handler: Any, /) -> Any:
+        if isinstance(handler, Task):
+            raise InvalidCall(f"{handler!r} is a task already")
+        return self._registry._declare(handler, self._options, sys._getframe(1), self._batch)
 
 
 class Outer(NamedTuple):
@@ -151,6 +176,13 @@ class Registry:
     def task(self) -> TaskMaker:
         """The decorator that makes a task of a function: `@app.task` or `@app.task(queue="mail")`."""
         return TaskMaker(self, {})
+
+    def batch_task(self, *, size: int, wait: Duration = 0.05, **options: Unpack[TaskOptions]) -> BatchMaker:
+        """The decorator that makes a task whose jobs are run together, up to `size` at once; a worker waits `wait`
+        seconds for that many."""
+        batch = BatchOptions(checked_size(size, "@batch_task: size"), micros_of(wait, "@batch_task: wait") / SECOND)
+        checked = checked_task_options(cast("Mapping[str, Any]", options), "@batch_task")
+        return BatchMaker(self, checked, batch)
 
     def subscribe(self, topic: str, /, *, routing_key: Routing = ANY) -> Callable[[TK1], TK1]:
         """Let a task run for every event of a topic: `@app.subscribe("record.created")` on top of `@app.task`."""
@@ -281,7 +313,13 @@ class Registry:
         return self._definitions
 
     # -- declaring -----------------------------------------------------------------------------------
-    def _declare(self, handler: Callable[..., Any], options: Mapping[str, Any], frame: Any) -> Task[..., Any]:
+    def _declare(
+        self,
+        handler: Callable[..., Any],
+        options: Mapping[str, Any],
+        frame: Any,
+        batch: BatchOptions | None = None,
+    ) -> Task[..., Any]:
         if isinstance(handler, staticmethod):
             handler = handler.__func__
         name = self._prefix + (options.get("name") or _name_of(handler))
@@ -289,7 +327,7 @@ class Registry:
         for each in (name, *aliases):
             checked_name(each, "task name")
         own = {option: value for option, value in options.items() if option not in ("name", "aliases")}
-        declared = Declared(self, handler, name, aliases, own, frame)
+        declared = Declared(self, handler, name, aliases, own, frame, batch)
         before = self._declared.get(name)
         self._declared[name] = declared
         try:

@@ -19,6 +19,7 @@ from typing import Any
 from .errors import InvalidCall
 
 NOT_GIVEN: Any = inspect.Parameter.empty
+_FIRST = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 class Handler:
@@ -106,7 +107,7 @@ class Handler:
     def _is_context(self, first: inspect.Parameter) -> bool:
         from .context import Context
 
-        if first.kind not in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD):
+        if first.kind not in _FIRST:
             return False
         if first.annotation is NOT_GIVEN:
             return first.name == "ctx"
@@ -117,6 +118,43 @@ class Handler:
             spelled = _spelled(first.annotation)
             return first.name == "ctx" or spelled.rpartition(".")[2] == "Context"
         return isinstance(kind, type) and issubclass(kind, Context)
+
+
+class BatchHandler(Handler):
+    """A handler of batches, seen as one of single calls: `items: list[Item[A]]` is a parameter of kind A, and the result
+    `list[R]` is R."""
+
+    items = ""  # the name of the parameter; not known while the handler is looked at first
+
+    def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
+        super().__init__(handler, task, frame)
+        first = self.parameters[0] if self.parameters else None
+        if self.takes_context or first is None or first.kind not in _FIRST:
+            raise InvalidCall(f"batch task {task}: its handler takes one list of items: items: list[Item[Arguments]]")
+        self.items = first.name
+
+    def hint(self, name: str) -> Any:
+        hint = super().hint(name)
+        if name == "return":
+            return _inside(hint) if typing.get_origin(hint) is not None else Any
+        return hint if name != self.items else self._kind_of_item(hint)
+
+    def _kind_of_item(self, hint: Any) -> Any:
+        from .item import Item
+
+        item = hint if hint is Any else _inside(hint)
+        if item is Any or item is Item:
+            return Any
+        if typing.get_origin(item) is not Item:
+            raise InvalidCall(
+                f"batch task {self.task}: {_place(self.items)} is annotated {hint}; it must be list[Item[Arguments]]"
+            )
+        return _inside(item)
+
+
+def _inside(hint: Any) -> Any:
+    inner = typing.get_args(hint)
+    return inner[0] if inner else Any
 
 
 def _spelled(raw: Any) -> str:

@@ -22,7 +22,7 @@ from .job import JobId, NewJob, Routing
 from .options import CallOptions, Plan, RetryOn, checked_call_options
 from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
-from .signature import Handler
+from .signature import BatchHandler, Handler
 from .storage.outbox import Late
 from .verbs import verb
 
@@ -38,6 +38,13 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 R_co = TypeVar("R_co", covariant=True)
+
+
+class BatchOptions(NamedTuple):
+    """How many jobs a batch has at most, and how many seconds it waits for that many."""
+
+    size: int
+    wait: float
 
 
 class Definition:
@@ -66,9 +73,12 @@ class Definition:
         self.middleware = middleware
         self.provided = provided
         self.per_job = tuple(provider for provider in provided.values() if provider.scope == "job")
+        self.batch = declared.batch
         self.surrounded = bool(middleware or self.per_job)
-        self.plain = not (middleware or provided or declared.asks)  # nothing around it, nothing to be given
-        self.in_thread = self.run_in == "thread" and not self.surrounded  # a thread is all it needs
+        # nothing around it, nothing to be given
+        self.plain = not (middleware or provided or declared.asks or declared.batch)
+        # a thread is all it needs
+        self.in_thread = self.run_in == "thread" and not self.surrounded and declared.batch is None
         self._retry_on: RetryOn = options.get("retry_on")
         self.subscriptions = declared.subscriptions
         self.injected = declared.injected(provided)
@@ -150,6 +160,7 @@ class Declared:
         aliases: tuple[str, ...],
         options: Mapping[str, Any],
         frame: FrameType | None,
+        batch: BatchOptions | None = None,
     ) -> None:
         self.registry = registry
         self.handler = handler
@@ -157,7 +168,8 @@ class Declared:
         self.aliases = aliases
         self.options = options
         self.subscriptions: list[tuple[str, Routing]] = []  # topics, and the routing keys of their events
-        self.shape = Handler(handler, name, frame)
+        self.batch = batch
+        self.shape = Handler(handler, name, frame) if batch is None else BatchHandler(handler, name, frame)
         self.asks = any(parameter.default is PROVIDED for parameter in self.shape.parameters)
         self._arguments: dict[frozenset[str], Arguments] = {}
         _run_in(name, options.get("run_in", "auto"), self.shape.is_async)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast import ANY, Backoff, Context, Holdfast, JobHandle, Registry, Retention, Retry, Snooze, State, Unique
+from holdfast import ANY, Backoff, Context, Holdfast, Item, JobHandle, Registry, Retention, Retry, Snooze, State, Unique
 
 app = Holdfast("memory://")
 tasks = Registry()
@@ -34,6 +34,31 @@ app.provide(Pool, Pool, scope="loop")  # mistake
 
 @app.middleware  # mistake
 async def no_next(ctx: Context) -> object: ...
+
+
+@app.batch_task(size=2)
+async def embed(items: list[Item[str]]) -> list[int]:
+    await items[0].succeed(1, 2)  # mistake
+    await items[0].snooze()  # mistake
+    items[0].args + 1  # mistake
+    items[0].sync.dead()  # mistake
+    return [1]
+
+
+@app.batch_task(wait=2)  # mistake
+def no_size(items: list[Item[str]]) -> None: ...
+
+
+@app.batch_task(size=2)  # mistake
+async def no_items(items: list[str]) -> None: ...
+
+
+async def wrong_items() -> None:
+    await embed.enqueue(5)  # mistake
+    await embed.enqueue()  # mistake
+    await embed.enqueue(["a"])  # mistake
+    text: str = await (await embed.enqueue("a")).result()  # mistake
+    print(text)
 
 
 async def wrong_arguments() -> None:

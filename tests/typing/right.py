@@ -17,6 +17,7 @@ from holdfast import (
     Context,
     Dead,
     Holdfast,
+    Item,
     Job,
     JobDead,
     JobHandle,
@@ -118,6 +119,21 @@ async def injected(number: int, pool: Pool = PROVIDED) -> int:
     return number
 
 
+@app.batch_task(name="embed", size=32, wait=timedelta(milliseconds=50), queue="gpu")
+async def embed(items: list[Item[Receipt]]) -> list[list[float]]:
+    await items[0].progress(5)
+    await items[0].retry(30, reason="busy")
+    items[0].sync.succeed()
+    return [[float(item.args.cents)] for item in items]
+
+
+@app.batch_task(size=8)
+def deliver(items: list[Item[str]], pool: Pool = PROVIDED) -> None:
+    for item in items:
+        item.sync.skip(item.args)
+        item.sync.progress(5)
+
+
 class Service:
     async def method(self, a: int) -> list[str]:
         return [str(a)]
@@ -141,6 +157,9 @@ async def main() -> None:
     assert_type(await bound.enqueue(1), JobHandle[list[str]])
     assert_type(await charge.enqueue(1), JobHandle[None])
     assert_type(await injected.enqueue(1), JobHandle[int])
+    assert_type(await embed.enqueue(Receipt(1)), JobHandle[list[float]])
+    assert_type(await deliver.enqueue("x"), JobHandle[None])
+    assert_type(await app.enqueue([embed.call(Receipt(1))]), list[JobHandle[list[float]]])
     await unannotated.enqueue("anything")
     assert_type(bare.call("a"), Call[str])
     assert_type(await bare.run("a"), str)
@@ -176,7 +195,9 @@ async def main() -> None:
     for queue in await app.queues.list():
         assert_type(queue.oldest, float | None)
     await app.signal("a", "b")
-    async with app.worker(queues=["a"], tasks=["x", bare], routing_key=None, concurrency=5, grace=1) as worker:
+    async with app.worker(
+        queues=["a"], tasks=["x", bare], routing_key=None, concurrency=5, batch_size={"embed": 64}, grace=1
+    ) as worker:
         await worker.stop()
     try:
         await job.result()

@@ -8,8 +8,14 @@ from holdfast import Holdfast
 
 from ..addresses import ON_SERVERS, address
 
+STORES = ["memory", "sqlite", *ON_SERVERS]
+# `async def` handlers on every store; where a handler runs is no concern of the store
+ON_STORES = pytest.mark.parametrize(
+    ("store", "kind"), [*((store, "async") for store in STORES), ("memory", "def")], indirect=["store"]
+)
 
-@pytest.fixture(params=["memory", "sqlite", *ON_SERVERS])
+
+@pytest.fixture(params=STORES)
 def store(request):
     return request.param
 

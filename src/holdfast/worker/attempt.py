@@ -22,6 +22,7 @@ from ..outcome import Dead, Outcome, Retry, Skip, Snooze
 
 if TYPE_CHECKING:
     from ..task import Definition
+    from .batches import Batch
 
 MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store does
 _WORKER = os.path.dirname(os.path.abspath(__file__))
@@ -40,6 +41,7 @@ class Attempt(msgspec.Struct, eq=False):
     renew_at: float
     context: Context | None = None
     slot: asyncio.Task[None] | None = None
+    batch: Batch | None = None  # it runs together with others
     started_at: int | None = None
     started_boot: float = 0.0
     started_noted: bool = False
@@ -81,6 +83,8 @@ class Attempt(msgspec.Struct, eq=False):
             self.slot.cancel()
         elif self.stop is not None:
             self.stop(reason)
+        if self.batch is not None:
+            self.batch.lost_one(reason)
         return True
 
 

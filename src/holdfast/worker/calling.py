@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ..around import surrounded
 from ..context import Context, _current
+from ..item import BatchContext
 from ..job import Loss
 from ..observe import log
 from ..provide import Opened, Things
 from .attempt import Attempt
+from .batches import Batch
 from .threads import Threads
 
 if TYPE_CHECKING:
@@ -61,6 +63,15 @@ class Calling:
             coroutine = _call(definition, context, attempt.record.payload)
         return coroutine, coroutine.send(None)
 
+    def first_step_of_batch(self, batch: Batch, context: BatchContext) -> tuple[Coroutine[Any, Any, Any], Any]:
+        """As `first_step`, for a batch."""
+        definition = batch.definition
+        _current.set(context)
+        context._given = self._given_to(definition)
+        inner = partial(self._inner_of_batch, definition, batch, context)
+        coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
+        return coroutine, coroutine.send(None)
+
     def in_thread(self, attempt: Attempt, context: Context) -> Any:
         """The value of a handler that blocks, called in a thread, with context variables of its own."""
         definition = attempt.definition
@@ -86,19 +97,31 @@ class Calling:
             return await self._await_thread(attempt, partial(_call, definition, context, payload))
         return await _call(definition, context, payload)
 
-    async def _await_thread(self, attempt: Attempt, run: Callable[[], Any]) -> object:
+    async def _inner_of_batch(self, definition: Definition, batch: Batch, context: BatchContext) -> object:
+        items = batch.items
+        for item in items:
+            item._given = context._given
+        arguments: list[Any] = [items]
+        options: dict[str, Any] = {}
+        definition.complete(arguments, options, context.get)
+        run = partial(definition.handler, *arguments, **options)
+        if definition.run_in == "thread":
+            return await self._await_thread(batch, run)
+        return await run()
+
+    async def _await_thread(self, told: Attempt | Batch, run: Callable[[], Any]) -> object:
         """Wait for a thread. Nobody can stop it: told to stop it may take its time, but not past its timeout."""
-        call = _ThreadCall(attempt, run, contextvars.copy_context(), self._loop.create_future())
+        call = _ThreadCall(run, contextvars.copy_context(), self._loop.create_future())
         self._threads.feed([call])
         while True:
             try:
                 return await asyncio.shield(call.over)
             except asyncio.CancelledError:
-                if attempt.lost in (None, Loss.TIMEOUT) or self._closed:
+                if told.lost in (None, Loss.TIMEOUT) or self._closed:
                     call.given_up = True
                     self._threads.give_up_one()
                     self._gave_up()
-                    log.thread_given_up(attempt.record)
+                    log.thread_given_up(told.record)
                     raise
 
     def _back(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
@@ -115,12 +138,9 @@ class Calling:
 class _ThreadCall:
     """A handler in a thread that a slot waits for."""
 
-    __slots__ = ("attempt", "given_up", "over", "run", "variables")
+    __slots__ = ("given_up", "over", "run", "variables")
 
-    def __init__(
-        self, attempt: Attempt, run: Callable[[], Any], variables: contextvars.Context, over: asyncio.Future[Any]
-    ) -> None:
-        self.attempt = attempt
+    def __init__(self, run: Callable[[], Any], variables: contextvars.Context, over: asyncio.Future[Any]) -> None:
         self.run = run
         self.variables = variables
         self.over = over

@@ -111,7 +111,9 @@ class Ends:
             self._say(attempt, None, raised)
             return
         if verdict.refusal is not None:
-            log.hold_lost(attempt.record, LOSS_OF.get(verdict.refusal, Loss.ERROR))
+            reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
+            log.hold_lost(attempt.record, reason)
+            attempt.context.lost._set(reason)
         self._tell(attempt, None)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from ..clock import boottime
 from ..job import Loss, Record
@@ -10,6 +12,9 @@ from ..lifecycle import Change
 from ..observe import log
 from .attempt import Attempt, stopped
 from .board import RunnerBoard
+
+if TYPE_CHECKING:
+    from ..task import Definition
 
 
 class Held:
@@ -71,6 +76,11 @@ class Held:
         """Seconds of the shortest lease held."""
         shortest = min((attempt.record.lease for attempt in self._attempts.values()), default=None)
         return None if shortest is None else shortest / 1_000_000
+
+    def counts(self, definitions: Collection[Definition]) -> Counter[Definition]:
+        """How many attempts of each of these tasks are not over."""
+        counted = Counter(attempt.definition for attempt in self._attempts.values() if not attempt.ended)
+        return Counter({definition: counted[definition] for definition in definitions})
 
     def at_work(self) -> list[Attempt]:
         return [attempt for attempt in self._attempts.values() if attempt.at_work]

@@ -26,6 +26,7 @@ from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
 from .attempt import Attempt, failed
 from .held import Held
+from .menu import Menu
 from .parents import bring_parents
 from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
@@ -52,6 +53,7 @@ class Pump:
         store: Storage,
         worker: str,
         definitions: Mapping[str, Definition],
+        menu: Menu | None,
         queues: tuple[str, ...] | None,
         tasks: tuple[str, ...] | None,
         routing: Routing,
@@ -63,6 +65,7 @@ class Pump:
         self._store = store
         self._worker = worker
         self._definitions = definitions
+        self._menu = menu
         self._queues = queues
         self._tasks = tasks
         self._routing = routing
@@ -77,7 +80,8 @@ class Pump:
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
         self._under_way: set[asyncio.Task[None]] = set()
-        self._asked = 0  # jobs that the claims under way may bring
+        self._asking: dict[Claim, int] = {}  # the claims under way, and the slots that their jobs would fill
+        self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
         self._broken: BaseException | None = None
         self._more = True  # the store may have jobs for us
         self._signals = 0
@@ -95,6 +99,7 @@ class Pump:
         self._grown = 0  # jobs that the slots would be through with in no time
         self._fed = (0.0, 0)  # when the slots were last given jobs, and how many
         self._rate_from = (monotonic(), 0)
+        self._together = 0  # attempts that ended as items of batches
         self._took = 0.005  # seconds of a recent exchange
         self._waker: asyncio.Future[None] | None = None
 
@@ -103,14 +108,21 @@ class Pump:
         """An attempt is over. None: the store knows already, or nobody may speak for it any more."""
         if attempt is self._alone:
             self._alone = None
+        if self._menu is not None and self._menu.ended(attempt.definition):
+            self._more = True
+            self.wake()
         if change is None:
             if attempt.said_change:  # its handler's transaction has said it
                 self.tally.count([attempt])
             self._held.drop(attempt)
+            self._confirmed(attempt, None)
             self.wake()
             return
         attempt.said_change = True
-        if not self._ended:
+        if self._confirming and attempt in self._confirming:
+            self._ended_since = 0.0  # somebody waits for it
+            self.wake()
+        elif not self._ended:
             self._ended_since = monotonic()
             self.wake()
         self._ended.append((attempt, change))
@@ -118,10 +130,27 @@ class Pump:
         if len(self._ended) % 16 == 0:
             self.wake()
 
+    def confirm(self, attempt: Attempt) -> asyncio.Future[Verdict | None]:
+        """What the store will say about the end of this attempt, which is about to be told."""
+        confirmed: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+        self._confirming[attempt] = confirmed
+        return confirmed
+
+    def _confirmed(self, attempt: Attempt, verdict: Verdict | None) -> None:
+        confirmed = self._confirming.pop(attempt, None)
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_result(verdict)
+
     def signalled(self) -> None:
         self._signals += 1
-        self._more = True
+        self._look()
         self.wake()
+
+    def _look(self) -> None:
+        """The store may have jobs for us."""
+        self._more = True
+        if self._menu is not None:
+            self._menu.look()
 
     def wake(self) -> None:
         if self._waker is not None and not self._waker.done():
@@ -141,7 +170,10 @@ class Pump:
     def hungry(self) -> bool:
         """There is room for jobs and nothing to wait for: claims should be answered."""
         return (
-            self.claiming and self.slots.running + self.slots.waiting < self.slots.concurrency and not self._runs_alone
+            self.claiming
+            and self.slots.running + self.slots.waiting < self.slots.concurrency
+            and not self._runs_alone
+            and (self._menu is None or self._menu.has_room(self._free(asked=False)))
         )
 
     @property
@@ -150,7 +182,7 @@ class Pump:
 
     # -- the loop ------------------------------------------------------------------------------------
     async def run(self, stopping: asyncio.Event) -> None:
-        self._asked = 0
+        self._asking.clear()
         if not self._runs_alone:
             self._alone = None
         try:
@@ -180,12 +212,12 @@ class Pump:
             return self._has_much()
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
-            self._more = True
+            self._look()
         if self._handlers_first(now):
             return False
         if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy or self._has_much()):
             return True
-        return self._more and self.slots.waiting <= self._ahead() // 2 and self._demand() > 0
+        return self._more and self.slots.waiting <= self._ahead() // 2 and self._asks(everyone=False)
 
     def _has_much(self) -> bool:
         """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
@@ -198,7 +230,7 @@ class Pump:
         return going and self._store.in_flight == 1 and now - self._fed[0] < GATHER
 
     async def _sleep(self) -> None:
-        until = min(self._poll_at, self._due_at) if self._demand() > 0 else float("inf")
+        until = min(self._poll_at, self._due_at) if self._asks(everyone=True) else float("inf")
         if self._ended:
             until = min(until, self._ended_since + GATHER)
         self._waker = asyncio.get_running_loop().create_future()
@@ -214,7 +246,7 @@ class Pump:
         self._look_back()
         claim = self._claim()
         if claim is not None:
-            self._asked += claim.wants[0].limit
+            self._asking[claim] = claim.wants[0].limit if self._menu is None else self._menu.slots(claim)
             if self._held.board is not None:
                 self._held.board.claims(claim.stamp)
         exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
@@ -247,7 +279,7 @@ class Pump:
             return
         finally:
             if claim is not None:
-                self._asked = max(0, self._asked - claim.wants[0].limit)
+                self._asking.pop(claim, None)
         self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
         self._reached()
         for attempt in started:
@@ -289,7 +321,13 @@ class Pump:
         for (attempt, change), verdict in zip(batch, verdicts, strict=True):
             if verdict.refusal is not None and change.state is not None:
                 log.word_refused(attempt.record, verdict.refusal)
+        if self._confirming:
+            for (attempt, _), verdict in zip(batch, verdicts, strict=True):
+                self._confirmed(attempt, verdict)
         now, settled = monotonic(), self._held.settled
+        if self._menu is not None:  # how fast batches are says nothing about other jobs
+            self._together += sum(1 for attempt, _ in batch if attempt.batch is not None)
+            settled -= self._together
         since, before = self._rate_from
         if now - since >= 0.005:
             self._rate += 0.3 * ((settled - before) / (now - since) - self._rate)
@@ -314,6 +352,7 @@ class Pump:
         except Exception as error:
             log.change_not_stored(attempt.record, error)  # the lease will end, and the reaper takes over
         self._held.drop(attempt)
+        self._confirmed(attempt, None)
 
     def _started(self) -> list[Attempt]:
         """Whose start is to be noted."""
@@ -332,32 +371,56 @@ class Pump:
         """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
         return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self._took)), self._grown))
 
-    def _demand(self) -> int:
+    def _free(self, *, asked: bool = True) -> int:
+        """Slots for which nothing is here, or asked for; fewer than none when there is more."""
+        slots = self.slots
+        taken = slots.running + slots.waiting + (sum(self._asking.values()) if asked else 0)
+        return slots.concurrency - taken - (slots.forming.gathering if self._menu is not None else 0)
+
+    def _may_claim(self) -> bool:
         if not self.claiming or self._alone is not None:
-            return 0
-        idle = not self.slots.busy and not self._asked
-        if self._suspects_since is not None and not idle:
-            if monotonic() - self._suspects_since > SUSPECT_PATIENCE:
-                return 0
-        free = self.slots.concurrency - self.slots.running
-        waiting = self.slots.waiting + sum(self._bringing.values())
-        return max(0, min(free + self._ahead() - waiting - self._asked, self._store.chunk))
+            return False
+        if self._suspects_since is None or (not self.slots.busy and not self._asking):
+            return True
+        return monotonic() - self._suspects_since <= SUSPECT_PATIENCE
+
+    def _asks(self, *, everyone: bool) -> bool:
+        """Whether there is anything to claim for. `everyone`: were all looked at anew."""
+        if not self._may_claim():
+            return False
+        free = self._free()
+        if self._menu is None:
+            return free + self._ahead() > 0
+        return bool(self._menu.wants(free + self._ahead(), free, self._asking, everyone=everyone))
 
     def _claim(self) -> Claim | None:
-        demand = self._demand()
-        if not demand:
+        if not self._may_claim():
             return None
-        alone = self._suspects_since is not None and not self.slots.busy and not self._asked
-        want = Want(1 if alone else demand, self._queues, self._tasks, self._routing, alone)
-        self._suspects_since = None if alone else self._suspects_since
-        return Claim(self._worker, new_stamp(), (want,))
+        wants = self._wants()
+        return Claim(self._worker, new_stamp(), wants) if wants else None
+
+    def _wants(self) -> tuple[Want, ...]:
+        free = self._free()
+        demand = min(free + self._ahead(), self._store.chunk)
+        if self._suspects_since is not None and not self.slots.busy and not self._asking:
+            self._suspects_since = None
+            return (Want(1, self._queues, self._tasks, self._routing, True),)
+        if self._menu is not None:
+            self._menu.taken_turn()
+            return self._menu.wants(demand, free, self._asking, everyone=True)
+        return (Want(demand, self._queues, self._tasks, self._routing),) if demand > 0 else ()
 
     def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
         self.answered_at = now = monotonic()
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
         # what was signalled meanwhile, the claim may have come too early for
-        self._more = len(answer.claimed) >= claim.wants[0].limit or self._signals != heard or claim.wants[0].alone
+        if self._menu is None or claim.wants[0].alone:
+            self._more = len(answer.claimed) >= claim.wants[0].limit or claim.wants[0].alone
+        else:
+            self._more = self._menu.learn(claim, answer.claimed)
+        if self._signals != heard:
+            self._look()
         if answer.suspects and self._suspects_since is None:
             self._suspects_since = now
             self._more = True

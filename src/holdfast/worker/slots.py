@@ -10,24 +10,30 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping
+from typing import TYPE_CHECKING, Any
 
 from ..clock import MicrosReader, boottime
 from ..context import Context
 from ..errors import InvalidCall
+from ..item import BatchContext, Item
 from ..job import Loss
 from ..lifecycle import Change, HandedBack, decide
 from ..observe import log
 from ..provide import Opened
 from .attempt import Attempt
+from .batches import Batch, Forming
 from .calling import Calling, first_step
-from .deadlines import Deadlines
+from .deadlines import AGAIN, Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
 from .held import Held
+from .settling import Confirm, Settling
 from .speaker import StoreSpeaker
 from .threads import Threads
+
+if TYPE_CHECKING:
+    from ..task import Definition
 
 YIELD_EVERY = 64
 
@@ -47,6 +53,8 @@ class Slots:
         now: MicrosReader,
         tell: Tell,
         dry: Callable[[], None],
+        confirm: Confirm,
+        batch_sizes: Mapping[Definition, int],
     ) -> None:
         self._app = app
         self._worker = worker
@@ -55,7 +63,7 @@ class Slots:
         self._now = now
         self._dry = dry
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Attempt] = deque()
+        self._queue: deque[Attempt | Batch] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._on_loop = 0
         self._on_threads = 0  # handed to threads and not over
@@ -68,6 +76,9 @@ class Slots:
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
         self.concurrency = concurrency
+        self.forming = Forming(batch_sizes, self._form)
+        self._confirm = confirm
+        self._has_batches = bool(batch_sizes)
         self.recently_long = self._ends.recently_long
 
     # -- what the pump asks --------------------------------------------------------------------------
@@ -83,10 +94,12 @@ class Slots:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling)
+        return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling or self.forming.gathering)
 
     def feed(self, attempts: list[Attempt]) -> None:
         """Take claimed attempts; they begin as there is room."""
+        if self._has_batches:
+            attempts = self.forming.sorted_out(attempts)
         threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
         if threaded:
             self._on_threads += len(threaded)
@@ -101,7 +114,8 @@ class Slots:
         """Attempts that have not begun, to be handed back."""
         threaded = self._threads.take_back()
         self._on_threads -= len(threaded)
-        taken = [*self._queue, *threaded]
+        queued = [run.attempts if isinstance(run, Batch) else [run] for run in self._queue]
+        taken = [*(attempt for attempts in queued for attempt in attempts), *threaded, *self.forming.take_back()]
         self._queue.clear()
         return [attempt for attempt in taken if not attempt.ended]
 
@@ -109,6 +123,7 @@ class Slots:
         """End the idle slots. Handlers still at work are cancelled."""
         self._closed = True
         self._deadlines.close()
+        self.forming.close()
         self._threads.close()
         self._calling.close()
         for task in self._tasks:
@@ -138,7 +153,8 @@ class Slots:
                     await self._idle_wait()
                     done = 0
                     continue
-                waits = self._begun(self._queue.popleft(), task)
+                run = self._queue.popleft()
+                waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
                 if waits is not None:
                     await waits
                 done += 1
@@ -229,6 +245,77 @@ class Slots:
         while task.cancelling() and not self._closed:
             task.uncancel()
 
+    # -- the batches ---------------------------------------------------------------------------------
+    def _form(self, batch: Batch) -> None:
+        self._queue.append(batch)
+        self._wake(1)
+
+    def _begun_together(self, batch: Batch, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
+        """Begin what may begin of a batch; the call itself is the rest of the way."""
+        batch.attempts = [attempt for attempt in batch.attempts if self._may_begin(attempt)]
+        items = [item for attempt in batch.attempts if (item := self._begin_item(attempt, batch)) is not None]
+        batch.attempts = [attempt for attempt in batch.attempts if not attempt.ended]
+        if not items:
+            self.forming.over(batch)
+            return None
+        return self._together(batch, batch.begin(items), task)
+
+    def _begin_item(self, attempt: Attempt, batch: Batch) -> Item[Any] | None:
+        """An item with its arguments. Those that do not fit are the failure of this item alone."""
+        attempt.started_at = self._now()
+        if self._held.board is not None:
+            self._held.board.begun(attempt)
+        self._deadlines.watch(attempt)
+        assert attempt.definition is not None
+        try:
+            (args,), _ = attempt.definition.arguments(attempt.record.payload)
+        except InvalidCall as unfit:
+            self._over(attempt, None, unfit)
+            return None
+        settler = Settling(attempt, self._over, self._confirm)
+        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, settler, args)
+        attempt.context = item
+        attempt.batch = batch
+        return item
+
+    async def _together(self, batch: Batch, context: BatchContext, task: asyncio.Task[None]) -> None:
+        if self._queue:
+            self._wake(2)
+        value: object = None
+        error: BaseException | None = None
+        batch.slot = task
+        self._on_loop += 1
+        self._stop_in_time(batch, batch.longest)
+        variables = self._variables.copy()
+        try:
+            coroutine, waits_for = variables.run(self._calling.first_step_of_batch, batch, context)
+            value = await Driven(coroutine, variables, waits_for)
+        except StopIteration as end:  # it never waited
+            value = end.value
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as raised:
+            error = raised
+        finally:
+            batch.slot = None
+            self._on_loop -= 1
+            if batch.timer is not None:
+                batch.timer.cancel()
+        if batch.lost is not None or task.cancelling():
+            await self._absorb_cancellation(task)
+        for each in batch.ends(value, error):
+            self._over(*each)
+        self.forming.over(batch)
+
+    def _stop_in_time(self, batch: Batch, seconds: float | None) -> None:
+        """Items that have their outcome have no timeout any more, but the call has: that of the longest."""
+        if seconds is not None:
+            batch.timer = self._loop.call_later(seconds, self._stop_again, batch)
+
+    def _stop_again(self, batch: Batch) -> None:
+        batch.stop()
+        self._stop_in_time(batch, AGAIN)
+
     # -- the threads ---------------------------------------------------------------------------------
     def _run_in_thread(self, attempt: Attempt) -> object:
         if not self._may_begin(attempt):
@@ -279,6 +366,10 @@ class Slots:
             self._held.board.gave_up_thread()
 
     def _overdue(self, attempt: Attempt) -> None:
+        if attempt.batch is not None:
+            if attempt.lose(Loss.TIMEOUT):
+                self._over(attempt, None, None)
+            return
         if attempt.slot is not None:
             if not attempt.lose(Loss.TIMEOUT):
                 attempt.slot.cancel()  # it swallowed the first cancellation

@@ -19,6 +19,7 @@ from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
 from ..observe import log
+from ..options import checked_size
 from ..provide import Opened
 from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
@@ -27,6 +28,7 @@ from ..upkeep.upkeep import Upkeep
 from .board import RunnerBoard
 from .held import Held
 from .keeper import Keeper
+from .menu import Menu
 from .patience import Patience
 from .probe import Condition
 from .pump import Pump
@@ -84,8 +86,6 @@ class Worker:
         if mistaken:
             known = ", ".join(WorkerSpec.__annotations__)
             raise InvalidCall(f"a worker has no option {', '.join(mistaken)}; it has {known}")
-        if batch_size is not None:
-            raise InvalidCall("batch_size= belongs to batch tasks, which are not in this version")
         if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
             raise InvalidCall(f"concurrency must be a whole number of at least 1, it is {concurrency!r}")
         if unknown not in ("leave", "fail"):
@@ -95,6 +95,9 @@ class Worker:
         self._asked_tasks = None if tasks is None else [getattr(task, "name", task) for task in tasks]
         self._routing = routing_key
         self._concurrency = concurrency
+        self._batch_size = {
+            name: checked_size(size, f"batch_size[{name!r}]") for name, size in (batch_size or {}).items()
+        }
         self._poll = 1.0 if poll is None else micros_of(poll, "poll", positive=True) / SECOND
         self._grace = micros_of(grace, "grace") / SECOND
         self._unknown = unknown
@@ -177,6 +180,9 @@ class Worker:
         for name in self._asked_tasks or ():
             if name not in known:
                 raise InvalidCall(f"no task named {name!r} is registered; known: {', '.join(sorted(known))}")
+        for name in self._batch_size:
+            if name not in known or known[name].batch is None:
+                raise InvalidCall(f"batch_size names {name!r}, which is no batch task that is registered here")
         return known
 
     def _wanted_tasks(self, definitions: Mapping[str, Definition]) -> tuple[str, ...] | None:
@@ -202,10 +208,13 @@ class _Running:
         self._about = _about(worker, tasks, definitions)
         self._known = tuple(sorted(definitions))
         self._started_at = now()
+        sizes = _batch_sizes(definitions, worker._batch_size)
+        menu = Menu(definitions, worker._queues, tasks, worker._routing, store.chunk, self._held)
         self._pump = Pump(
             store=store,
             worker=worker.id,
             definitions=definitions,
+            menu=None if menu.plain else menu,
             queues=worker._queues,
             tasks=tasks,
             routing=worker._routing,
@@ -224,7 +233,10 @@ class _Running:
             now=now,
             tell=self._pump.tell,
             dry=self._pump.wake,
+            confirm=self._pump.confirm,
+            batch_sizes=sizes,
         )
+        menu.forming = self._slots.forming
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
@@ -359,6 +371,11 @@ def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
     if isinstance(names, str):
         raise InvalidCall(f"{what} is a list of names, not one text; write [{names!r}]")
     return tuple(names)
+
+
+def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:
+    sizes = {each: each.batch.size for each in definitions.values() if each.batch is not None}
+    return sizes | {definitions[name]: size for name, size in chosen.items()}
 
 
 def _about(worker: Worker, tasks: Sequence[str] | None, known: Collection[str]) -> dict[str, object]:

@@ -1,0 +1,41 @@
+"""How an item of a batch gets its outcome while the call goes on: told at once, and awaited until it is on record."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from ..item import Item
+from ..job import Loss
+from ..outcome import Outcome
+from ..storage.contract import LOSS_OF, Verdict
+from .attempt import Attempt
+
+Confirm = Callable[[Attempt], "asyncio.Future[Verdict | None]"]
+
+
+class Settling:
+    """Tells the outcome of one item."""
+
+    __slots__ = ("_attempt", "_confirm", "_over")
+
+    def __init__(
+        self, attempt: Attempt, over: Callable[[Attempt, object, BaseException | None], None], confirm: Confirm
+    ) -> None:
+        self._attempt = attempt
+        self._over = over
+        self._confirm = confirm
+
+    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
+        attempt = self._attempt
+        assert attempt.definition is not None
+        if outcome is None:
+            attempt.definition.encode_result(value)  # told to the handler, not found out later
+        confirmed = self._confirm(attempt)
+        self._over(attempt, value, outcome)
+        verdict = await asyncio.shield(confirmed)
+        if verdict is not None and verdict.refusal is not None:
+            item.lost._set(LOSS_OF.get(verdict.refusal, Loss.ERROR))
+        if attempt.lost is None:
+            item.lost.check()
