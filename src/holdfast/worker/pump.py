@@ -17,6 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ..clock import boottime
 from ..errors import StoreError
 from ..ids import new_stamp
@@ -25,6 +27,7 @@ from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
 from .attempt import Attempt, failed
+from .gates import Gates
 from .held import Held
 from .menu import Menu
 from .parents import bring_parents
@@ -54,6 +57,7 @@ class Pump:
         worker: str,
         definitions: Mapping[str, Definition],
         menu: Menu | None,
+        gates: Gates,
         queues: tuple[str, ...] | None,
         tasks: tuple[str, ...] | None,
         routing: Routing,
@@ -66,6 +70,7 @@ class Pump:
         self._worker = worker
         self._definitions = definitions
         self._menu = menu
+        self._gates = gates
         self._queues = queues
         self._tasks = tasks
         self._routing = routing
@@ -88,6 +93,8 @@ class Pump:
         self._poll_at = 0.0
         self._due_at = float("inf")
         self._lost_claims: list[Claim] = []
+        self._dry = False  # jobs without limits were fewer than asked for
+        self._alone_limited = True  # of suspects, those under limits are asked for in turn with the others
         self._bringing: dict[asyncio.Task[None], int] = {}  # jobs whose parents are being read
         self._settling: asyncio.Task[None] | None = None
         self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
@@ -111,6 +118,9 @@ class Pump:
         if self._menu is not None and self._menu.ended(attempt.definition):
             self._more = True
             self.wake()
+        if attempt.record.limits is not None:  # there is room under its limits, once this is on record
+            self._gates.look()
+            self._more = True
         if change is None:
             if attempt.said_change:  # its handler's transaction has said it
                 self.tally.count([attempt])
@@ -149,6 +159,7 @@ class Pump:
     def _look(self) -> None:
         """The store may have jobs for us."""
         self._more = True
+        self._gates.look()
         if self._menu is not None:
             self._menu.look()
 
@@ -246,7 +257,7 @@ class Pump:
         self._look_back()
         claim = self._claim()
         if claim is not None:
-            self._asking[claim] = claim.wants[0].limit if self._menu is None else self._menu.slots(claim)
+            self._asking[claim] = self._menu.slots(claim) if self._menu else sum(want.limit for want in claim.wants)
             if self._held.board is not None:
                 self._held.board.claims(claim.stamp)
         exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
@@ -369,12 +380,16 @@ class Pump:
 
     def _ahead(self) -> int:
         """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
+        if self._gates.flowing:
+            return 0
         return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self._took)), self._grown))
 
     def _free(self, *, asked: bool = True) -> int:
         """Slots for which nothing is here, or asked for; fewer than none when there is more."""
         slots = self.slots
         taken = slots.running + slots.waiting + (sum(self._asking.values()) if asked else 0)
+        if self._bringing:
+            taken += sum(self._bringing.values())
         return slots.concurrency - taken - (slots.forming.gathering if self._menu is not None else 0)
 
     def _may_claim(self) -> bool:
@@ -389,6 +404,8 @@ class Pump:
         if not self._may_claim():
             return False
         free = self._free()
+        if free > 0 and self._gates.open():
+            return True
         if self._menu is None:
             return free + self._ahead() > 0
         return bool(self._menu.wants(free + self._ahead(), free, self._asking, everyone=everyone))
@@ -404,7 +421,14 @@ class Pump:
         demand = min(free + self._ahead(), self._store.chunk)
         if self._suspects_since is not None and not self.slots.busy and not self._asking:
             self._suspects_since = None
-            return (Want(1, self._queues, self._tasks, self._routing, True),)
+            self._alone_limited = not self._alone_limited
+            return (Want(1, self._queues, self._tasks, self._routing, True, self._alone_limited),)
+        limited = self._gates.want(free if self._dry else -(-free // 2))
+        if limited is None:
+            return self._plain_wants(demand, free)
+        return (*self._plain_wants(demand - limited.limit, free - limited.limit), limited)
+
+    def _plain_wants(self, demand: int, free: int) -> tuple[Want, ...]:
         if self._menu is not None:
             self._menu.taken_turn()
             return self._menu.wants(demand, free, self._asking, everyone=True)
@@ -415,16 +439,31 @@ class Pump:
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
         # what was signalled meanwhile, the claim may have come too early for
-        if self._menu is None or claim.wants[0].alone:
-            self._more = len(answer.claimed) >= claim.wants[0].limit or claim.wants[0].alone
-        else:
-            self._more = self._menu.learn(claim, answer.claimed)
+        self._more = self._learn(claim, answer.claimed)
         if self._signals != heard:
             self._look()
         if answer.suspects and self._suspects_since is None:
             self._suspects_since = now
             self._more = True
         self._adopt(claim, answer.claimed, asked_at)
+
+    def _learn(self, claim: Claim, records: Sequence[Record]) -> bool:
+        """Whether there may be more of what was asked for."""
+        if claim.wants[0].alone:
+            return True
+        more = False
+        if claim.wants[-1].limited:
+            brought = sum(record.limits is not None for record in records)
+            more = self._gates.learn(claim.wants[-1], brought)
+            claim = msgspec.structs.replace(claim, wants=claim.wants[:-1])
+            records = [record for record in records if record.limits is None] if brought else records
+        if not claim.wants:
+            return True  # nothing else was asked for
+        if self._menu is None:
+            self._dry = len(records) < claim.wants[0].limit
+        else:
+            self._dry = not self._menu.learn(claim, records)
+        return more or not self._dry
 
     def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float) -> None:
         definitions = self._definitions

@@ -26,6 +26,7 @@ from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .board import RunnerBoard
+from .gates import Gates
 from .held import Held
 from .keeper import Keeper
 from .menu import Menu
@@ -215,6 +216,7 @@ class _Running:
             worker=worker.id,
             definitions=definitions,
             menu=None if menu.plain else menu,
+            gates=Gates(definitions, worker._queues, tasks, worker._routing, self._held),
             queues=worker._queues,
             tasks=tasks,
             routing=worker._routing,

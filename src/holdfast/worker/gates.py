@@ -1,0 +1,77 @@
+"""When to ask the store for jobs under limits.
+
+They are claimed by a want of their own, because whether one may start is the store's to say; none is claimed ahead of its
+slot, because a start counts when it is claimed. Where there are jobs of both kinds, each kind gets half of the slots that
+are free. Jobs may be on record under limits that their task no longer has, so now and then all tasks are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from time import monotonic
+from typing import TYPE_CHECKING
+
+from ..job import Routing
+from ..storage.contract import Want
+from .held import Held
+
+if TYPE_CHECKING:
+    from ..task import Definition
+
+RARELY = 5.0  # seconds between questions for jobs of tasks that have no limits
+
+
+class Gates:
+    """The wants of a worker for jobs under limits."""
+
+    def __init__(
+        self,
+        definitions: Mapping[str, Definition],
+        queues: tuple[str, ...] | None,
+        tasks: tuple[str, ...] | None,
+        routing: Routing,
+        held: Held,
+    ) -> None:
+        self._queues = queues
+        self._tasks = tasks
+        self._routing = routing
+        self._held = held
+        known = {name: each for name, each in definitions.items() if tasks is None or name in tasks}
+        self._known = known
+        self._names = tuple(sorted(name for name, each in known.items() if each.options.get("limit") is not None))
+        self._narrow = list({each for each in known.values() if each.concurrency is not None})
+        self._dry = False
+        self._rarely_at = 0.0
+        self.flowing = False  # jobs under limits came when last asked for: no others are claimed ahead of their slots
+
+    def look(self) -> None:
+        """There may be a job that may start."""
+        self._dry = False
+
+    def open(self) -> bool:
+        """Whether there is anything to ask for, were there a slot."""
+        return not self._dry and (bool(self._names) or monotonic() >= self._rarely_at)
+
+    def want(self, slots: int) -> Want | None:
+        """What to ask for, with so many slots free."""
+        if slots <= 0 or not self.open():
+            return None
+        tasks: tuple[str, ...] | None = self._names
+        if monotonic() >= self._rarely_at:
+            self._rarely_at = monotonic() + RARELY
+            tasks = self._tasks
+        counts = self._held.counts(self._narrow) if self._narrow else {}
+        rooms = {each: (each.concurrency or 0) - counts[each] for each in self._narrow}
+        full = {each for each, room in rooms.items() if room <= 0}
+        if full:
+            names = self._known if tasks is None else tasks
+            tasks = tuple(name for name in names if self._known[name] not in full)
+        asked = [room for each, room in rooms.items() if room > 0]
+        limit = min([slots, *asked])
+        return Want(limit, self._queues, tasks, self._routing, limited=True) if tasks is None or tasks else None
+
+    def learn(self, want: Want, brought: int) -> bool:
+        """How many jobs it brought. True when there may be more."""
+        self._dry = brought < want.limit
+        self.flowing = brought > 0
+        return not self._dry

@@ -1,0 +1,21 @@
+"""Limits under test hold on one store of each kind; older servers are held to them by the conformance cases."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Holdfast
+
+from ..addresses import ON_SERVERS, address
+
+STORES = ["memory", "sqlite", *(kind for kind in ON_SERVERS if kind in ("postgres", "valkey", "mongo"))]
+
+
+@pytest.fixture(params=STORES)
+def store(request):
+    return request.param
+
+
+@pytest.fixture
+def app(store, tmp_path):
+    return Holdfast(address(store, tmp_path))
