@@ -141,5 +141,20 @@ async def bad_option() -> None: ...
 async def bad_retry() -> None: ...
 
 
+app.schedule("@daily")(send)  # mistake
+app.schedule("@daily", send.call("a"))  # mistake
+app.schedule("@daily", send, name="x")  # mistake
+app.schedule("@daily", missed="twice")  # mistake
+app.schedule("@daily", start="now")  # mistake
+
+
+async def wrong_schedules() -> None:
+    await app.schedules.put("x", "@daily", send)  # mistake
+    await app.schedules.put("x", "@daily", send.call("a"), overlap="queue")  # mistake
+    print(app.schedules.list()[0])  # mistake
+    moments: list[str] = app.schedules.sync.preview("x")  # mistake
+    print(moments)
+
+
 state: State = "dead"  # mistake
 routing: str = ANY  # mistake

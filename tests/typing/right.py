@@ -27,6 +27,7 @@ from holdfast import (
     Registry,
     Retention,
     Retry,
+    ScheduleInfo,
     Skip,
     Snooze,
     State,
@@ -205,6 +206,31 @@ async def main() -> None:
         assert_type(error.job, Job)
     async with app:
         pass
+
+
+@app.schedule("0 */15 * * * *", timezone="Europe/Berlin", max_runs=5, missed="once", overlap="skip")
+@app.schedule("@daily", name="daily", start=datetime.now(UTC), end=None)
+@app.task
+async def recurring(days: int = 30) -> int:
+    return days
+
+
+number_of_days: Call[int] = recurring.call()
+app.schedule("0 3 * * *", recurring.call(7), name="nightly", missed="all")
+tasks.schedule("@hourly", bare.call("x"), name="hourly")
+
+
+async def schedules() -> None:
+    await app.schedules.put("x", "@daily", bare.call("a"), timezone="UTC", start=datetime.now(UTC), overlap="skip")
+    await app.schedules.reschedule("x", "@hourly")
+    await app.schedules.pause("x")
+    await app.schedules.resume("x")
+    await app.schedules.remove("x")
+    assert_type((await app.schedules.run_now("x")).id, UUID)
+    assert_type(await app.schedules.list(), tuple[ScheduleInfo, ...])
+    assert_type(await app.schedules.preview("x", 3), tuple[datetime, ...])
+    assert_type(app.schedules.sync.preview("x"), tuple[datetime, ...])
+    app.schedules.sync.put("x", "@daily", bare.call("a"))
 
 
 def blocking_forms() -> None:

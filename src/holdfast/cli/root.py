@@ -17,6 +17,7 @@ COMMANDS = {
     "jobs": "List, look at, cancel and delete jobs.",
     "dead": "List, retry, export and purge dead letters.",
     "queues": "List, pause, resume and configure queues.",
+    "schedules": "List, pause, run and preview schedules.",
     "workers": "List the workers that are alive.",
     "relay": "Move jobs from an app's outbox to its store.",
     "migrate": "Bring a store's schema up to date.",

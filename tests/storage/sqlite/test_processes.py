@@ -131,18 +131,18 @@ def test_two_migrators_at_once(tmp_path):
     for other in others:
         other.stdin.write("\n")
         other.stdin.flush()
-    ran = sorted(finish(other).split() for other in others)
-    assert ran == [[], [], [], ["1"]]
+    ran = [finish(other).split() for other in others]
+    assert sorted(number for numbers in ran for number in numbers) == ["1", "2"]
 
 
 def test_a_dry_run_changes_nothing(tmp_path):
     path = tmp_path / "jobs.db"
     book, known, close = ledger(f"sqlite:///{path}")
-    assert [step.number for step in migrate.up(book, known, dry_run=True)] == [1]
-    assert migrate.status(book, known) == migrate.Status(0, 1, tuple(known))
-    assert [step.number for step in migrate.up(book, known)] == [1]
+    assert [step.number for step in migrate.up(book, known, dry_run=True)] == [1, 2]
+    assert migrate.status(book, known) == migrate.Status(0, 2, tuple(known))
+    assert [step.number for step in migrate.up(book, known)] == [1, 2]
     assert migrate.up(book, known) == []
-    assert migrate.status(book, known) == migrate.Status(1, 1, ())
+    assert migrate.status(book, known) == migrate.Status(2, 2, ())
     migrate.check(book, known)
     close()
 

@@ -56,7 +56,7 @@ class Lanes:
             if lane.limits is not None and wanted(lane) and self._head(lane):
                 live = [place for place in self._heaps[lane] if self._places.get(place[2]) == (lane, place)]
                 by_limits.setdefault(lane.limits, []).extend(place for place in set(live) if fits(place[2]))
-        return [Gate(limits, nsmallest(limit, places)) for limits, places in by_limits.items()]
+        return [Gate(limits, nsmallest(limit, places)) for limits, places in by_limits.items() if places]
 
     def take(self, wanted: Callable[[Lane], bool], fits: Callable[[str], bool], limit: int) -> list[str]:
         """Take the best `limit` jobs that fit out of the wanted lanes; the others stay where they are."""

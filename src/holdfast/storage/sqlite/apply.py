@@ -2,7 +2,7 @@
 
 Plain successes are written by one guarded statement. When it touches fewer rows than it should, the whole piece of
 work is undone and done again carefully. Every other change is judged in Python by what the rows say under the write
-lock, and then written.
+lock, and then written, with the jobs that it adds.
 """
 
 from __future__ import annotations
@@ -12,28 +12,32 @@ from typing import Any
 
 import msgspec
 
-from holdfast.job import FINAL, Hold, State
+from holdfast.job import FINAL, Hold, NewJob, State
 from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import (
     ACCEPTED,
     LOG_LINES,
     REFUSED,
     Note,
+    Orphan,
     Refusal,
     Started,
     Verdict,
 )
+from holdfast.storage.fairness import SHARE
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.plain import is_plain_success
 
 from .database import DoCarefully, Work
 from .driver import Connection
+from .enqueue import check_parents, enqueue, special_queues
+from .gates import know
 from .queries import load
-from .rows import COLUMNS, Many, json_text
+from .rows import COLUMNS, Many, json_text, lists_of
 
 _sql = load("apply", record=", ".join(COLUMNS))
 _SUCCEED = Many(_sql["succeed"], 7, (500, 300, 150, 60, 20, 5, 1), padded=True)
-_MOVE = Many(_sql["move"], 20, (100, 10, 1))
+_MOVE = Many(_sql["move"], 22, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
 _STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
 _RENEW = Many(_sql["renew"], 3, (500, 100, 20, 4, 1), padded=True)
@@ -60,9 +64,20 @@ class Seen(msgspec.Struct, array_like=True):
     finished_at: int | None
     unique_key: str | None
     holds_key: bool
+    limited: bool
 
 
 _seen = msgspec.json.Decoder(list[Seen], strict=False)
+
+
+def orphan_among(work: Work, changes: Sequence[Change]) -> Orphan | None:
+    """A job that one of the changes would add without its parent being on record: then nothing is to be written."""
+    adds = [job for change in changes for job in change.adds]
+    try:
+        check_parents(work.connection, adds)
+    except Orphan as orphan:
+        return orphan
+    return None
 
 
 def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
@@ -95,6 +110,9 @@ def _succeed(work: Work, changes: Sequence[Change], now: int) -> None:
         )
         for change in changes
     ]
+    if work.known.limited:
+        ids = json_text([change.id for change in changes])
+        work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
     if _SUCCEED.run(work.connection, rows, now) != len(rows):
         raise DoCarefully
     work.changed = True
@@ -110,6 +128,9 @@ class _Judgement:
         self._rows = look(work.connection, [change.id for change in changes])
         self._moved: list[tuple[Any, ...]] = []
         self._let_go: list[tuple[Any, ...]] = []
+        self._parked: list[str] = []
+        self._added: list[NewJob] = []  # these may wait for the end of the list
+        self._special = special_queues(work.connection) if any(change.adds for change in changes) else {}
 
     def verdicts(self) -> dict[str, Verdict]:
         verdicts = {}
@@ -118,7 +139,9 @@ class _Judgement:
             verdicts[change.id] = verdict = self._judged(row, change)
             if row is not None and verdict is ACCEPTED:
                 self._write(row, change)
+                self._add(change.adds)
         self._flush()
+        self._place()
         return verdicts
 
     def _judged(self, row: Seen | None, change: Change) -> Verdict:
@@ -135,6 +158,8 @@ class _Judgement:
         return not owners or owners[0][0] == row.id
 
     def _write(self, row: Seen, change: Change) -> None:
+        if row.limited and row.stamp is not None and not (change.state and change.keeps_hold):
+            self._work.ready.add(row.queue)  # there is room under its limits
         if change.state is None:
             self._let_go.append((row.id,))
             self._work.changed = True
@@ -142,6 +167,7 @@ class _Judgement:
         guard = change.guard
         settled = guard.stamp if isinstance(guard, HoldGuard) else row.settled
         state, run_at, rank = _place(row, change, change.state, self._now)
+        parked = row.limited and state is State.READY
         self._moved.append(
             (
                 row.id,
@@ -149,6 +175,7 @@ class _Judgement:
                 change.failures,
                 change.losses,
                 int(change.suspect),
+                int(parked),
                 run_at,
                 rank,
                 change.result,
@@ -164,25 +191,46 @@ class _Judgement:
                 row.leased_by if change.keeps_hold else None,
                 row.leased_until if change.keeps_hold else None,
                 int(_holds_key(row, change)),
+                change.next_id,
             )
         )
         if state is State.READY:
             self._work.ready.add(row.queue)
         elif state in FINAL:
             self._work.changed = True
+        if parked:
+            self._parked.append(row.id)
         if change.key is KeyMove.TAKE:
             self._flush()
+
+    def _add(self, jobs: Sequence[NewJob]) -> None:
+        """Jobs that nothing else of the call can meet go in together at its end, the others in their turn."""
+        self._added += jobs
+        if any(job.unique_key is not None or job.queue in self._special for job in jobs):
+            self._flush()
+            self._place()
+
+    def _place(self) -> None:
+        placed = enqueue(self._work, self._added, self._now, bounded=False) if self._added else []
+        if not isinstance(placed, list):
+            raise placed
+        self._added = []
 
     def _flush(self) -> None:
         _MOVE.run(self._work.connection, self._moved)
         _LET_GO.run(self._work.connection, self._let_go)
-        self._moved, self._let_go = [], []
+        know(self._work, self._parked)
+        self._moved, self._let_go, self._parked = [], [], []
 
 
 def _place(row: Seen, change: Change, state: State, now: int) -> tuple[State, int, int]:
     run_at, rank = row.run_at, row.rank
     if change.at is not None or change.delay is not None:
-        run_at = rank = now + (change.delay or 0) if change.at is None else change.at
+        run_at = now + (change.delay or 0) if change.at is None else change.at
+        if row.rank == row.run_at:
+            rank = run_at
+        elif change.pays:  # its rank is a share of a fair queue
+            rank += SHARE
     if state is State.SCHEDULED and run_at <= now:
         state = State.READY
     return state, run_at, rank

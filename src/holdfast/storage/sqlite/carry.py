@@ -10,15 +10,17 @@ from holdfast.errors import StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
+from . import edges
 from .database import Work
 from .driver import Connection
+from .gates import know
 from .queries import load
 from .rows import COLUMNS, Many, json_text, records_of
 
 FIRST = (-(1 << 63), "")  # before every job
 
 _sql = load("carry", record=", ".join(COLUMNS))
-_JOBS = Many(_sql["insert"], len(COLUMNS), (100, 20, 5, 1))
+_JOBS = Many(_sql["insert"], len(COLUMNS) + 1, (100, 20, 5, 1))
 _LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
 _OWNERS = Many(_sql["owners"], 1)
 _REMOVED_KEYS = Many(_sql["remove_keys"], 1)
@@ -27,10 +29,12 @@ _KEYS = Many(_sql["insert_keys"], 4, (500, 100, 20, 4, 1))
 
 def export(connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
     records = records_of(connection.value(_sql["export"], (*(after or FIRST), limit)))
+    ids = [record.id for record in records]
     lines: defaultdict[str, list[str]] = defaultdict(list)
-    for job, line in connection.rows(_sql["lines"], (json_text([record.id for record in records]),)):
+    for job, line in connection.rows(_sql["lines"], (json_text(ids),)):
         lines[job].append(line)
-    return [Carried(record, tuple(lines.get(record.id, ()))) for record in records]
+    parents = edges.parents(connection, ids)
+    return [Carried(record, tuple(lines[record.id]), tuple(parents.get(record.id, ()))) for record in records]
 
 
 def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
@@ -45,13 +49,15 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
     _JOBS.run(work.connection, [_row(record) for record in records])
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
+    edges.restore(work, {job.record.id: (job.record.run_when, job.waits_for) for job in jobs})
+    know(work, [record.id for record in records if record.parked])
     work.ready |= {record.queue for record in records if record.state is State.READY}
     work.changed |= any(record.state in FINAL for record in records)
     return None
 
 
 def _row(record: Record) -> list[Any]:
-    values = [getattr(record, name) for name in COLUMNS]
+    values = [*(getattr(record, name) for name in COLUMNS), record.followed]  # its edges may be on their way
     return [value.value if isinstance(value, State) else value for value in values]
 
 

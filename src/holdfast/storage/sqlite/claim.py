@@ -2,7 +2,7 @@
 
 A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in claim order. SQLite merges
 the lanes of a compound SELECT by their heads and stops at the limit, so a claim reads as many rows as it takes plus
-one per lane, whatever waits behind or beside them.
+one per lane, whatever waits behind or beside them. Jobs under limits wait elsewhere: see `limited`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,14 @@ from typing import Any, NamedTuple
 from holdfast.job import ANY, ROW_VERSION, Record, Routing
 from holdfast.storage.contract import Claim, Want
 
+from . import limited
 from .database import Work
 from .driver import TOOBIG
+from .gates import Waiting, know
+from .limited import Suspect
 from .queries import load
 from .rows import COLUMNS, json_text, lists_of, records_of
+from .settle import settle
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 NO_LANE = (None, None, None)
@@ -34,6 +38,7 @@ _ONCE_CLAIMED = {
     "stamp": "?1",
     "leased_by": "?2",
     "leased_until": "job.lease + ?3",
+    "parked": "0",
     "holds_key": "CASE job.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
 # fields from here on are left out where they say what a record says without them, as those of nearly every job do
@@ -65,6 +70,8 @@ class Outlook(NamedTuple):
     next_due: int | None
     paused: frozenset[str]
     suspects: bool
+    limited: bool
+    unsettled: bool
     lanes: list[Lane]
 
 
@@ -72,34 +79,50 @@ class Claimed(NamedTuple):
     records: list[Record]
     next_due: int | None
     suspects: bool
+    unsettled: bool
 
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
-    """Promote what is due, then take what is wanted, want by want."""
+    """Settle what is to be settled, promote what is due, then take what is wanted, want by want."""
     outlook = _look_out(work)
+    if outlook.unsettled:
+        settle(work, chunk, now)
+        outlook = _look_out(work)
     if outlook.next_due is not None and outlook.next_due <= now:
         promote(work, chunk, now)
         outlook = _look_out(work)
     taken: list[Record] = []
     for want in claim.wants:
         if want.limit > 0:
-            taken += _take(work, claim, want, outlook, now)
-    next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
-    return Claimed(taken, next_due, outlook.suspects and _any_suspect(work, claim.wants, outlook, now))
+            taken += (_take_limited if want.limited else _take)(work, claim, want, outlook, now)
+    work.known.limited = outlook.limited or any(record.limits is not None for record in taken)
+    due = [outlook.next_due, *(_opens_at(work, want, outlook, now) for want in claim.wants if want.limited)]
+    next_due = min((max(0, at - now) for at in due if at is not None), default=None)
+    suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
+    return Claimed(taken, next_due, suspects, outlook.unsettled)
 
 
 def promote(work: Work, limit: int, now: int) -> int:
     """Make due jobs ready."""
-    queues = lists_of(work.connection.value(_sql["due_queues"], (now, limit)))
-    if not queues:
+    queues, under_limits = work.connection.rows(_sql["due"], (now, limit))[0]
+    if queues == "[]":
         return 0
-    work.ready.update(queues)
-    return work.connection.change(_sql["promote"], (now, limit))
+    work.ready.update(lists_of(queues))
+    promoted = work.connection.change(_sql["promote"], (now, limit))
+    know(work, lists_of(under_limits))
+    return promoted
 
 
 def _look_out(work: Work) -> Outlook:
-    next_due, paused, suspects, lanes = work.connection.rows(_sql["outlook"])[0]
-    return Outlook(next_due, frozenset(lists_of(paused)), bool(suspects), [tuple(lane) for lane in lists_of(lanes)])
+    next_due, paused, suspects, limited, unsettled, lanes = work.connection.rows(_sql["outlook"])[0]
+    return Outlook(
+        next_due,
+        frozenset(lists_of(paused)),
+        bool(suspects),
+        bool(limited),
+        bool(unsettled),
+        [tuple(lane) for lane in lists_of(lanes)],
+    )
 
 
 def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Record]:
@@ -123,7 +146,7 @@ def _best(
     work: Work, want: Want, outlook: Outlook, limit: int, now: int, after: tuple[int, str, int]
 ) -> tuple[str, bytes]:
     if want.alone:
-        numbers = _suspects(work, want, outlook, now)[:limit]
+        numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
         return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
     lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
     if not lanes:
@@ -187,12 +210,49 @@ def _routed(wanted: Routing, routing_key: str | None) -> bool:
     return wanted is ANY or wanted == routing_key
 
 
-def _suspects(work: Work, want: Want, outlook: Outlook, now: int) -> list[int]:
+def _suspects(work: Work, want: Want, outlook: Outlook, now: int) -> list[Suspect]:
+    """Suspects that a want with `alone` would get, best first."""
     if not outlook.suspects:
         return []
-    suspects = lists_of(work.connection.value(_sql["suspects"], (now,)))
-    return [number for number, *lane in suspects if _wanted(want, outlook.paused, *lane)]
+    rows = lists_of(work.connection.value(_sql["suspects"], (int(want.limited), now)))
+    return [
+        Suspect(limits or "", Waiting(number, (-priority, rank, id)))
+        for number, priority, rank, id, limits, *lane in rows
+        if _wanted(want, outlook.paused, *lane)
+    ]
 
 
 def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) -> bool:
     return any(_suspects(work, want, outlook, now) for want in wants)
+
+
+# ---- under limits ----------------------------------------------------------------------------------
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Record]:
+    if want.alone:
+        suspects = _suspects(work, want, outlook, now)
+        return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now)
+    taken: list[Record] = []
+    for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
+        taken += _take_rows(work, claim, numbers, now)
+    return taken
+
+
+def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Record]:
+    """Let these rows run; all of them, in as many texts as they need."""
+    after = (claim.stamp, claim.worker, now)
+    try:
+        taken, texts = _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+    except work.error as error:
+        if work.code(error) != TOOBIG or len(numbers) <= 1:
+            raise
+        half = len(numbers) // 2
+        return [*_take_rows(work, claim, numbers[:half], now), *_take_rows(work, claim, numbers[half:], now)]
+    work.connection.change(_sql["take"], (*after, taken))
+    return records_of(texts)
+
+
+def _opens_at(work: Work, want: Want, outlook: Outlook, now: int) -> int | None:
+    """When a limited job could start that this want asks for."""
+    if want.alone:
+        return limited.suspects_open_at(work, _suspects(work, want, outlook, now), now)
+    return limited.opens_at(work, lambda *lane: _wanted(want, outlook.paused, *lane), now)

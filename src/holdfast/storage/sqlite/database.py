@@ -39,11 +39,20 @@ class DoCarefully(Exception):
     """The short way turned out to be wrong; undo it and take the careful one."""
 
 
+class Known:
+    """What this process remembers of the file from one piece of work to the next. Nothing may depend on it but whether
+    a question is asked whose answer can be lost."""
+
+    def __init__(self) -> None:
+        self.limited = False  # jobs run under limits
+
+
 class Work:
     """What a piece of work gets: the connection inside a transaction. It notes here whom its success concerns."""
 
-    def __init__(self, connection: Connection, driver: Driver, *, careful: bool) -> None:
+    def __init__(self, connection: Connection, driver: Driver, known: Known, *, careful: bool) -> None:
         self.connection = connection
+        self.known = known
         self.error = driver.error
         self.code = driver.code
         self.careful = careful
@@ -85,6 +94,7 @@ class Database:
         self._reader: Connection | None = None
         self._turns = Turns(None)
         self.patiently = patience(driver)
+        self.known = Known()
         self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
         self.writing = False
@@ -193,7 +203,7 @@ class Database:
     def _attempt(self, batch: Sequence[Piece[Any]], *, careful: bool) -> bool:
         """Run the batch in one transaction. False: it was undone and must be tried piece by piece, carefully."""
         try:
-            work = Work(self.writer(), self.driver, careful=careful)
+            work = Work(self.writer(), self.driver, self.known, careful=careful)
             with self._turns:
                 self._look_at_mode(work.connection)
                 self.writing = True

@@ -1,7 +1,7 @@
 """Putting jobs on record.
 
-Plain jobs (no unique key, no bounded queue) are inserted at once; an id that is on record already conflicts and is
-left alone. The others are planned first, one by one in Python under the write lock, and then inserted.
+Plain jobs (no unique key, no parents, no queue with bounds or shares) are inserted at once; an id that is on record already
+conflicts and is left alone. The others are planned first, one by one in Python under the write lock, and then inserted.
 """
 
 from __future__ import annotations
@@ -11,17 +11,21 @@ from functools import cache
 from typing import Any
 
 from holdfast.job import ROW_VERSION, NewJob
-from holdfast.storage.contract import Full, Placed, QueueSettings
+from holdfast.storage.contract import Full, Orphan, Placed, QueueSettings
 from holdfast.storage.plain import is_plain
-from holdfast.storage.rules import key_ends, key_name, plan
+from holdfast.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
 
+from . import edges
 from .database import Work
+from .driver import Connection
+from .gates import know
 from .queries import load
 from .rows import Many, json_text, lists_of
+from .shares import shares
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
 _PLAIN = Many(_sql["insert_plain"], 5, (250, 100, 40, 15, 5, 2, 1), padded=True)
-_FULL = Many(_sql["insert_full"], 28, (100, 20, 5, 1))
+_FULL = Many(_sql["insert_full"], 30, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
@@ -30,21 +34,38 @@ MOST_KINDS = 8  # of jobs in a list that go in by kind
 Kind = tuple[str, str, int | None, int | None, int, str, str, str]  # task, queue and the options of a job
 
 
-def enqueue(work: Work, jobs: Sequence[NewJob], now: int) -> list[Placed] | Full:
-    """Put the jobs on record. Full is an answer, because nothing has been written when it is found."""
-    bounds = {
-        row[0]: QueueSettings(row[0], False, *row[1:]) for row in lists_of(work.connection.value(_sql["bounded"]))
+def enqueue(work: Work, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan:
+    """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
+    has been written when it is found."""
+    settings = special_queues(work.connection)
+    if not any(job.unique_key is not None or job.after is not None or job.queue in settings for job in jobs):
+        _insert(work, jobs, {}, now)
+        return [Placed(job.id) for job in jobs]
+    try:
+        answers, fresh = _planned(work, jobs, settings, now, bounded=bounded)
+        check_parents(work.connection, fresh)
+    except (Full, Orphan) as refusal:
+        return refusal
+    _insert_keys(work, fresh, now)
+    _insert(work, fresh, shares(work, fresh, settings, now), now)
+    edges.add(work, fresh)
+    return answers
+
+
+def special_queues(connection: Connection) -> dict[str, QueueSettings]:
+    """The queues that hold only so many jobs, and those that are fair."""
+    rows = lists_of(connection.value(_sql["special_queues"]))
+    return {
+        name: QueueSettings(name, False, max_depth, on_full, drop_below, bool(fair), weights)
+        for name, max_depth, on_full, drop_below, fair, weights in rows
     }
-    if any(job.unique_key is not None or job.queue in bounds for job in jobs):
-        try:
-            answers, fresh = _planned(work, jobs, bounds, now)
-        except Full as full:
-            return full
-        _insert_keys(work, fresh, now)
-        _insert(work, fresh, now)
-        return answers
-    _insert(work, jobs, now)
-    return [Placed(job.id) for job in jobs]
+
+
+def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
+    """`Orphan`, if one of these would wait for a job that is not on record."""
+    parents = sorted({parent for job in jobs for parent in parents_of(job.after)})
+    if parents:
+        refuse_orphans(jobs, set(_known(connection, parents)))
 
 
 def place_of(job: NewJob, now: int) -> tuple[str, int]:
@@ -54,18 +75,22 @@ def place_of(job: NewJob, now: int) -> tuple[str, int]:
 
 
 def _planned(
-    work: Work, jobs: Sequence[NewJob], bounds: Mapping[str, QueueSettings], now: int
+    work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int, *, bounded: bool
 ) -> tuple[list[Placed], list[NewJob]]:
     """What becomes of each job, given what stands in its way, and those that are to be stored."""
     connection = work.connection
-    known = set(lists_of(connection.value(_sql["known"], (json_text([job.id for job in jobs]),))))
+    known = set(_known(connection, [job.id for job in jobs]))
     names = {name for job in jobs if (name := key_name(job)) is not None}
     held = [(key,) for apart, key in names if not apart]
     kept = [(key,) for apart, key in names if apart]
     owners = {(False, key): owner for key, owner in _HELD_KEYS.rows(connection, held)}
     owners |= {(True, key): owner for key, owner in _KEPT_KEYS.rows(connection, kept, now)}
-    depth = cache(lambda queue: connection.value(_sql["depth"], (queue, bounds[queue].max_depth)))
-    return plan(jobs, known, owners.get, bounds.get, depth)
+    depth = cache(lambda queue: connection.value(_sql["depth"], (queue, settings[queue].max_depth)))
+    return plan(jobs, known, owners.get, settings.get, depth, bounded=bounded)
+
+
+def _known(connection: Connection, ids: Sequence[str]) -> list[str]:
+    return lists_of(connection.value(_sql["known"], (json_text(ids),)))
 
 
 def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
@@ -73,14 +98,14 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     _KEYS.run(work.connection, keys, now)
 
 
-def _insert(work: Work, jobs: Sequence[NewJob], now: int) -> None:
+def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
     """Plain jobs go in by kind, because those of a list are mostly of one; where the kinds are many, as the others do."""
     plain: dict[Kind, list[NewJob]] = {}
     full: list[NewJob] = []
     last: Kind | None = None
     alike = full
     for job in jobs:
-        if not is_plain(job):
+        if not is_plain(job) or job.id in shares:
             full.append(job)
             continue
         kind = (
@@ -94,7 +119,8 @@ def _insert(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     for kind, alike in plain.items():
         rows = [(job.id, job.payload, *_place(work, job, now)) for job in alike]
         _PLAIN.run(work.connection, rows, *kind, now)
-    _FULL.run(work.connection, [_whole(work, job, now) for job in full], now)
+    _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in full], now)
+    know(work, [job.id for job in full if job.limits is not None])
 
 
 def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:
@@ -104,10 +130,13 @@ def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:
     return state, job.priority, run_at
 
 
-def _whole(work: Work, job: NewJob, now: int) -> tuple[Any, ...]:
+def _whole(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
     options = (job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention)
     state, priority, run_at = _place(work, job, now)
-    return (job.id, job.task, job.queue, state, priority, run_at, job.payload, *options, *rest_of(job, now))
+    rank = run_at if share is None else share
+    parked = int(state == "ready" and job.limits is not None)
+    whole = (job.id, job.task, job.queue, state, priority, rank, run_at, parked, job.payload)
+    return (*whole, *options, *rest_of(job, now))
 
 
 def rest_of(job: NewJob, now: int) -> tuple[Any, ...]:

@@ -1,4 +1,7 @@
-"""An enqueue as statements for a transaction that the caller owns: only INSERT and SELECT, one JSON text each."""
+"""An enqueue as statements for a transaction that the caller owns: only INSERT and SELECT, one JSON text each.
+
+What would change or depend on rows that are there is left to `settle`: parents are not marked, shares are not given.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ FIELDS = tuple(
     created_at key_ends
     """.split()  # noqa: SIM905
 )
+FAIR = "EXISTS (SELECT 1 FROM holdfast_queues AS settings WHERE settings.name = {queue} AND settings.fair = 1)"
 # texts that may hold a NUL character, which SQLite's JSON cuts off: a mark travels in its place
 MARKED = ("key", "tenant", "routing_key", "unique_key")
 NUL, MARK = "\x00", "\ue000holdfast-nul\ue000"
@@ -30,10 +34,12 @@ def insertion(jobs: Sequence[NewJob], now: int) -> Insertion:
     marked = any(NUL in text for job in jobs for name in MARKED if (text := getattr(job, name)) is not None)
     text = json_text([_values(job, now, marked) for job in jobs])
     statements = _statements(marked)
-    inserts = [(statements["insert"], text)]
+    names = ["insert", "place"]
     if any((name := key_name(job)) is not None and name[0] for job in jobs):
-        inserts.insert(0, (statements["take_keys"], text))
-    return Insertion(tuple(inserts), (statements["readback"], text))
+        names.insert(0, "take_keys")
+    if any(job.after is not None for job in jobs):
+        names += ["edges", "unsettled"]
+    return Insertion(tuple((statements[name], text) for name in names), (statements["readback"], text))
 
 
 @cache
@@ -41,7 +47,7 @@ def _statements(marked: bool) -> dict[str, str]:
     parts = {name: f"json_extract(job.value, '$[{place}]')" for place, name in enumerate(FIELDS)}
     if marked:
         parts |= {name: f"replace({parts[name]}, '{MARK}', char(0))" for name in MARKED}
-    return load("insertion", **parts)
+    return load("insertion", fair=FAIR, **parts)
 
 
 def _values(job: NewJob, now: int, marked: bool) -> list[object]:

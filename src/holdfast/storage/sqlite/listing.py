@@ -153,13 +153,15 @@ def queues(connection: Connection, now: int) -> list[QueueRow]:
     try:
         configured = connection.rows(_sql["queues"])
         depths = connection.rows(_sql["depths"])
+        shared = dict(connection.rows(_sql["oldest_of_shared"]))
     finally:
         connection.rows("COMMIT")
     settings = {row[0]: _settings(*row) for row in configured}
     depth: dict[str, int] = {}
     oldest: dict[str, int] = {}
-    for queue, waiting, due in depths:
+    for queue, waiting, due, in_lanes in depths:
         depth[queue] = depth.get(queue, 0) + waiting
+        due = shared.get(queue, due) if in_lanes else due
         if due is not None:
             oldest[queue] = max(oldest.get(queue, 0), now - due)
     return [

@@ -14,6 +14,7 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
+    CHUNK,
     Carried,
     Claim,
     Durability,
@@ -23,9 +24,12 @@ from holdfast.storage.contract import (
     Insertion,
     KeptKey,
     Note,
+    Orphan,
     Placed,
     QueueRow,
     QueueSettings,
+    Shelved,
+    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -37,8 +41,8 @@ from holdfast.storage.contract import (
 from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
 
-from . import carry, listing, shared, upkeep
-from .apply import HOLDING, apply, check, note, note_started, renew
+from . import carry, edges, listing, shared, shelf, upkeep
+from .apply import HOLDING, apply, check, note, note_started, orphan_among, renew
 from .claim import claim as claim_jobs
 from .claim import promote
 from .database import Database, Work
@@ -50,6 +54,7 @@ from .journal import Journal
 from .place import Place
 from .rows import records_of
 from .schema import SqliteLedger, migrations
+from .settle import any_unsettled, settle
 from .shared import Shared
 from .transaction import SqliteTransaction
 
@@ -131,9 +136,13 @@ class SqliteStorage(Storage):
 
     # -- enqueue -------------------------------------------------------------------------------------
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        placed = await self._write(lambda work: enqueue(work, jobs, self._now()))
-        if isinstance(placed, Full):
-            raise placed
+        return _unless_refused(await self._write(lambda work: self._enqueue(work, jobs)))
+
+    def _enqueue(self, work: Work, jobs: Sequence[NewJob]) -> list[Placed] | Full | Orphan:
+        now = self._now()
+        placed = enqueue(work, jobs, now)
+        if any(job.after is not None for job in jobs):
+            settle(work, self.chunk, now)
         return placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -147,17 +156,23 @@ class SqliteStorage(Storage):
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> Exchanged:
         one_change_each(changes)
-        return await self._write(lambda work: self._exchange(work, changes, claim, started))
+        return _unless_refused(await self._write(lambda work: self._exchange(work, changes, claim, started)))
 
     def _exchange(
         self, work: Work, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]
-    ) -> Exchanged:
+    ) -> Exchanged | Orphan:
         now = self._now()
+        orphan = orphan_among(work, changes)
+        if orphan is not None:
+            return orphan
         verdicts = apply(work, changes, now)
         note_started(work, started)
-        if claim is None:
-            return Exchanged(verdicts)
-        return Exchanged(verdicts, *claim_jobs(work, claim, now, self.chunk))
+        if claim is not None:
+            return Exchanged(verdicts, *claim_jobs(work, claim, now, self.chunk))
+        if any_unsettled(work):
+            settle(work, self.chunk, now)
+            return Exchanged(verdicts, unsettled=any_unsettled(work))
+        return Exchanged(verdicts)
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         return await self._write(lambda work: self._renew(work, holds, started))
@@ -174,6 +189,36 @@ class SqliteStorage(Storage):
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         return await self._write(lambda work: note(work, notes))
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        return await self._write(lambda work: settle(work, limit, self._now()))
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        return await self._read(lambda connection: edges.followers(connection, ids))
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        due_by = self._now() if due else None
+        return await self._read(lambda connection: shelf.look_up(connection, kind, names, job, due_by, limit))
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        return _unless_refused(await self._write(lambda work: self._shelve(work, writes)))
+
+    def _shelve(self, work: Work, writes: Sequence[Shelving]) -> list[bool] | Full | Orphan:
+        now = self._now()
+        done = shelf.shelve(work, writes, now)
+        if any(job.after is not None for write in writes for job in write.jobs):
+            settle(work, self.chunk, now)
+        return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
@@ -228,6 +273,12 @@ class SqliteStorage(Storage):
     async def restore(self, jobs: Sequence[Carried]) -> None:
         if jobs:
             carry.refused(await self._write(lambda work: carry.restore(work, jobs)))
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await self._read(lambda connection: shelf.page(connection, after, limit))
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await self._write(lambda work: shelf.put(work, rows))
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         return await self._read(lambda connection: carry.export_keys(connection, cursor, limit))
@@ -294,3 +345,10 @@ class SqliteStorage(Storage):
         if self._demand == "full":
             raise StoreError(f'durability="full" refused: {told}')
         _log.warning("%s", told)
+
+
+def _unless_refused(answer: T | Full | Orphan) -> T:
+    """Refusals come from the writer's thread as answers, because nothing had been written."""
+    if isinstance(answer, (Full, Orphan)):
+        raise answer
+    return answer

@@ -17,13 +17,14 @@ from holdfast.clock import SECOND, MicrosReader
 from holdfast.errors import StoreError
 from holdfast.job import NewJob
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import ACCEPTED, Full, Placed, StoreTransaction, Verdict
+from holdfast.storage.contract import ACCEPTED, CHUNK, Placed, StoreTransaction, Verdict
 
 from .apply import apply
 from .database import Work, undo
 from .driver import Connection
 from .enqueue import enqueue
 from .faults import explained
+from .settle import settle
 from .shared import Shared
 
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class SqliteTransaction(StoreTransaction):
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         placed = await self._order(lambda: enqueue(self._in_work(), jobs, self._now()))
-        if isinstance(placed, Full):
+        if not isinstance(placed, list):
             raise placed
         return placed
 
@@ -114,7 +115,7 @@ class SqliteTransaction(StoreTransaction):
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database
         database.patiently(connection.rows, "BEGIN IMMEDIATE")
-        self._work = Work(connection, database.driver, careful=True)
+        self._work = Work(connection, database.driver, database.known, careful=True)
         self.connection = connection.raw
         deadline = time.monotonic() + self._longest
         self._answer(self._begun, None, None)
@@ -142,8 +143,10 @@ class SqliteTransaction(StoreTransaction):
     def _complete(self, change: Change) -> Verdict:
         work = self._in_work()
         try:
-            verdict = apply(work, [change], self._now())[0]
+            now = self._now()
+            verdict = apply(work, [change], now)[0]
             if verdict is ACCEPTED:
+                settle(work, CHUNK, now)
                 self._shared.database.patiently(work.connection.rows, "COMMIT")
         except BaseException:
             self._undone("it could not be committed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.clock import SECOND
 from holdfast.job import Record
 
 from .database import Work
@@ -10,7 +11,13 @@ from .queries import load
 from .rows import COLUMNS, json_text, lists_of, records_of
 
 SMALL = 20_000
-_sql = load("upkeep", record=", ".join(COLUMNS))
+START_KEPT = 24 * 3600 * SECOND  # after its window, in case the clock goes back
+
+# somebody needs what came of an ended job
+_NEEDED = """EXISTS (
+    SELECT 1 FROM holdfast_edges AS edge LEFT JOIN holdfast_jobs AS child ON child.id = edge.child
+    WHERE edge.parent = ended.id AND (edge.open = 1 OR (child.id IS NOT NULL AND child.finished_at IS NULL)))"""
+_sql = load("upkeep", record=", ".join(COLUMNS), needed=_NEEDED)
 
 
 def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
@@ -32,6 +39,8 @@ def prune(work: Work, limit: int, now: int) -> int:
     """Remove what is no longer kept; gives the number of jobs."""
     connection = work.connection
     connection.change(_sql["remove_keys"], (now,))
+    connection.change(_sql["remove_starts"], (now - START_KEPT,))
+    connection.change(_sql["remove_accounts"])
     gone = dict(lists_of(connection.value(_sql["past_their_time"], (now, limit))))
     for task in lists_of(connection.value(_sql["counted_tasks"])):
         if len(gone) < limit:
@@ -39,5 +48,7 @@ def prune(work: Work, limit: int, now: int) -> int:
     numbers = list(gone)[:limit]
     if numbers:
         connection.change(_sql["remove"], (json_text(numbers),))
-        connection.change(_sql["remove_logs"], (json_text([gone[number] for number in numbers]),))
+        ids = json_text([gone[number] for number in numbers])
+        for statement in ("remove_logs", "remove_edges", "remove_shelved"):
+            connection.change(_sql[statement], (ids,))
     return len(numbers)

@@ -186,6 +186,8 @@ async def case_paused_and_expired(store: Storage, clock: Hand) -> None:
     clock.advance(2)
     same(ids(await claim(store, 9, limited=True)), [fine.id], "jobs that cannot run take no room")
     await told(store, fine.id, Succeeded())
+    answer = await store.exchange([], Claim("w1", new_stamp(), (Want(9, limited=True),)))
+    same((list(answer.claimed), answer.next_due), ([], None), "nor are they waited for")
     await store.pause("p", False)
     same(ids(await claim(store, 9, limited=True)), [paused.id], "after the pause it may start")
 

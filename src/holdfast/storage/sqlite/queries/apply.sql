@@ -10,25 +10,32 @@ FROM given
 WHERE holdfast_jobs.id = given.id AND state = 'running'
     AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
 
+-- name: limited_queues
+-- The queues of those of these jobs that run under limits.
+SELECT json_group_array(DISTINCT queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_limited
+WHERE stamp IS NOT NULL AND limits IS NOT NULL AND id IN (SELECT value FROM json_each(?));
+
 -- name: seen
 -- What the guards of changes look at.
 SELECT json_group_array(json_array(
     id, queue, state, version, attempt, stamp, settled, hidden, leased_by, leased_until, run_at, rank, finished_at,
-    unique_key, holds_key))
+    unique_key, holds_key, limits IS NOT NULL))
 FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: move
 -- Write the values of changes whose guard was found to hold.
-WITH given (id, state, failures, losses, suspect, run_at, rank, result, reason, errors, started_at, finished_at,
-    prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key) AS (VALUES {values})
+WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, reason, errors, started_at,
+    finished_at, prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key, next_id)
+    AS (VALUES {values})
 UPDATE holdfast_jobs SET
     state = given.state, version = version + 1, failures = given.failures, losses = given.losses,
-    suspect = given.suspect, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
+    suspect = given.suspect, parked = given.parked, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
     errors = coalesce(given.errors, holdfast_jobs.errors),
     started_at = coalesce(given.started_at, holdfast_jobs.started_at), finished_at = given.finished_at,
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
     settled = given.settled, leased_by = given.leased_by, leased_until = given.leased_until,
-    holds_key = given.holds_key
+    holds_key = given.holds_key, next_id = coalesce(given.next_id, holdfast_jobs.next_id),
+    releases = CASE WHEN given.finished_at IS NULL THEN followed ELSE releases END
 FROM given WHERE holdfast_jobs.id = given.id;
 
 -- name: let_go

@@ -18,7 +18,7 @@ DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
 
 -- name: insert
 -- Jobs as they are.
-INSERT INTO holdfast_jobs ({record}) VALUES {values};
+INSERT INTO holdfast_jobs ({record}, releases) VALUES {values};
 
 -- name: insert_lines
 -- Log lines, oldest first.

@@ -1,6 +1,7 @@
 -- name: outlook
--- What a claim must know first: the next due time, paused queues, whether there are suspects, and the lanes (a loose
--- scan of the claim index: one seek per lane, however many jobs it holds).
+-- What a claim must know first: the next due time, paused queues, whether there are suspects, whether jobs run under
+-- limits, whether there is something to settle, and the lanes (a loose scan of the claim index: one seek per lane,
+-- however many jobs it holds).
 WITH RECURSIVE lane (head) AS (
     SELECT (
         SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0
@@ -30,17 +31,20 @@ SELECT
     (SELECT min(run_at) FROM holdfast_jobs WHERE state = 'scheduled'),
     (SELECT json_group_array(name) FROM holdfast_queues WHERE paused = 1),
     EXISTS (SELECT 1 FROM holdfast_jobs WHERE state = 'ready' AND suspect = 1),
+    EXISTS (SELECT 1 FROM holdfast_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL),
+    EXISTS (SELECT 1 FROM holdfast_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM holdfast_unsettled),
     (SELECT json_group_array(json_array(queue, task, routing_key))
         FROM lane JOIN holdfast_jobs ON holdfast_jobs.rowid = lane.head);
 
--- name: due_queues
--- The queues of the jobs that promote will make ready.
-SELECT json_group_array(DISTINCT queue) FROM (
-    SELECT queue FROM holdfast_jobs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
+-- name: due
+-- Of the jobs that promote will make ready: their queues, and those that are under limits.
+SELECT json_group_array(DISTINCT queue), json_group_array(id) FILTER (WHERE limits IS NOT NULL) FROM (
+    SELECT id, queue, limits FROM holdfast_jobs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
 
 -- name: promote
 -- Scheduled jobs whose time has come become ready, the earliest first.
-UPDATE holdfast_jobs SET state = 'ready', version = version + 1
+UPDATE holdfast_jobs SET state = 'ready', version = version + 1, parked = limits IS NOT NULL
 WHERE rowid IN (
     SELECT rowid FROM holdfast_jobs WHERE state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
 
@@ -65,10 +69,10 @@ SELECT json_group_array(best.number), CAST('[' || coalesce(group_concat({claimed
 CROSS JOIN holdfast_jobs AS job ON job.rowid = best.number
 
 -- name: suspects
--- Suspects in the order of a claim.
-SELECT json_group_array(json_array(number, queue, task, routing_key)) FROM (
-    SELECT rowid AS number, queue, task, routing_key FROM holdfast_jobs
-    WHERE state = 'ready' AND suspect = 1 AND parked = 0
+-- Suspects in the order of a claim, those under limits or the others.
+SELECT json_group_array(json_array(number, priority, rank, id, limits, queue, task, routing_key)) FROM (
+    SELECT rowid AS number, priority, rank, id, limits, queue, task, routing_key FROM holdfast_jobs
+    WHERE state = 'ready' AND suspect = 1 AND parked = ?
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
     ORDER BY priority DESC, rank, id);
 
@@ -82,6 +86,6 @@ CROSS JOIN holdfast_jobs AS job ON job.rowid = wanted.value
 -- Claimed jobs are running now.
 UPDATE holdfast_jobs SET
     state = 'running', version = version + 1, attempt = attempt + 1, stamp = ?, leased_by = ?,
-    leased_until = lease + ?, started_at = NULL,
+    leased_until = lease + ?, started_at = NULL, parked = 0,
     holds_key = CASE unique_scope WHEN 'waiting' THEN 0 ELSE holds_key END
 WHERE rowid IN (SELECT value FROM json_each(?));

@@ -12,15 +12,15 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_full
 -- Jobs with everything that a job may have.
-WITH given (id, task, queue, state, priority, run_at, payload, max_attempts, timeout, lease, backoff, retention,
-    dead_retention, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id,
-    after, run_when, waits, limits, min_version) AS (VALUES {values})
+WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, max_attempts, timeout, lease, backoff,
+    retention, dead_retention, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+    chain_id, after, run_when, waits, limits, min_version) AS (VALUES {values})
 INSERT INTO holdfast_jobs (
     id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
     backoff, retention, dead_retention, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
     routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
-SELECT id, task, queue, state, priority, run_at, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, ?, run_at, expires_at, 0, 0, 0, key, tenant,
+SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
+    backoff, retention, dead_retention, ?, run_at, expires_at, 0, parked, 0, key, tenant,
     routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
@@ -30,10 +30,10 @@ ON CONFLICT (id) DO NOTHING;
 WITH given (key, job, ends) AS (VALUES {values})
 INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
 
--- name: bounded
--- The queues that hold only so many jobs.
-SELECT json_group_array(json_array(name, max_depth, on_full, drop_below))
-FROM holdfast_queues WHERE max_depth IS NOT NULL;
+-- name: special_queues
+-- The queues that hold only so many jobs, and those that are fair.
+SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights))
+FROM holdfast_queues WHERE max_depth IS NOT NULL OR fair = 1;
 
 -- name: known
 -- Which of these ids are on record.

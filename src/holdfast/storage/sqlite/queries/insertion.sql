@@ -11,14 +11,15 @@ WHERE {unique_scope} IN ('any', 'window')
 ON CONFLICT DO NOTHING;
 
 -- name: insert
--- Jobs whose key is free, or that have none, in the caller's transaction.
+-- Jobs whose key is free, or that have none, in the caller's transaction. Those of a fair queue are blocked until they
+-- have their share.
 INSERT INTO holdfast_jobs (
     id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
     backoff, retention, dead_retention, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
     routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
-SELECT {id}, {task}, {queue}, {state}, {priority}, {run_at}, {payload}, 1, 0, 0, 0, {max_attempts}, {timeout}, {lease},
-    {backoff}, {retention}, {dead_retention}, {created_at}, {run_at}, {expires_at}, 0, 0, 0, {key}, {tenant},
-    {routing_key}, {tags}, {meta}, {unique_key}, {unique_scope}, {holds_key}, {chain_id}, {after}, {run_when}, {waits},
+SELECT {id}, {task}, {queue}, CASE WHEN {fair} THEN 'blocked' ELSE {state} END, {priority}, {run_at}, {payload}, 1, 0, 0, 0,
+    {max_attempts}, {timeout}, {lease}, {backoff}, {retention}, {dead_retention}, {created_at}, {run_at}, {expires_at}, 0,
+    {state} = 'ready' AND {limits} IS NOT NULL AND NOT {fair}, 0, {key}, {tenant}, {routing_key}, {tags}, {meta}, {unique_key}, {unique_scope}, {holds_key}, {chain_id}, {after}, {run_when}, {waits},
     {limits}, {min_version}
 FROM json_each(?) AS job
 WHERE {unique_scope} IS NULL OR {unique_scope} NOT IN ('any', 'window')
@@ -26,6 +27,44 @@ WHERE {unique_scope} IS NULL OR {unique_scope} NOT IN ('any', 'window')
         SELECT 1 FROM holdfast_keys AS taken
         WHERE taken.key = {unique_key} AND taken.starts = {created_at} AND taken.job = {id})
 ON CONFLICT DO NOTHING;
+
+-- name: place
+-- Those whose place depends on others are to be settled.
+INSERT INTO holdfast_unsettled (job, placing)
+SELECT {id}, 1 FROM json_each(?) AS job
+WHERE ({limits} IS NOT NULL OR {after} IS NOT NULL OR {fair})
+    AND EXISTS (SELECT 1 FROM holdfast_jobs AS stored WHERE stored.id = {id} AND stored.finished_at IS NULL)
+ORDER BY job.key;
+
+-- name: edges
+-- Edges to those that wait for jobs, from these or from the ones that stand for them.
+INSERT INTO holdfast_edges (parent, child, run_when, open)
+WITH given (id, after, run_when, unique_key, unique_scope, created_at) AS (
+    SELECT {id}, {after}, {run_when}, {unique_key}, {unique_scope}, {created_at} FROM json_each(?) AS job)
+SELECT DISTINCT
+    coalesce(
+        (SELECT stored.id FROM holdfast_jobs AS stored WHERE stored.id = parent.value),
+        (SELECT CASE WHEN twin.unique_scope IN ('any', 'window')
+            THEN (
+                SELECT taken.job FROM holdfast_keys AS taken
+                WHERE taken.key = twin.unique_key AND (taken.ends IS NULL OR taken.ends > twin.created_at)
+                ORDER BY taken.starts DESC LIMIT 1)
+            ELSE (
+                SELECT owner.id FROM holdfast_jobs AS owner
+                WHERE owner.holds_key = 1 AND owner.unique_key = twin.unique_key)
+            END
+        FROM given AS twin WHERE twin.id = parent.value),
+        parent.value),
+    child.id, child.run_when, 1
+FROM given AS child CROSS JOIN json_each(child.after) AS parent
+WHERE EXISTS (SELECT 1 FROM holdfast_jobs AS stored WHERE stored.id = child.id AND stored.state = 'blocked')
+ON CONFLICT DO NOTHING;
+
+-- name: unsettled
+-- The parents are to be looked at.
+INSERT INTO holdfast_unsettled (job, placing)
+SELECT DISTINCT edge.parent, 0 FROM json_each(?) AS job CROSS JOIN holdfast_edges AS edge ON edge.child = {id}
+WHERE edge.open = 1;
 
 -- name: readback
 -- The job that stands for each: itself, or the one whose key it shares.

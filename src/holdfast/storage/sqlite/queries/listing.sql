@@ -43,11 +43,18 @@ SELECT name, paused, max_depth, on_full, drop_below, fair, weights FROM holdfast
 
 -- name: depths
 -- Waiting jobs of each queue, and since when the oldest ready one has been due (a plain job's rank is its run_at).
-SELECT queue, count(*), min(rank) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+SELECT queue, count(*), min(rank), 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND parked = 0 AND suspect = 0 GROUP BY queue
 UNION ALL
-SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END) FROM holdfast_jobs
+SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END), 0 FROM holdfast_jobs
 WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0)) GROUP BY queue;
+
+-- name: oldest_of_shared
+-- Since when the oldest job in a lane has been due, in queues whose ranks are or were shares.
+SELECT queue, min(run_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
+WHERE state = 'ready' AND parked = 0 AND suspect = 0 AND queue IN (
+    SELECT queue FROM holdfast_accounts WHERE payer = '' UNION SELECT name FROM holdfast_queues WHERE fair = 1)
+GROUP BY queue;
 
 -- name: configure
 -- Write a queue's settings; paused stays.

@@ -20,8 +20,8 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
 -- name: past_their_time
 -- Ended jobs that have been kept long enough.
 SELECT json_group_array(json_array(number, id)) FROM (
-    SELECT rowid AS number, id FROM holdfast_jobs
-    WHERE prune_at IS NOT NULL AND prune_at <= ? AND stamp IS NULL
+    SELECT rowid AS number, id FROM holdfast_jobs AS ended
+    WHERE prune_at IS NOT NULL AND prune_at <= ? AND stamp IS NULL AND NOT {needed}
     ORDER BY prune_at, id LIMIT ?);
 
 -- name: counted_tasks
@@ -35,8 +35,8 @@ SELECT json_group_array(json_array(number, id)) FROM (
         SELECT rowid AS number, id, keep_last, stamp,
             row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
         FROM holdfast_jobs INDEXED BY holdfast_jobs_counted
-        WHERE task = ? AND keep_last IS NOT NULL AND hidden = 0)
-    WHERE place > keep_last AND stamp IS NULL LIMIT ?);
+        WHERE task = ? AND keep_last IS NOT NULL AND hidden = 0) AS ended
+    WHERE place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?);
 
 -- name: too_many
 -- The same among all ended jobs of the task: a job that is kept for another reason takes a place too.
@@ -44,8 +44,8 @@ SELECT json_group_array(json_array(number, id)) FROM (
     SELECT number, id FROM (
         SELECT rowid AS number, id, keep_last, stamp,
             row_number() OVER (PARTITION BY state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
-        FROM holdfast_jobs WHERE task = ? AND finished_at IS NOT NULL AND hidden = 0)
-    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL LIMIT ?);
+        FROM holdfast_jobs WHERE task = ? AND finished_at IS NOT NULL AND hidden = 0) AS ended
+    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?);
 
 -- name: is_small
 -- Whether the whole table may be looked through.
@@ -62,3 +62,23 @@ DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
 -- name: remove_keys
 -- Keys whose window is over.
 DELETE FROM holdfast_keys WHERE ends IS NOT NULL AND ends <= ?;
+
+-- name: remove_edges
+-- The edges of jobs that are no longer kept.
+DELETE FROM holdfast_edges
+WHERE parent IN (SELECT value FROM json_each(?1)) OR child IN (SELECT value FROM json_each(?1));
+
+-- name: remove_shelved
+-- What belonged to them on the shelf.
+DELETE FROM holdfast_shelf WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: remove_starts
+-- Starts that count no more.
+DELETE FROM holdfast_starts WHERE ends <= ?;
+
+-- name: remove_accounts
+-- Tenants of fair queues who are not ahead of their queue.
+DELETE FROM holdfast_accounts
+WHERE payer <> '' AND rank <= (
+    SELECT floor.rank FROM holdfast_accounts AS floor
+    WHERE floor.queue = holdfast_accounts.queue AND floor.priority = holdfast_accounts.priority AND floor.payer = '');

@@ -1,0 +1,172 @@
+"""`holdfast schedules`: recurring rules on record."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .output import confirm, iso, json_option, print_fields, print_json, print_table, yes_option
+from .store import on_store
+
+if TYPE_CHECKING:
+    from holdfast import Holdfast, ScheduleInfo
+
+
+@click.group("schedules")
+def command() -> None:
+    """List, pause, resume, run, preview and remove schedules.
+
+    \b
+    Examples:
+      holdfast schedules list
+      holdfast schedules preview nightly --count 10
+      holdfast schedules pause nightly
+      holdfast schedules run-now nightly
+    """
+
+
+@command.command("list")
+@json_option
+@on_store
+async def list_schedules(app: Holdfast, as_json: bool) -> None:
+    """List schedules with their next and last tick. An orphan was declared in code that is gone: it does not fire.
+
+    \b
+    Example:
+      holdfast schedules list --json
+    """
+    schedules = await app.schedules.list()
+    if as_json:
+        print_json({"schedules": [asdict(schedule) for schedule in schedules]})
+        return
+    columns = ("NAME", "STATE", "NEXT", "LAST", "RUNS", "TASK", "CRON")
+    rows = [
+        (each.name, _state(each), each.next_at, each.last_at, each.runs, each.task, f"{each.cron} {each.timezone}")
+        for each in schedules
+    ]
+    print_table(columns, rows, nothing="no schedules")
+
+
+@command.command("show")
+@click.argument("name")
+@json_option
+@on_store
+async def show(app: Holdfast, name: str, as_json: bool) -> None:
+    """Show everything about a schedule.
+
+    \b
+    Example:
+      holdfast schedules show nightly
+    """
+    schedule = await _known(app, name)
+    document = asdict(schedule)
+    print_json(document) if as_json else print_fields({"state": _state(schedule), **document}.items())
+
+
+@command.command("preview")
+@click.argument("name")
+@click.option(
+    "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many ticks, at most 1,000."
+)
+@json_option
+@on_store
+async def preview(app: Holdfast, name: str, count: int, as_json: bool) -> None:
+    """Show the next ticks of a schedule, in UTC.
+
+    \b
+    Example:
+      holdfast schedules preview nightly --count 10
+    """
+    ticks = await app.schedules.preview(name, count)
+    if as_json:
+        print_json({"schedule": name, "ticks": ticks})
+        return
+    for tick in ticks:
+        click.echo(iso(tick, "seconds"))
+
+
+@command.command("pause")
+@click.argument("name")
+@json_option
+@on_store
+async def pause(app: Holdfast, name: str, as_json: bool) -> None:
+    """Stop a schedule from firing. Jobs that it made go on.
+
+    \b
+    Example:
+      holdfast schedules pause nightly
+    """
+    await app.schedules.pause(name)
+    print_json({"schedule": name, "paused": True}) if as_json else click.echo(f"paused: {name}")
+
+
+@command.command("resume")
+@click.argument("name")
+@json_option
+@on_store
+async def resume(app: Holdfast, name: str, as_json: bool) -> None:
+    """Let a paused schedule fire again, from its next tick on.
+
+    \b
+    Example:
+      holdfast schedules resume nightly
+    """
+    await app.schedules.resume(name)
+    print_json({"schedule": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
+
+
+@command.command("run-now")
+@click.argument("name")
+@json_option
+@on_store
+async def run_now(app: Holdfast, name: str, as_json: bool) -> None:
+    """Enqueue a schedule's job now. Its ticks stay as they are.
+
+    \b
+    Example:
+      holdfast schedules run-now nightly
+    """
+    job = await app.schedules.run_now(name)
+    if as_json:
+        print_json({"schedule": name, "job": job.id, "duplicate": job.duplicate, "dropped": job.dropped})
+    elif job.dropped:
+        click.echo("dropped: its queue is full")
+    else:
+        click.echo(f"{'at work already' if job.duplicate else 'enqueued'}: {job.id}")
+
+
+@command.command("remove")
+@click.argument("name")
+@yes_option
+@json_option
+@on_store
+async def remove(app: Holdfast, name: str, yes: bool, as_json: bool) -> None:
+    """Take a schedule off the record. Jobs that it made stay. One that code declares comes back with the next worker.
+
+    \b
+    Example:
+      holdfast schedules remove nightly --yes
+    """
+    schedule = await _known(app, name)
+    confirm(f"Remove the schedule {schedule.name} ({schedule.cron})?", yes)
+    await app.schedules.remove(name)
+    print_json({"schedule": name, "removed": True}) if as_json else click.echo(f"removed: {name}")
+
+
+async def _known(app: Holdfast, name: str) -> ScheduleInfo:
+    from holdfast import NotFound
+
+    for schedule in await app.schedules.list():
+        if schedule.name == name:
+            return schedule
+    raise NotFound(f"there is no schedule {name!r}; `holdfast schedules list` shows those there are")
+
+
+def _state(schedule: ScheduleInfo) -> str:
+    if schedule.orphan:
+        return "orphan"
+    if schedule.paused:
+        return "paused"
+    return "over" if schedule.next_at is None else "open"

@@ -1,0 +1,140 @@
+"""Claiming jobs under limits: open gates are looked at, best first, and those that are found to be full are closed.
+
+Everything happens under the write lock, so the counts are exact. It goes in rounds: limits that have room again open some of
+their gates, the best open gates are looked at, and who may start is taken before the next round. A job is let through only
+if it stands before every gate that was not looked at, so the order is that of a claim over all gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.storage.limiting import Gate, Place, closed_now, pass_gates
+
+from . import gates
+from .database import Work
+from .gates import Standing, Used, Waiting, Wanted
+
+LOOKED_AT = 64  # gates in a round
+REOPENED = 16  # gates of one key in a round
+ROUNDS = 100  # in a claim, however many gates are full
+
+
+class Suspect(NamedTuple):
+    """A suspect under limits: those are few, and have no gates."""
+
+    limits: str
+    waiting: Waiting
+
+
+def rounds(work: Work, wanted: Wanted, limit: int, now: int) -> Iterator[list[int]]:
+    """The rows that may start, best first. Those of a round are to be taken before the next ones are asked for."""
+    claiming = _Claiming(work, wanted, now)
+    for _ in range(ROUNDS):
+        if limit <= 0 or not claiming.go_on():
+            return
+        taken = claiming.let_through(limit)
+        limit -= len(taken)
+        if taken:
+            yield taken
+
+
+def opens_at(work: Work, wanted: Wanted, now: int) -> int | None:
+    """When the first of the wanted jobs could start: now, or when a rate lets it."""
+    claiming = _Claiming(work, wanted, now)
+    for _ in range(ROUNDS):
+        if not claiming.go_on():
+            return claiming.next_opening()
+        claiming.let_through(0)
+        if claiming.busy:
+            return now
+    return now
+
+
+class _Claiming:
+    """One want at work. `busy`: gates at which somebody could start after the last round."""
+
+    def __init__(self, work: Work, wanted: Wanted, now: int) -> None:
+        self._work = work
+        self._wanted = wanted
+        self._now = now
+        self._used = Used(work)
+        self._idle: set[int] = set()  # gates at which nobody can run now
+        self._best: list[Standing] = []
+        self.busy: list[Standing] = []
+        gates.mind_the_clock(work, now)
+
+    def go_on(self) -> bool:
+        """Whether there are gates that may be open; they are the next to be looked at."""
+        reopened = self._reopen()
+        best = gates.best_open(self._work, self._wanted, LOOKED_AT + 1 + len(self._idle))
+        self._best = [gate for gate in best if gate.number not in self._idle]
+        return bool(reopened or self._best)
+
+    def _reopen(self) -> int:
+        """Open gates whose closing limits have room again; gives how many."""
+        found = gates.closers(self._work, LOOKED_AT, self._now)
+        used = self._used.of(found)
+        why = {closer: closed_now(closer, used, self._now) for closer in found}
+        later = {closer: closed for closer, closed in why.items() if closed and closed.opens_at != found[closer]}
+        gates.note_closers(self._work, later, self._now)
+        return sum(gates.reopen(self._work, closer, REOPENED) for closer in found if why[closer] is None)
+
+    def let_through(self, limit: int) -> list[int]:
+        """Who may start, of those that wait at the best gates."""
+        looked_at, beyond = self._best[:LOOKED_AT], self._best[LOOKED_AT:]
+        jobs = gates.jobs_at(self._work, looked_at, limit, self._now) if looked_at else {}
+        empty = {number for number, waiting in jobs.items() if not waiting}
+        gates.forget(self._work, empty)
+        self._idle |= empty
+        self.busy = [gate for gate in looked_at if jobs[gate.number]]
+        taken = self._pass(jobs, beyond[0].place if beyond else None, limit)
+        heads = {gate: [job.place for job in jobs[gate.number] if job.number not in taken] for gate in self.busy}
+        gates.move_heads(self._work, [(gate, places[0]) for gate, places in heads.items() if places])
+        return taken
+
+    def _pass(self, jobs: Mapping[int, Sequence[Waiting]], bound: Place | None, limit: int) -> list[int]:
+        before = [
+            Gate(gate.limits, [job.place for job in jobs[gate.number] if bound is None or job.place < bound])
+            for gate in self.busy
+        ]
+        texts = {gate.limits for gate in self.busy}
+        passed = pass_gates(before, self._used.of(texts), limit, self._now)
+        numbers = {job.place[2]: (job.number, gate.limits) for gate in self.busy for job in jobs[gate.number]}
+        for id in passed.ids:
+            self._used.run(numbers[id][1])
+        self._used.start(passed.starts, texts)
+        gates.close(self._work, passed.closed, self._now)
+        self.busy = [gate for gate in self.busy if gate.limits not in passed.closed]
+        return [numbers[id][0] for id in passed.ids]
+
+    def next_opening(self) -> int | None:
+        """When a rate opens a gate with a job that is wanted; it may be early where very many are closed."""
+        rates = gates.rates(self._work, LOOKED_AT)
+        for closer, opens_at in rates:
+            closed = gates.best_closed(self._work, closer, LOOKED_AT)
+            asked = [gate for gate in closed if self._wanted(gate.queue, gate.task, gate.routing_key)]
+            if len(closed) == LOOKED_AT or (asked and any(gates.jobs_at(self._work, asked, 1, self._now).values())):
+                return opens_at
+        return rates[-1][1] if len(rates) == LOOKED_AT else None
+
+
+# ---- suspects --------------------------------------------------------------------------------------
+def let_suspects_through(work: Work, suspects: Sequence[Suspect], limit: int, now: int) -> list[int]:
+    """Those of these that may start, best first."""
+    texts = list(dict.fromkeys(suspect.limits for suspect in suspects))
+    waiting = [Gate(text, [suspect.waiting.place for suspect in suspects if suspect.limits == text]) for text in texts]
+    used = Used(work)
+    passed = pass_gates(waiting, used.of(texts), limit, now)
+    used.start(passed.starts, texts)
+    numbers = {suspect.waiting.place[2]: suspect.waiting.number for suspect in suspects}
+    return [numbers[id] for id in passed.ids]
+
+
+def suspects_open_at(work: Work, suspects: Sequence[Suspect], now: int) -> int | None:
+    """When the first of these could start."""
+    used = Used(work).of(suspect.limits for suspect in suspects)
+    why = [closed_now(suspect.limits, used, now) for suspect in suspects]
+    opening = [now if closed is None else closed.opens_at for closed in why]
+    return min((at for at in opening if at is not None), default=None)

@@ -1,0 +1,123 @@
+-- name: know
+-- Gates of parked jobs: new ones are open, and each knows where its best job stands.
+INSERT INTO holdfast_gates (limits, queue, task, routing_key, priority, rank, head, closed_by)
+SELECT limits, queue, task, routing_key, priority, rank, id, '' FROM holdfast_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND parked = 1 AND suspect = 0
+ORDER BY priority DESC, rank, id
+ON CONFLICT (limits, queue, task, coalesce('=' || routing_key, '')) DO UPDATE SET
+    priority = excluded.priority, rank = excluded.rank, head = excluded.head
+WHERE (-excluded.priority, excluded.rank, excluded.head)
+    < (-holdfast_gates.priority, holdfast_gates.rank, holdfast_gates.head);
+
+-- name: running
+-- How many jobs carry a hold, by their limits.
+SELECT json_group_array(json_array(limits, jobs)) FROM (
+    SELECT limits, count(*) AS jobs FROM holdfast_jobs INDEXED BY holdfast_jobs_limited
+    WHERE stamp IS NOT NULL AND limits IS NOT NULL GROUP BY limits);
+
+-- name: starts
+-- The starts of keys under a rate.
+SELECT key, starts FROM holdfast_starts WHERE key IN (VALUES {values});
+
+-- name: note_starts
+-- Starts as they are now.
+INSERT OR REPLACE INTO holdfast_starts (key, starts, ends) VALUES {values};
+
+-- name: lanes
+-- The queues, tasks and routing keys of open gates (a loose scan of an index: one seek each, however many gates there are).
+WITH RECURSIVE lane (head) AS (
+    SELECT (
+        SELECT number FROM holdfast_gates WHERE closed_by = '' ORDER BY queue, task, routing_key LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        CASE WHEN last.routing_key IS NULL THEN (
+            SELECT number FROM holdfast_gates
+            WHERE closed_by = '' AND queue = last.queue AND task = last.task AND routing_key >= ''
+            ORDER BY routing_key LIMIT 1)
+        ELSE (
+            SELECT number FROM holdfast_gates
+            WHERE closed_by = '' AND queue = last.queue AND task = last.task AND routing_key > last.routing_key
+            ORDER BY routing_key LIMIT 1)
+        END,
+        (SELECT number FROM holdfast_gates
+            WHERE closed_by = '' AND queue = last.queue AND task > last.task ORDER BY task, routing_key LIMIT 1),
+        (SELECT number FROM holdfast_gates
+            WHERE closed_by = '' AND queue > last.queue ORDER BY queue, task, routing_key LIMIT 1))
+    FROM lane JOIN holdfast_gates AS last ON last.number = lane.head
+)
+SELECT json_group_array(json_array(queue, task, routing_key))
+FROM lane JOIN holdfast_gates ON holdfast_gates.number = lane.head;
+
+-- name: best_open
+-- The best open gates of a lane.
+SELECT number, limits, queue, task, routing_key, priority, rank, head FROM holdfast_gates
+WHERE closed_by = '' AND queue = ? AND task = ? AND routing_key IS ?
+ORDER BY priority DESC, rank, head LIMIT ?;
+
+-- name: best_closed
+-- The best gates that are closed by some limits.
+SELECT number, limits, queue, task, routing_key, priority, rank, head FROM holdfast_gates
+WHERE closed_by <> '' AND closed_by = ? ORDER BY priority DESC, rank, head LIMIT ?;
+
+-- name: reopen
+-- These gates are open.
+UPDATE holdfast_gates SET closed_by = '' WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: close
+-- Gates with these limits are closed by those.
+WITH given (limits, closed_by) AS (VALUES {values})
+UPDATE holdfast_gates SET closed_by = given.closed_by FROM given WHERE holdfast_gates.limits = given.limits;
+
+-- name: closers
+-- Limits that may have room again: those that wait for an end, and some of those whose time has come.
+SELECT limits, opens_at FROM holdfast_closers WHERE opens_at IS NULL
+UNION ALL
+SELECT limits, opens_at FROM (
+    SELECT limits, opens_at FROM holdfast_closers WHERE opens_at IS NOT NULL AND opens_at <= ? ORDER BY opens_at LIMIT ?);
+
+-- name: rates
+-- Limits that a rate keeps closed, the first to open first.
+SELECT limits, opens_at FROM holdfast_closers WHERE opens_at IS NOT NULL ORDER BY opens_at LIMIT ?;
+
+-- name: note_closers
+-- Limits that are used up.
+INSERT OR REPLACE INTO holdfast_closers (limits, closed_at, opens_at) VALUES {values};
+
+-- name: clock_went_back
+-- Rates that were used up later than now.
+DELETE FROM holdfast_closers WHERE opens_at IS NOT NULL AND closed_at > ?;
+
+-- name: reopen_orphans
+-- Gates that are closed by nothing.
+UPDATE holdfast_gates SET closed_by = ''
+WHERE closed_by <> '' AND NOT EXISTS (SELECT 1 FROM holdfast_closers WHERE holdfast_closers.limits = closed_by);
+
+-- name: forget_closers
+-- Limits that no gate is closed by any more.
+DELETE FROM holdfast_closers
+WHERE limits IN (SELECT value FROM json_each(?))
+    AND NOT EXISTS (
+        SELECT 1 FROM holdfast_gates WHERE closed_by <> '' AND closed_by = holdfast_closers.limits);
+
+-- name: places
+-- The best jobs of a gate that may run, in the order of a claim.
+SELECT * FROM (
+    SELECT ? AS gate, rowid AS number, priority, rank, id FROM holdfast_jobs
+    WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 1 AND suspect = 0
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT ?)
+
+-- name: move_heads
+-- Where the best jobs of gates stand.
+WITH given (number, priority, rank, head) AS (VALUES {values})
+UPDATE holdfast_gates SET priority = given.priority, rank = given.rank, head = given.head
+FROM given WHERE holdfast_gates.number = given.number;
+
+-- name: forget
+-- Gates that nobody waits at.
+DELETE FROM holdfast_gates
+WHERE number IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
+    SELECT 1 FROM holdfast_jobs AS job
+    WHERE job.limits = holdfast_gates.limits AND job.queue = holdfast_gates.queue AND job.task = holdfast_gates.task
+        AND job.routing_key IS holdfast_gates.routing_key
+        AND job.state = 'ready' AND job.parked = 1 AND job.suspect = 0);

@@ -1,0 +1,15 @@
+-- name: unplaced
+-- Jobs that a caller's transaction has put on record, as far as their place depends on others.
+SELECT json_group_array(json_array(id, queue, priority, tenant, run_at, rank)) FROM holdfast_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND state IN ('blocked', 'scheduled', 'ready');
+
+-- name: rank
+-- Their shares of fair queues.
+WITH given (id, rank) AS (VALUES {values})
+UPDATE holdfast_jobs SET rank = given.rank FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: count
+-- Those that wait for jobs wait for as many as there are open edges: several parents may stand for one.
+UPDATE holdfast_jobs SET waits = (
+    SELECT count(*) FROM holdfast_edges AS edge WHERE edge.child = holdfast_jobs.id AND edge.open = 1)
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked' AND after IS NOT NULL;

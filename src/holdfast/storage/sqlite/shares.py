@@ -1,0 +1,38 @@
+"""Shares of fair queues: the accounts behind `fairness`, which are read and written under the write lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.job import NewJob
+from holdfast.storage.contract import QueueSettings
+from holdfast.storage.fairness import Account, floor_of, payer, ranks
+
+from .database import Work
+from .queries import load
+from .rows import Many
+
+_sql = load("shares")
+_ACCOUNTS = Many(_sql["accounts"], 3, (100, 20, 4, 1))
+_CHARGE = Many(_sql["charge"], 4, (100, 20, 4, 1))
+
+
+def shares(work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int) -> dict[str, int]:
+    """The ranks of those jobs whose queue is fair, by id; their tenants are charged."""
+    weights = {name: queue.weights for name, queue in settings.items() if queue.fair}
+    sharing = [job for job in jobs if job.queue in weights]
+    if not sharing:
+        return {}
+    floors = {floor_of(job) for job in sharing}
+    heads = {floor: work.connection.value(_sql["head"], (floor.queue, floor.priority)) for floor in floors}
+    places = {_place(account): account for account in floors | {payer(job) for job in sharing}}
+    rows = _ACCOUNTS.rows(work.connection, list(places))
+    known = {places[queue, priority, name]: rank for queue, priority, name, rank in rows}
+    given, changed = ranks(sharing, known, heads, weights, now)
+    _CHARGE.run(work.connection, [(*_place(account), rank) for account, rank in changed.items()])
+    return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
+
+
+def _place(account: Account) -> tuple[str, int, str]:
+    """Where an account is kept."""
+    return account.queue, account.priority, "" if account.tenant is None else f"={account.tenant}"
