@@ -116,6 +116,7 @@ class Job:
     leased_by: str | None
     leased_until: datetime | None
     timeout: float | None
+    next_id: JobId | None = None  # the job that goes on with its chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +272,7 @@ def job_of(record: Record) -> Job:
         leased_by=record.leased_by,
         leased_until=optional_datetime(record.leased_until),
         timeout=seconds_of(record.timeout),
+        next_id=None if record.next_id is None else UUID(record.next_id),
     )
 
 

@@ -37,7 +37,9 @@ def test_pause_resume_and_preview(planned):
     ticks = planned.holdfast("schedules", "preview", "nightly", "--count", "3").output.splitlines()
     assert len(ticks) == 3
     assert {tick[10:] for tick in ticks} <= {"T01:00:00Z", "T02:00:00Z"}
-    assert [tick[:19] for tick in planned.json("schedules", "preview", "nightly")["ticks"]][:3] == [t[:19] for t in ticks]
+    assert [tick[:19] for tick in planned.json("schedules", "preview", "nightly")["ticks"]][:3] == [
+        t[:19] for t in ticks
+    ]
 
 
 def test_run_now(planned):

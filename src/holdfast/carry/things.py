@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from ..storage.contract import Carried, Filter, KeptKey, QueueSettings, Storage
+from ..storage.contract import Carried, Filter, KeptKey, QueueSettings, Shelved, Storage
 
 T = TypeVar("T")
 Position = tuple[int, str] | None
@@ -131,9 +131,28 @@ class Keys(Thing[KeptKey]):
         return _encode(thing)
 
 
+class Shelf(Thing[Shelved]):
+    """Schedules, subscriptions, steps, answers: the named texts of the shelf."""
+
+    name = "shelf"
+
+    async def pages(self, store: Storage) -> AsyncIterator[list[Shelved]]:
+        after: tuple[str, str] | None = None
+        while page := await store.export_shelf(after, store.chunk):
+            yield page
+            after = (page[-1].kind, page[-1].name)
+
+    async def bring(self, store: Storage, things: Sequence[Shelved]) -> None:
+        for begin in range(0, len(things), store.chunk):
+            await store.restore_shelf(things[begin : begin + store.chunk])
+
+    def text(self, thing: Shelved) -> bytes:
+        return _encode(thing)
+
+
 JOBS = Jobs()
 QUEUES = Queues()
-REST: tuple[Thing[Any], ...] = (JOBS, Keys())  # carried once the source stands still
+REST: tuple[Thing[Any], ...] = (JOBS, Keys(), Shelf())  # carried once the source stands still
 THINGS: tuple[Thing[Any], ...] = (QUEUES, *REST)
 
 

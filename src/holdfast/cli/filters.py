@@ -49,6 +49,7 @@ _OTHERS = (
     click.option("--tag", help="Only jobs with this tag."),
     click.option("--routing-key", help="Only jobs with this routing key."),
     click.option("--unrouted", is_flag=True, help="Only jobs without a routing key."),
+    click.option("--chain-id", help="Only jobs of this chain or flow."),
     click.option("--text", help="Only jobs with this text in payload, key, reason or errors."),
     click.option("--since", type=when, help="Created at this time or later: a date, or an age such as 2h."),
     click.option("--before", type=when, help="Created before this time: a date, or an age such as 7d."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -286,6 +287,45 @@ async def wait(app: Holdfast, id: str, timeout: float | None, as_json: bool) -> 
         click.echo(f"{job.state.value}" + ("" if told is None else f": {shown(told)}"))
     if job.state not in ("succeeded", "skipped"):
         raise SystemExit(FAILED)
+
+
+@command.command("complete")
+@click.argument("id")
+@click.option("--result", help="The result, as JSON.  [default: none]")
+@on_store
+async def complete(app: Holdfast, id: str, result: str | None) -> None:
+    """Say that somebody else has done a job: it succeeds, and does not run any more.
+
+    \b
+    Example:
+      holdfast jobs complete 0197a3c4-… --result '{"by": "hand"}'
+    """
+    await app.jobs.complete(id, None if result is None else _json(result, "--result"))
+    click.echo("completed")
+
+
+@command.command("answer")
+@click.argument("id")
+@click.argument("name")
+@click.argument("value", required=False)
+@on_store
+async def answer(app: Holdfast, id: str, name: str, value: str | None) -> None:
+    """Give the answer that a job waits for with ctx.wait_for(NAME). VALUE is JSON.
+
+    \b
+    Examples:
+      holdfast jobs answer 0197a3c4-… approved
+      holdfast jobs answer 0197a3c4-… approved '{"by": "Ada"}'
+    """
+    await app.jobs.answer(id, name, None if value is None else _json(value, "VALUE"))
+    click.echo("answered")
+
+
+def _json(text: str, what: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise click.UsageError(f"{what} is not JSON: {error}; a text needs quotes of its own: '\"text\"'") from None
 
 
 async def _ended(app: Holdfast, id: str, timeout: float | None) -> Job:

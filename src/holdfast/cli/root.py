@@ -15,6 +15,8 @@ DONE, FAILED, WRONG_USE = 0, 1, 2
 COMMANDS = {
     "worker": "Run a worker until it is told to stop.",
     "jobs": "List, look at, cancel and delete jobs.",
+    "chain": "Show the jobs of a chain or flow in their order.",
+    "graph": "Draw the jobs of a flow and who waits for whom.",
     "dead": "List, retry, export and purge dead letters.",
     "queues": "List, pause, resume and configure queues.",
     "schedules": "List, pause, run and preview schedules.",

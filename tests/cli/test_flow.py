@@ -1,0 +1,73 @@
+"""`holdfast chain`, `holdfast graph`, `jobs complete`, `jobs answer`."""
+
+import asyncio
+
+from holdfast import graph, group
+
+
+def filled(shop):
+    """A diamond whose first job is done, and a group beside it."""
+    add = shop.app.definitions()["add"]
+    task = shop.names["add"]
+    assert add is not None
+
+    async def fill():
+        async with shop.app:
+            g = graph()
+            top = g.add(task.call(1, 2))
+            left, right = g.add(task.call(2, 2), after=[top]), g.add(task.call(3, 2), after=[top])
+            g.add(task.call(4, 2), after=[left, right])
+            diamond = await shop.app.enqueue(g)
+            await shop.app.enqueue(group(task.call(1, 1), task.call(2, 2)))
+            await shop.app.jobs.complete(diamond[0], 3)
+            return [str(job.id) for job in diamond]
+
+    return asyncio.run(fill())
+
+
+def test_chain(shop):
+    ids = filled(shop)
+    document = shop.json("chain", ids[3])
+    assert document["chain"] == ids[0]
+    assert [job["id"] for job in document["jobs"]] == ids
+    assert document["states"] == {"succeeded": 1, "ready": 2, "blocked": 1}
+    text = shop.holdfast("chain", ids[1])
+    assert text.output.count("\n") == 6
+    assert "1 blocked, 2 ready, 1 succeeded" in text.output
+    assert shop.json("jobs", "count", "--chain-id", ids[0]) == {"count": 4}
+    assert shop.holdfast("chain", "01900000-0000-7000-8000-000000000001").exit_code == 1
+
+
+def test_graph(shop):
+    ids = filled(shop)
+    lines = shop.holdfast("graph", ids[0]).output.splitlines()
+    assert lines == [
+        f"✓ add succeeded {ids[0]}",
+        f"├─ ○ add ready {ids[1]}",
+        f"│  └─ … add blocked {ids[3]}",
+        f"└─ ○ add ready {ids[2]}",
+        f"   └─ … add blocked {ids[3]}",
+    ]
+    drawing = shop.holdfast("graph", ids[0], "--mermaid").output.splitlines()
+    assert drawing[0] == "flowchart TD"
+    assert drawing[-4:] == ["    j0 --> j1", "    j0 --> j2", "    j1 --> j3", "    j2 --> j3"]
+    pairs = shop.json("graph", ids[0])["edges"]
+    assert {(pair["from"], pair["to"]) for pair in pairs} == {
+        (ids[0], ids[1]),
+        (ids[0], ids[2]),
+        (ids[1], ids[3]),
+        (ids[2], ids[3]),
+    }
+
+
+def test_complete_and_answer(shop):
+    ids = shop.fill()
+    done = shop.holdfast("jobs", "complete", ids["later"], "--result", '{"by": "hand"}')
+    assert (done.exit_code, done.output) == (0, "completed\n")
+    assert shop.json("jobs", "get", ids["later"])["result"] == {"by": "hand"}
+    assert "succeeded and cannot be completed" in shop.holdfast("jobs", "complete", ids["later"]).output
+    assert shop.holdfast("jobs", "complete", ids["add"], "--result", "hand").exit_code == 2
+    assert shop.holdfast("jobs", "answer", ids["add"], "approved", '"yes"').output == "answered\n"
+    again = shop.holdfast("jobs", "answer", ids["add"], "approved")
+    assert again.exit_code == 1
+    assert "has its answer" in again.output
