@@ -328,7 +328,11 @@ class SyncContext:
         """Open the transaction that commits with this job's completion."""
         return run_on(self._inner._loop, lambda: self._inner.transaction())
 
-    def step(self, name: str, fn: Callable[Q, Awaitable[T] | T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+    @overload
+    def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    def step(self, name: str, fn: Callable[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Any:
         """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`."""
         return run_on(self._inner._loop, lambda: self._inner.step(name, fn, *args, **kwargs))
 

@@ -10,7 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from .codec import decode, encode
 from .errors import HoldLost, InvalidCall, NoContext, NotFound, StoreError
@@ -245,12 +245,16 @@ class Context:
             self._transaction = Transaction(self, await self._speaker.begin(self))
         return self._transaction
 
+    @overload
+    async def step(self, name: str, fn: Callable[Q, Awaitable[T]], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
+    @overload
+    async def step(self, name: str, fn: Callable[Q, T], /, *args: Q.args, **kwargs: Q.kwargs) -> T: ...
     @verb
-    async def step(self, name: str, fn: Callable[Q, Awaitable[T] | T], /, *args: Q.args, **kwargs: Q.kwargs) -> T:
+    async def step(self, name: str, fn: Callable[Q, Any], /, *args: Q.args, **kwargs: Q.kwargs) -> Any:
         """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`. It is kept, and a
         later attempt gets it without calling the function again."""
         self._refuse_in_transaction("ctx.step")
-        return cast(T, await self._durable().step(name, fn, args, kwargs))
+        return await self._durable().step(name, fn, args, kwargs)
 
     @verb
     async def sleep(self, duration: Duration, /) -> None:

@@ -7,7 +7,25 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast import ANY, Backoff, Context, Holdfast, Item, JobHandle, Registry, Retention, Retry, Snooze, State, Unique
+from holdfast import (
+    ANY,
+    Backoff,
+    Context,
+    Continue,
+    Holdfast,
+    Item,
+    JobHandle,
+    Limit,
+    Registry,
+    Retention,
+    Retry,
+    Snooze,
+    State,
+    Unique,
+    chain,
+    graph,
+    group,
+)
 
 app = Holdfast("memory://")
 tasks = Registry()
@@ -154,6 +172,40 @@ async def wrong_schedules() -> None:
     print(app.schedules.list()[0])  # mistake
     moments: list[str] = app.schedules.sync.preview("x")  # mistake
     print(moments)
+
+
+@app.task
+async def measure(word: str) -> int:
+    return len(word)
+
+
+@app.task(limit="100/s")  # mistake
+async def bad_limit() -> None: ...
+
+
+@app.subscribe("topic")  # mistake
+@app.task
+async def deaf() -> None: ...
+
+
+@app.task
+async def goes_astray() -> str:
+    return Continue(measure.call("a"))  # mistake
+
+
+async def wrong_flows(ctx: Context) -> None:
+    measure.call("a").then(measure)  # mistake
+    measure.call("a").then(measure.call("b"))  # mistake
+    group(measure.call("a")).then(measure)  # mistake
+    chain(measure)  # mistake
+    word: JobHandle[str] = await app.enqueue(send.call("a").then(measure))  # mistake
+    graph().add(measure)  # mistake
+    await ctx.step("a", len, 5)  # mistake
+    number: str = await ctx.step("a", len, "b")  # mistake
+    ctx.on_dead(measure)  # mistake
+    Limit(per="queue", max_running=1)  # mistake
+    await app.queues.configure("q", weights=[1])  # mistake
+    print(word, number)
 
 
 state: State = "dead"  # mistake

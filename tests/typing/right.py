@@ -15,12 +15,14 @@ from holdfast import (
     Backoff,
     Call,
     Context,
+    Continue,
     Dead,
     Holdfast,
     Item,
     Job,
     JobDead,
     JobHandle,
+    Limit,
     Loss,
     Outcome,
     Page,
@@ -34,6 +36,9 @@ from holdfast import (
     Task,
     Thresholds,
     Unique,
+    chain,
+    graph,
+    group,
 )
 
 app = Holdfast(
@@ -231,6 +236,51 @@ async def schedules() -> None:
     assert_type(await app.schedules.preview("x", 3), tuple[datetime, ...])
     assert_type(app.schedules.sync.preview("x"), tuple[datetime, ...])
     app.schedules.sync.put("x", "@daily", bare.call("a"))
+
+
+@app.task
+async def length(word: str) -> int:
+    return len(word)
+
+
+@app.task(limit=[Limit(max_running=2), Limit(rate=(5, timedelta(seconds=1)), per="tenant")], concurrency=3)
+async def total(numbers: list[int]) -> float:
+    return sum(numbers)
+
+
+@app.task
+async def going_on(ctx: Context, word: str) -> int:
+    assert_type(await ctx.step("a", length.run, word), int)
+    assert_type(await ctx.step("b", len, word), int)
+    await ctx.sleep(timedelta(hours=1))
+    await ctx.wait_for("approved", timeout=5)
+    ctx.on_dead(bare.call("x"))
+    return Continue(bare.call(word).then(length))
+
+
+@app.subscribe("created", routing_key=None)
+@app.subscribe("created", routing_key="x")
+@app.task
+async def heard(event: Receipt) -> None: ...
+
+
+async def flows() -> None:
+    flow = bare.call("a").then(length)
+    assert_type(await app.enqueue(flow), JobHandle[int])
+    assert_type(await app.enqueue(group(length.call("a"), length.call("b"))), JobHandle[list[int]])
+    assert_type(await app.enqueue(group(length.call("a"), length.call("b")).then(total)), JobHandle[float])
+    assert_type(await app.enqueue(chain(bare.call("a"), length.call("b"), total.call([1]))), JobHandle[float])
+    g = graph()
+    first = g.add(bare.call("a"))
+    g.add(length.call("b"), after=[first])
+    assert_type(len(await app.enqueue(g)), int)
+    job = await bare.using(after=[first_job := await bare.enqueue("a")], run_when="finished").enqueue("b")
+    assert_type(first_job, JobHandle[str])
+    await app.jobs.complete(job, "done")
+    await app.jobs.answer(job.id, "approved", {"by": "x"})
+    await app.jobs.delete(job, cascade=True)
+    assert_type(len(await app.publish("created", Receipt(1), routing_key="x")), int)
+    await app.queues.configure("q", fair=True, weights={"acme": 2})
 
 
 def blocking_forms() -> None:
