@@ -34,16 +34,23 @@ local function settle(now, limit)
       lift(row)
       lifted[row[ID]] = row
     end
-    row[VERSION] = row[VERSION] + 1
+  end
+
+  local function wait_for(row, waits)
+    local found = details(row)
+    found.waits = waits
+    row[REST_TEXT] = rest_of(found)
   end
 
   local function release(parent, child)
     close(parent, child)
     take_up(child)
     local found = details(child)
-    found.waits = found.waits - 1
-    child[REST_TEXT] = rest_of(found)
-    if found.waits <= 0 then enter(child, found.run_at > now and SCHEDULED or READY) end
+    wait_for(child, found.waits - 1)
+    if found.waits <= 0 then
+      enter(child, found.run_at > now and SCHEDULED or READY)
+      child[VERSION] = child[VERSION] + 1
+    end
   end
 
   local function lead_on(parent, next_id, child)
@@ -60,8 +67,9 @@ local function settle(now, limit)
     close_edges(child[ID], kind_of(child), true)
     take_up(child)
     free_key(child)
+    wait_for(child, 0)
     enter(child, CANCELLED)
-    child[FINISHED_AT], child[KEEP_LAST] = now, keep_last
+    child[VERSION], child[FINISHED_AT], child[KEEP_LAST] = child[VERSION] + 1, now, keep_last
     child[PRUNE_AT] = keep == NONE and NONE or now + keep
     mark(child, SUSPECT, false)
     mark(child, HIDDEN, hidden ~= 0)
