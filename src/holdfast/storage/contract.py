@@ -408,7 +408,8 @@ class Storage(ABC):
     @abstractmethod
     async def settle(self, limit: int) -> int:
         """Look at up to `limit` edges whose parent is new to them or has ended, each once and for ever in one atomic
-        step with what follows. Gives how many were looked at; 0: there is nothing to settle. By the parent's state:
+        step with what follows; those that are there at once as if by the parents' ids. Gives how many were looked at; 0:
+        there is nothing to settle. By the parent's state:
 
         - not ended: the edge stays; the parent is marked `followed`, its version stays;
         - it has a next_id: the edge leads from that job from now on, and is looked at again;

@@ -1,11 +1,13 @@
 """Opening a store: servers and keys that we cannot work with are refused with words that say what to do."""
 
+import itertools
 import ssl
 
 import pytest
 
 from holdfast import StoreError
 from holdfast.storage.contract import Filter
+from holdfast.storage.redis.link import Link
 from holdfast.storage.redis.schema import FORMAT
 from holdfast.testing.conformance.tools import job
 
@@ -164,6 +166,45 @@ async def test_a_newer_format(url):
     words = await refused(url)
     assert f"format version {FORMAT + 1}, and this Holdfast knows only up to {FORMAT}" in words
     assert "upgrade holdfast" in words
+
+
+async def test_an_older_format_is_brought_up(url):
+    """What format 1 wrote is read as it is; without migration it is refused."""
+    async with opened(url) as store:
+        await store.enqueue([job()])
+    with client(url) as raw:
+        raw.hset(keys(url)["meta"], "format", 1)
+        assert f"format version 1, and this Holdfast needs {FORMAT}: run `holdfast migrate`" in await refused(
+            url, migrate=False
+        )
+        async with opened(url) as store:
+            assert await store.count(Filter()) == 1
+        assert raw.hget(keys(url)["meta"], "format") == b"%d" % FORMAT
+
+
+async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):
+    """Before each of its questions in turn, somebody else opens the same empty store and enqueues."""
+    server = own()
+    asked = Link._asked
+    for number in itertools.count(1):
+        url, questions = server.fresh(), 0
+
+        async def interrupted(link, connection, packed, url=url, number=number):
+            nonlocal questions
+            questions += 1
+            if questions == number:
+                monkeypatch.setattr(Link, "_asked", asked)
+                async with opened(url) as other:
+                    await other.enqueue([job()])
+            return await asked(link, connection, packed)
+
+        monkeypatch.setattr(Link, "_asked", interrupted)
+        async with opened(url) as store:
+            monkeypatch.setattr(Link, "_asked", asked)
+            assert await store.count(Filter()) == (questions >= number)
+        if questions < number:
+            break
+    assert number > 3
 
 
 async def test_a_server_that_was_emptied_under_us(url):

@@ -266,8 +266,9 @@ class Rows:
         """Look at edges that are unsettled; gives how many were looked at."""
         looked = 0
         while self.edges.unsettled and looked < limit:
-            parent = next(iter(self.edges.unsettled))
-            looked += self._settle(parent, limit - looked, now)
+            for parent in sorted(self.edges.unsettled):
+                if looked < limit:
+                    looked += self._settle(parent, limit - looked, now)
         return looked
 
     def _settle(self, parent: str, limit: int, now: int) -> int:

@@ -30,6 +30,13 @@ TYPES = {
     "meta": "hash",
     "queues": "hash",
     "workers": "hash",
+    "limits": "zset",
+    "gates": "hash",
+    "edges": "zset",
+    "unsettled": "zset",
+    "shelf": "hash",
+    "shelved": "zset",
+    "accounts": "hash",
 }
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from struct import Struct
+from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Carried, KeptKey
 
 from .link import Link
 from .queues import lines_of, lines_text
-from .rows import NONE, body_of, id_bytes, id_text, outcome_of, records_of, row_of
-from .words import Argument, checked_id
+from .rows import NONE, body_of, checked_id, id_bytes, id_text, id_texts, outcome_of, records_of, row_of
+from .words import Argument
 
 CHUNK = 500
 _KEPT = Struct("<d16s")
@@ -22,17 +23,21 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
     while len(carried) < limit:
         position = ("-inf", b"") if after is None else (after[0], id_bytes(after[1]) or b"")
         asked = min(limit - len(carried), CHUNK)
-        told, ids, logs = await link.run("export", [*position, asked], repeat=True)
+        told, ids, logs, parents = await link.run("export", [*position, asked], repeat=True)
         lines = {id_text(id): lines_of(text) for id, text in zip(ids, logs, strict=True) if text}
-        carried += [Carried(record, tuple(lines.get(record.id, ()))) for record in records_of(told)]
+        waits_for = {id_text(id): id_texts(text) for id, text in zip(ids, parents, strict=True) if text}
+        carried += [
+            Carried(record, tuple(lines.get(record.id, ())), tuple(waits_for.get(record.id, ())))
+            for record in records_of(told)
+        ]
         if len(ids) < asked or not carried:
             break
         after = (carried[-1].record.created_at, carried[-1].record.id)
     return carried
 
 
-async def restore(link: Link, origin: bytes, jobs: Sequence[Carried]) -> None:
-    arguments: list[Argument] = [origin]
+async def restore(link: Link, now: Any, origin: bytes, jobs: Sequence[Carried]) -> None:
+    arguments: list[Argument] = [now, origin]
     for job in jobs:
         record = job.record
         has_outcome = record.result is not None or record.reason is not None
@@ -40,6 +45,7 @@ async def restore(link: Link, origin: bytes, jobs: Sequence[Carried]) -> None:
             checked_id(record.id),
             row_of(record, has_log=bool(job.lines)),
             body_of(record),
+            b"".join(map(checked_id, job.waits_for)),
             outcome_of(record.result, record.reason) if has_outcome else b"",
             (record.errors or "").encode(),
             (record.progress or "").encode(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 from typing import Literal
@@ -48,31 +49,31 @@ def _check_server(settings: Settings, place: str) -> None:
 
 
 async def _check_format(link: Link, migrate: bool) -> None:
-    """The keys under our prefix are ours, and of a format that we know."""
-    for name, wanted in TYPES.items():
-        found = (await link.command("TYPE", link.keys[name])).decode()
-        if found not in ("none", wanted):
+    """The keys under our prefix are ours, and of a format that we know. Looked at in one step: others may open it too."""
+    types = json.dumps(list(TYPES.values()))
+    match await link.run("format", [FORMAT, "migrate" if migrate else "check", types], repeat=True):
+        case [b"foreign", key, found]:
             raise StoreError(
-                f"{link.address}: the key {link.keys[name]} holds a {found} that is not Holdfast's; choose another prefix "
-                "with ?prefix="
+                f"{link.address}: the key {key.decode()} holds a {found.decode()} that is not Holdfast's; choose another "
+                "prefix with ?prefix="
             )
-    noted = await link.command("HGET", link.keys["meta"], "format")
-    if noted is None:
-        if await link.command("EXISTS", link.keys["rows"]):
+        case [b"foreign rows"]:
             raise StoreError(
                 f"{link.address}: {link.keys['rows']} is not Holdfast's; choose another prefix with ?prefix="
             )
-        if not migrate:
+        case [b"empty"]:
             raise StoreError(
                 f"{link.address} has no jobs of Holdfast: run `holdfast migrate`, or correct database or prefix in the URL"
             )
-        await link.command("HSETNX", link.keys["meta"], "format", FORMAT)
-        noted = await link.command("HGET", link.keys["meta"], "format")
-    if not noted.isdigit() or int(noted) > FORMAT:
-        raise StoreError(
-            f"{link.address} has format version {noted.decode('utf-8', 'replace')}, and this Holdfast knows only up to "
-            f"{FORMAT}: it was written by a newer Holdfast; upgrade holdfast here"
-        )
+        case [b"format", noted] if not noted.isdigit() or int(noted) > FORMAT:
+            raise StoreError(
+                f"{link.address} has format version {noted.decode('utf-8', 'replace')}, and this Holdfast knows only up to "
+                f"{FORMAT}: it was written by a newer Holdfast; upgrade holdfast here"
+            )
+        case [b"format", noted] if int(noted) < FORMAT:
+            raise StoreError(
+                f"{link.address} has format version {int(noted)}, and this Holdfast needs {FORMAT}: run `holdfast migrate`"
+            )
 
 
 def _check_durability(settings: Settings, place: str, demand: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.storage.contract import QueueRow, QueueSettings, WorkerRow
+from holdfast.storage.fairness import share
 
 from .link import Link
 from .rows import escaped, plain
@@ -38,20 +39,29 @@ async def queues(link: Link, now: Any) -> list[QueueRow]:
 
 async def rooms(link: Link) -> dict[str, int]:
     """How many more jobs each bounded queue takes."""
-    bounds = {
-        name: int(bound.split(b" ")[0]) for name, bound in _pairs(await link.command("HGETALL", link.keys["bounds"]))
-    }
+    told = _pairs(await link.command("HGETALL", link.keys["bounds"]))
+    bounds = {name: int(most) for name, bound in told if (most := bound.split(b" ")[0]) != b"-"}
     depths = await link.command("HMGET", link.keys["depths"], *bounds) if bounds else []
     return {plain(name): most - int(depth or 0) for (name, most), depth in zip(bounds.items(), depths, strict=True)}
 
 
 async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:
     text = msgspec.msgpack.encode(msgspec.structs.replace(settings, paused=False))
-    bound = ""
-    if settings.max_depth is not None:
-        drop_below = "-" if settings.drop_below is None else settings.drop_below
-        bound = f"{settings.max_depth} {settings.on_full} {drop_below}"
-    await link.run("configure", [origin, escaped(settings.name), "settings", text, bound], repeat=True)
+    await link.run("configure", [origin, escaped(settings.name), "settings", text, _bound(settings)], repeat=True)
+
+
+def _bound(settings: QueueSettings) -> bytes:
+    """What an enqueue must know of a queue: max_depth, policy, drop_below and, if it is fair, what a job of each tenant with
+    a weight costs. Nothing, if there is nothing to know."""
+    if settings.max_depth is None and not settings.fair:
+        return b""
+    most = "-" if settings.max_depth is None else settings.max_depth
+    drop_below = "-" if settings.drop_below is None else settings.drop_below
+    bound = f"{most} {settings.on_full} {drop_below}".encode()
+    if not settings.fair:
+        return bound
+    shares = {tenant: share(settings.weights, tenant) for tenant in msgspec.json.decode(settings.weights or "{}")}
+    return bound + b" " + msgspec.msgpack.encode(shares)
 
 
 async def pause(link: Link, origin: bytes, queue: str, paused: bool) -> None:

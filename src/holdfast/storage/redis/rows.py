@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import lru_cache
+from hashlib import blake2b
 from logging import getLogger
 from struct import Struct, error
 from typing import Any
@@ -21,6 +22,9 @@ import msgspec
 
 from holdfast.errors import InvalidCall
 from holdfast.job import NewJob, Record, State
+from holdfast.lifecycle import Cancelled, decide
+from holdfast.storage.contract import PARENT_CANCELLED
+from holdfast.storage.limiting import limits_of
 
 _log = getLogger("holdfast")
 NONE = -9007199254740992.0  # "no number", as in the prelude
@@ -40,7 +44,8 @@ SCOPES = (None, "waiting", "active", "any", "window")
 SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
 
 _SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS, _LOG = 1, 2, 4, 8, 16, 32, 64, 128
-_RAN, _HELD, _SETTLED = 256, 512, 1024
+_RAN, _HELD, _SETTLED, _FOLLOWED = 256, 512, 1024, 2048
+_LIMITED, _WAITED, _FINISHED, _FAIR = 4096, 8192, 16384, 32768
 _TEXTS = _OUTCOME | _ERRORS | _PROGRESS
 _HEAD = Struct("<BHI")
 _RUN = Struct("<III8s8sdddddH")
@@ -48,6 +53,9 @@ _FIRST = Struct("<dBH")
 _REST = Struct("<iIBdddd")
 _LENGTH = Struct("<H")
 _STAMP = Struct("<q")
+_CANCELLED = Struct("<Bdd")  # what a cancel with its parent means for a job: hidden, keep, keep_last
+_LIMIT = Struct("<ddd")
+_LARGEST = 1 << 53
 
 
 # ---- ids -------------------------------------------------------------------------------------------
@@ -63,6 +71,18 @@ def id_bytes(id: str) -> bytes | None:
 def id_text(id: bytes) -> str:
     text = id.hex()
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def checked_id(id: str) -> bytes:
+    found = id_bytes(id)
+    if found is None:
+        raise ValueError(f"{id!r} is not a job id (a UUID)")
+    return found
+
+
+def id_texts(ids: bytes) -> list[str]:
+    """Ids that stand one behind the other."""
+    return [id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)]
 
 
 def stamp_bytes(stamp: int) -> bytes:
@@ -106,6 +126,42 @@ def names_of(job: NewJob | Record) -> bytes:
     if job.chain_id is not None:
         names += b"c" + escaped(job.chain_id) + b"\x00"
     return names
+
+
+# ---- what few rows have ----------------------------------------------------------------------------
+def more_of(job: NewJob | Record, next_id: str | None = None) -> bytes:
+    """The end of a row, for a job with limits, parents or a next one: see MORE in the prelude."""
+    if job.limits is job.after is next_id is None:
+        return b""
+    gate = b"" if job.limits is None else gate_of(job.limits)
+    following = b"" if next_id is None else checked_id(next_id)
+    return _sized(gate) + _sized(following) + _cancelled(job.retention)
+
+
+def _sized(text: bytes) -> bytes:
+    return _LENGTH.pack(len(text)) + text
+
+
+@lru_cache(maxsize=4096)
+def gate_of(limits: str) -> bytes:
+    """Sixteen bytes that stand for these limits, then each of them."""
+    parts = [blake2b(limits.encode(), digest_size=16).digest()]
+    for limit in limits_of(limits):
+        numbers = (_or_none(number) for number in (limit.most, limit.starts, limit.window))
+        parts += (_sized(escaped(limit.key)), _LIMIT.pack(*numbers))
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _cancelled(retention: str) -> bytes:
+    waiting = copy(_template(lane_of("", "", None)))
+    waiting.state, waiting.retention = State.BLOCKED, retention
+    change = decide(waiting, Cancelled(PARENT_CANCELLED))
+    return _CANCELLED.pack(change.hidden, _or_none(change.keep), keep_last_of(change.keep_last))
+
+
+def keep_last_of(keep_last: int | None) -> float:
+    return NONE if keep_last is None else min(keep_last, _LARGEST)
 
 
 # ---- bodies ----------------------------------------------------------------------------------------
@@ -164,6 +220,13 @@ def body_of(job: NewJob | Record) -> bytes:
     )
 
 
+def place_of_after(job: NewJob) -> tuple[int, int]:
+    """Where `after` stands in the body: how many bytes come before it, and how many it ends with."""
+    behind = _encode((None if job.run_when == "succeeded" else job.run_when, job.limits))
+    ends = len(body_of(job)) - len(behind) + 1
+    return ends - len(_encode(job.after)), ends
+
+
 def outcome_of(result: str | None, reason: str | None) -> bytes:
     return _encode((result, reason))
 
@@ -215,6 +278,11 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
         | has_log * _LOG
         | (record.stamp is not None) * _HELD
         | (record.settled is not None) * _SETTLED
+        | record.followed * _FOLLOWED
+        | (record.limits is not None) * _LIMITED
+        | (record.after is not None) * _WAITED
+        | (record.run_when == "finished") * _FINISHED
+        | (record.rank != record.run_at) * _FAIR
     )
     leased_by = (record.leased_by or "").encode()
     lane = lane_of(record.queue, record.task, record.routing_key)
@@ -246,7 +314,9 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
             record.rank,
             _or_none(record.expires_at),
         ),
-        *(part for text in (unique, names) for part in (_LENGTH.pack(len(text)), text)),
+        _sized(unique),
+        _sized(names),
+        more_of(record, record.next_id),
     )
     return b"".join(parts)
 
@@ -317,6 +387,8 @@ def _of_row(row: bytes) -> Record:
         record.parked = bool(marks & _PARKED)
         record.hidden = bool(marks & _HIDDEN)
         record.holds_key = bool(marks & _HOLDS_KEY)
+    if marks & _FOLLOWED:
+        record.followed = True
     if marks & _RAN:
         _add_run(record, marks, run, row[run_ends - run[-1] : run_ends])
     if scope or len(row) > at + _REST.size + 4:
@@ -331,11 +403,24 @@ def _add_names(record: Record, row: bytes, at: int, scope: int) -> None:
     if length:
         record.unique_key = row[at - length : at].decode()
     record.unique_scope = SCOPES[scope]
-    for name in row[at + 2 :].split(b"\x00")[:-1]:
+    (length,) = _LENGTH.unpack_from(row, at)
+    at += 2 + length
+    for name in row[at - length : at].split(b"\x00")[:-1]:
         if name[:1] == b"k":
             record.key = plain(name[1:])
         else:
             record.chain_id = plain(name[1:])
+    if len(row) > at:
+        _add_more(record, row, at)
+
+
+def _add_more(record: Record, row: bytes, at: int) -> None:
+    """The next job of its chain; limits and parents are in the body."""
+    (length,) = _LENGTH.unpack_from(row, at)
+    at += 2 + length
+    (length,) = _LENGTH.unpack_from(row, at)
+    if length:
+        record.next_id = id_text(row[at + 2 : at + 2 + length])
 
 
 def _add_run(record: Record, marks: int, run: tuple[Any, ...], leased_by: bytes) -> None:

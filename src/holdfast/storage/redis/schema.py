@@ -15,12 +15,16 @@ from .address import Address
 from .faults import explained
 from .keys import Keys
 
-FORMAT = 1  # of keys, rows and bodies
+FORMAT = 2  # of keys, rows and bodies
 
 
 def migrations(address: Address) -> list[Migration]:
-    """A store has no tables to make: its format is noted, and that is all."""
-    return [Migration(FORMAT, "format", f"HSETNX {Keys(address.prefix)['meta']} format {FORMAT}\n")]
+    """A store has no tables to make: its format is noted, and that is all.
+
+    Format 2 knows limits, edges, shares and the shelf; what format 1 wrote is read as it is."""
+    meta = Keys(address.prefix)["meta"]
+    names = ("format", "limits_edges_shares_shelf")
+    return [Migration(number, name, f"HSET {meta} format {number}\n") for number, name in enumerate(names, start=1)]
 
 
 class RedisLedger:
@@ -41,7 +45,10 @@ class RedisLedger:
         return int(noted or 0)
 
     def run(self, migration: Migration) -> bool:
-        return bool(self._asked(*migration.text.split()))
+        if self.version() >= migration.number:
+            return False
+        self._asked(*migration.text.split())
+        return True
 
     def close(self) -> None:
         self._client.close()

@@ -16,6 +16,7 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import (
     ACCEPTED,
+    CHUNK,
     LOG_LINES,
     REFUSED,
     REPEATED,
@@ -29,10 +30,13 @@ from holdfast.storage.contract import (
     Insertion,
     KeptKey,
     Note,
+    Orphan,
     Placed,
     QueueRow,
     QueueSettings,
     Refusal,
+    Shelved,
+    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -43,17 +47,19 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import parse_cursor
 
-from . import listing, moving, queues, words
+from . import listing, moving, queues, shelf, words
 from .address import Address
 from .durability import durability_of, read_settings
 from .findings import findings
 from .link import Link, Unreached
 from .opening import prepared
-from .rows import escaped, id_bytes, id_text, plain, records_of, stamp_bytes
+from .rows import escaped, id_bytes, id_text, id_texts, plain, records_of, stamp_bytes
 from .signals import Signals
 
 Demand = Literal["full", "normal", "relaxed"]
 AUDITED = 500  # rows that are looked at with every prune
+SCANNED = 4  # keys that an audit walks along
+NOT_AN_ID = bytes(16)  # finds nothing
 _VERDICTS = {
     ord("0"): ACCEPTED,
     ord("1"): REPEATED,
@@ -87,7 +93,7 @@ class RedisStorage(Storage):
         self._link: Link | None = None
         self._signals: Signals | None = None
         self._process = os.getpid()
-        self._audited = b"0"
+        self._audited = [b"0"] * SCANNED
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -132,11 +138,10 @@ class RedisStorage(Storage):
         except Unreached as error:
             # whoever enqueues may repeat it for longer than we do: the ids make it safe
             raise ConnectionError(str(error)) from error
-        if told and told[0] == b"full":
-            raise Full(plain(told[1]), told[2], waits=told[3] == b"waits")
-        self._tell({job.queue for job in jobs}, False)
+        exceptions, woken, ended = _stored(told)
+        self._tell([plain(queue) for queue in woken], bool(ended))
         placed = [Placed(job.id) for job in jobs]
-        for number, what, owner in zip(told[::3], told[1::3], told[2::3], strict=True):
+        for number, what, owner in zip(exceptions[::3], exceptions[1::3], exceptions[2::3], strict=True):
             dropped = what == b"dropped"
             id = placed[number - 1].id if dropped else id_text(owner)
             placed[number - 1] = Placed(id, duplicate=not dropped, dropped=dropped)
@@ -162,10 +167,10 @@ class RedisStorage(Storage):
         ]
         # a claim said twice would take twice: its answer is asked for by `holding`
         told = await self._used().run("exchange", arguments, repeat=claim is None)
-        verdicts, woken, ended, due, suspects, claimed = told
+        verdicts, woken, ended, due, suspects, claimed, unsettled = _stored(told)
         self._tell([plain(queue) for queue in woken], bool(ended))
         answers = [_VERDICTS[answer] for answer in verdicts]
-        return Exchanged(answers, records_of(claimed), due, bool(suspects))
+        return Exchanged(answers, records_of(claimed), due, bool(suspects), bool(unsettled))
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         return await self._renewed("renew", holds, started)
@@ -189,6 +194,36 @@ class RedisStorage(Storage):
         self._tell((), bool(changed))
         return [_VERDICTS[answer] for answer in told]
 
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        looked, woken, ended = await self._used().run("settle", [self._time(), self._origin, limit], repeat=True)
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        return int(looked)
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        told = await self._used().run("followers", [id_bytes(id) or NOT_AN_ID for id in ids], repeat=True)
+        return [sorted(id_texts(children)) for children in told]
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        return await shelf.look(self._used(), self._time(), kind, names, job, due, limit)
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        # a write whose answer was lost may find the version that it wrote itself
+        repeat = all(write.version is None for write in writes)
+        arguments = [self._time(), self._origin, *shelf.writes(writes)]
+        answers, woken, ended = _stored(await self._used().run("shelve", arguments, repeat=repeat))
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        return [answer == ord("1") for answer in answers]
+
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
         promoted, woken = await self._used().run("promote", [self._time(), self._origin, limit], repeat=True)
@@ -209,8 +244,8 @@ class RedisStorage(Storage):
 
     async def _audit(self, link: Link) -> None:
         """Look at some more rows; from one prune to the next, all of them are looked at."""
-        arguments = [self._time(), self._origin, self._audited, AUDITED]
-        self._audited, mended = await link.run("audit", arguments, repeat=True)
+        arguments = [self._time(), self._origin, AUDITED, *self._audited]
+        mended, *self._audited = await link.run("audit", arguments, repeat=True)
         if mended:
             _log.warning("%s: %d jobs stood in no index and were put back", self._address, mended)
             self._tell(None, False)
@@ -257,8 +292,14 @@ class RedisStorage(Storage):
         return await moving.export(self._used(), after, limit)
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
-        await moving.restore(self._used(), self._origin, jobs)
+        await moving.restore(self._used(), self._time(), self._origin, jobs)
         self._tell({job.record.queue for job in jobs}, True)
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await shelf.export(self._used(), after, limit)
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await shelf.restore(self._used(), rows)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         return await moving.export_keys(self._used(), cursor, limit)
@@ -311,3 +352,13 @@ class RedisStorage(Storage):
     def _tell(self, ready: Any, changed: bool) -> None:
         if self._signals is not None and (ready is None or ready or changed):
             self._signals.tell(ready, changed)
+
+
+def _stored(told: Any) -> Any:
+    """The answer of a script that puts jobs on record; or why it wrote nothing."""
+    match told[0]:
+        case b"full":
+            raise Full(plain(told[1]), told[2], waits=told[3] == b"waits")
+        case b"orphan":
+            raise Orphan(id_text(told[1]), id_text(told[2]))
+    return told

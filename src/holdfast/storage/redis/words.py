@@ -8,18 +8,24 @@ from struct import Struct, error
 from holdfast.job import ANY, ROW_VERSION, Hold, NewJob, Routing
 from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import Claim, Note, Started, Want
+from holdfast.storage.fairness import payer
+from holdfast.storage.rules import parents_of
 
 from .rows import (
     NONE,
     SCOPE_NUMBERS,
     STATE_NUMBERS,
     body_of,
+    checked_id,
     escaped,
     id_bytes,
     instant,
+    keep_last_of,
     lane_of,
+    more_of,
     names_of,
     outcome_of,
+    place_of_after,
     routing_text,
     stamp_bytes,
 )
@@ -31,12 +37,12 @@ _SHAPE = Struct("<BiIBBddddH")
 _CHANGE = Struct("<16sBIqBIIHdddd")
 _HOLD = Struct("<16sIqd")
 _PLACE = Struct("<H")
+_LINK = Struct("<II")
 
-_AT, _EXTRAS = 1, 2
+_AT, _EXTRAS, _TENANT, _AFTER, _FINISHED = 1, 2, 4, 8, 16
 _SUSPECT, _HIDDEN, _KEEPS_HOLD, _FREES_KEY, _TAKES_KEY = 1, 2, 4, 8, 16
-_HAS_TIME, _TIME_IS_INSTANT, _OUTCOME, _ERRORS = 32, 64, 128, 256
+_HAS_TIME, _TIME_IS_INSTANT, _OUTCOME, _ERRORS, _PAYS, _NEXT, _ADDS = 32, 64, 128, 256, 512, 1024, 2048
 _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_KEY}
-_LARGEST = 1 << 53
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------
@@ -62,6 +68,10 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
             job.unique_scope,
             job.unique_window,
             extras,
+            job.tenant is None,
+            job.limits,
+            None if job.after is None else job.retention,
+            job.run_when,
         )
         shape = shapes.get(alike)
         if shape is None:
@@ -71,15 +81,27 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
         arguments += (checked_id(job.id), body_of(job))
         if extras:
             arguments += (b"" if job.unique_key is None else job.unique_key.encode(), names_of(job))
+        if job.tenant is not None:
+            arguments.append((payer(job).tenant or "").encode())
+        if job.after is not None:
+            arguments.append(_LINK.pack(*place_of_after(job)) + b"".join(map(checked_id, parents_of(job.after))))
     return [len(texts), *texts, bytes(places), *arguments]
 
 
 def _shape(job: NewJob, extras: bool) -> bytes:
     lane = lane_of(job.queue, job.task, job.routing_key)
     scope = 0 if job.unique_key is None else SCOPE_NUMBERS[job.unique_scope]
+    more = more_of(job)
+    options = (
+        (job.at is not None) * _AT
+        | extras * _EXTRAS
+        | (job.tenant is not None) * _TENANT
+        | (job.after is not None) * _AFTER
+        | (job.run_when == "finished") * _FINISHED
+    )
     return (
         _SHAPE.pack(
-            (job.at is not None) * _AT + extras * _EXTRAS,
+            options,
             job.priority,
             job.waits,
             job.min_version,
@@ -91,14 +113,9 @@ def _shape(job: NewJob, extras: bool) -> bytes:
             len(lane),
         )
         + lane
+        + _PLACE.pack(len(more))
+        + more
     )
-
-
-def checked_id(id: str) -> bytes:
-    found = id_bytes(id)
-    if found is None:
-        raise ValueError(f"{id!r} is not a job id (a UUID)")
-    return found
 
 
 # ---- exchange --------------------------------------------------------------------------------------
@@ -118,6 +135,12 @@ def _add_change(arguments: list[Argument], change: Change) -> None:
     options = (
         change.suspect * _SUSPECT | change.hidden * _HIDDEN | change.keeps_hold * _KEEPS_HOLD | _KEY_MOVES[change.key]
     )
+    if change.pays:
+        options |= _PAYS
+    if change.next_id is not None:
+        options |= _NEXT
+    if change.adds:
+        options |= _ADDS
     time = 0
     if change.at is not None:
         time = instant(change.at, "at=")
@@ -143,24 +166,28 @@ def _add_change(arguments: list[Argument], change: Change) -> None:
             time,
             NONE if change.started_at is None else change.started_at,
             NONE if change.keep is None else change.keep,
-            NONE if change.keep_last is None else min(change.keep_last, _LARGEST),
+            keep_last_of(change.keep_last),
         )
     )
     if has_outcome:
         arguments.append(outcome_of(change.result, change.reason))
     if change.errors is not None:
         arguments.append(change.errors.encode())
+    if change.next_id is not None:
+        arguments.append(checked_id(change.next_id))
+    if change.adds:
+        arguments += new_jobs(change.adds)
 
 
 def started(notes: Sequence[Started]) -> list[Argument]:
-    return [len(notes), *(_hold(note.hold, note.at) for note in notes)]
+    return [len(notes), *(hold_bytes(note.hold, note.at) for note in notes)]
 
 
 def holds(listed: Iterable[Hold]) -> list[bytes]:
-    return [_hold(hold, 0) for hold in listed]
+    return [hold_bytes(hold) for hold in listed]
 
 
-def _hold(hold: Hold, at: int) -> bytes:
+def hold_bytes(hold: Hold, at: int = 0) -> bytes:
     id = id_bytes(hold.id)
     try:
         return _HOLD.pack(id or NOT_AN_ID, hold.attempt, hold.stamp, at)
@@ -178,7 +205,8 @@ def claim(claim: Claim | None, chunk: int) -> list[Argument]:
 
 
 def _add_want(arguments: list[Argument], want: Want) -> None:
-    arguments += (want.limit, "alone" if want.alone else "any", _routing(want.routing))
+    alone, limited = "alone" if want.alone else "any", "limited" if want.limited else "plain"
+    arguments += (want.limit, alone, limited, _routing(want.routing))
     for names in (want.queues, want.tasks):
         if names is None:
             arguments.append(-1)
@@ -195,5 +223,5 @@ def notes(listed: Sequence[Note]) -> list[Argument]:
     arguments: list[Argument] = []
     for note in listed:
         progress = b"" if note.progress is None else b"=" + note.progress.encode()
-        arguments += (_hold(note.hold, 0), progress, len(note.lines), *(line.encode() for line in note.lines))
+        arguments += (hold_bytes(note.hold), progress, len(note.lines), *(line.encode() for line in note.lines))
     return arguments

@@ -59,7 +59,7 @@ def _step(work: Work, limit: int, now: int) -> int:
     place(work, [job for _, job, placing in listed if placing], now)
     parents = [job for _, job, placing in listed if not placing]
     parents += lists_of(connection.value(_sql["ended"], (max(0, limit - len(listed)),)))
-    parents = list(dict.fromkeys(parents))
+    parents = sorted(set(parents))
     looked, left = _look_at(work, parents, limit, now) if parents else (0, set())
     struck = [number for number, job, placing in listed if placing or job not in left]
     if struck:
@@ -85,19 +85,23 @@ def _look_at(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[
 def _follow(work: Work, listed: Sequence[tuple[Standing | None, str, str, str]], now: int) -> None:
     """Lead on, close or cancel; children that are not blocked any more only lose their edges."""
     blocked = _blocked(work, [child for _, _, child, _ in listed])
-    fates = [(fate(parent, run_when), parent, id, child) for parent, id, child, run_when in listed if child in blocked]
-    cancelled = {child for what, _, _, child in fates if what is Fate.CANCEL}
-    edges.close_all(work, cancelled | {child for _, _, child, _ in listed if child not in blocked})
-    going_on = [each for each in fates if each[3] not in cancelled]
-    leading = [
-        (parent.next_id, id, child)
-        for what, parent, id, child in going_on
-        if what is Fate.LEAD_ON and parent is not None and parent.next_id is not None
-    ]
-    led = _lead_on(work, leading, {child: run_when for _, _, child, run_when in listed})
-    closed = [(id, child) for _, _, id, child in going_on if (id, child) not in led]
+    cancelled: set[str] = set()
+    leading: list[tuple[str, str, str]] = []
+    closed: list[edges.Edge] = []
+    for parent, id, child, run_when in listed:
+        if child not in blocked or child in cancelled:
+            continue
+        what = fate(parent, run_when)
+        if what is Fate.CANCEL:
+            cancelled.add(child)
+        elif what is Fate.LEAD_ON and parent is not None and parent.next_id is not None:
+            leading.append((parent.next_id, id, child))
+        else:
+            closed.append((id, child))
+    closed += _lead_on(work, leading, {child: run_when for _, _, child, run_when in listed})
     edges.close(work, closed)
-    _let_go(work, Counter(child for _, child in closed), blocked, now)
+    edges.close_all(work, cancelled | {child for _, _, child, _ in listed if child not in blocked})
+    _let_go(work, Counter(child for _, child in closed if child not in cancelled), blocked, now)
     _cancel(work, cancelled, now)
 
 
@@ -107,18 +111,19 @@ def _blocked(work: Work, children: Sequence[str]) -> dict[str, tuple[str, bool]]
     return {id: (queue, bool(parks)) for id, queue, parks in rows}
 
 
-def _lead_on(work: Work, leading: Sequence[tuple[str, str, str]], run_when: dict[str, str]) -> set[edges.Edge]:
-    """Edges lead from the next jobs of their chains. Gives those for which that is so: a child that waits for the next
-    job already has one edge fewer."""
-    wanted = {(next_id, child): (id, child) for next_id, id, child in leading}
+def _lead_on(work: Work, leading: Sequence[tuple[str, str, str]], run_when: dict[str, str]) -> list[edges.Edge]:
+    """Edges lead from the next jobs of their chains. Gives those that do not, because the child waits for the next job
+    already: that is enough."""
+    wanted = {(next_id, child): (id, child) for next_id, id, child in reversed(leading)}
     for edge in edges.open_ones(work.connection, sorted(wanted)):
         del wanted[edge]
+    led = set(wanted.values())
     if wanted:
-        edges.close(work, list(wanted.values()))
+        edges.close(work, sorted(led))
         edges.put(work, [(next_id, child, run_when[child]) for next_id, child in wanted])
         # the next job may have ended, or may not be there at all
         work.connection.change(_sql["note_unsettled"], (json_text(sorted({next_id for next_id, _ in wanted})),))
-    return set(wanted.values())
+    return [(id, child) for _, id, child in leading if (id, child) not in led]
 
 
 def _let_go(work: Work, closed: Counter[str], blocked: dict[str, tuple[str, bool]], now: int) -> None:

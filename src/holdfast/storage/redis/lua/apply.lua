@@ -1,22 +1,21 @@
--- Part of exchange: judges changes by their guards and writes those that hold. Gives an answer per change.
-local free_key, apply_changes
+-- Part of exchange: judges changes by their guards and writes those that hold. Gives an answer per change, or nothing and
+-- {'orphan', job, parent} if one of the jobs that come with a change would wait for nobody.
+local apply_changes
 
 do
   -- A change is a list too: id, guard, attempt or version, stamp, state (0: none), failures, losses, options, delay or instant,
-  -- started_at, keep, keep_last, and the texts of outcome and errors.
+  -- started_at, keep, keep_last, and, if its options say so, the texts of outcome and errors, next_id, and jobs to be added.
   local CHANGE = '<c16BI4c8BI4I4Hdddd'
   local WHOM, GUARD, NUMBER, GUARD_STAMP, NEW_STATE, NEW_FAILURES, NEW_LOSSES, OPTIONS = 1, 2, 3, 4, 5, 6, 7, 8
-  local TIME, NEW_STARTED_AT, KEEP, NEW_KEEP_LAST, OUTCOME, ERRORS = 9, 10, 11, 12, 13, 14
+  local TIME, NEW_STARTED_AT, KEEP, NEW_KEEP_LAST, OUTCOME, ERRORS, NEXT = 9, 10, 11, 12, 13, 14, 15
   local BY_HOLD, BY_ENDED_HOLD, BY_VERSION, BY_LAPSE = 0, 1, 2, 3
   local IS_SUSPECT, IS_HIDDEN, KEEPS_HOLD, FREES_KEY, TAKES_KEY, HAS_TIME, TIME_IS_INSTANT = 1, 2, 4, 8, 16, 32, 64
-  local WITH_OUTCOME, WITH_ERRORS = 128, 256
+  local WITH_OUTCOME, WITH_ERRORS, PAYS, WITH_NEXT, WITH_ADDS = 128, 256, 512, 1024, 2048
 
   local function wants(change, option) return band(change[OPTIONS], option) ~= 0 end
 
-  local taken_keys = {} -- owners of keys as this list has left them; false: nobody
-
   local function owner_of(unique)
-    local owner = taken_keys[unique]
+    local owner = owned[unique]
     if owner == nil then return call('HGET', held_keys, unique) end
     return owner
   end
@@ -35,20 +34,11 @@ do
     return 0
   end
 
-  function free_key(row)
-    if has(row, HOLDS_KEY) then
-      local unique = details(row).unique
-      taken_keys[unique] = false
-      note(unset, held_keys, unique)
-      mark(row, HOLDS_KEY, false)
-    end
-  end
-
   local function take_key(row)
     local unique = details(row).unique
     if unique == '' then return end
     mark(row, HOLDS_KEY, true)
-    taken_keys[unique] = row[ID]
+    owned[unique] = row[ID]
     note(set, held_keys, unique, row[ID])
   end
 
@@ -66,16 +56,30 @@ do
     end
   end
 
-  local function write_time(row, time)
+  -- A rank that is not the run_at is a share of a fair queue: it stays, or moves back by one share.
+  local function write_time(row, time, pays)
     local found = details(row)
-    found.run_at, found.rank = time, time
+    if found.rank == found.run_at then
+      found.rank = time
+    elseif pays then
+      found.rank = found.rank + SHARE
+    end
+    found.run_at = time
+    mark(row, FAIR, found.rank ~= time)
+    row[REST_TEXT] = rest_of(found)
+  end
+
+  local function write_next(row, id)
+    local gate, _, hidden, keep, keep_last = more_of(row)
+    local found = details(row)
+    found.more = pack(MORE, #gate, gate, #id, id, hidden, keep, keep_last)
     row[REST_TEXT] = rest_of(found)
   end
 
   local function write_values(row, change, now)
     local state = change[NEW_STATE]
     if wants(change, HAS_TIME) then
-      write_time(row, wants(change, TIME_IS_INSTANT) and change[TIME] or now + change[TIME])
+      write_time(row, wants(change, TIME_IS_INSTANT) and change[TIME] or now + change[TIME], wants(change, PAYS))
     end
     if state == SCHEDULED and details(row).run_at <= now then state = READY end
     if state <= RUNNING then
@@ -83,13 +87,15 @@ do
     elseif row[STATE] <= RUNNING then
       row[FINISHED_AT] = now
     end
-    row[STATE], row[FAILURES], row[LOSSES] = state, change[NEW_FAILURES], change[NEW_LOSSES]
+    enter(row, state)
+    row[FAILURES], row[LOSSES] = change[NEW_FAILURES], change[NEW_LOSSES]
     mark(row, SUSPECT, wants(change, IS_SUSPECT))
     mark(row, HIDDEN, wants(change, IS_HIDDEN))
     write_texts(row, change)
     if change[NEW_STARTED_AT] ~= NONE then row[STARTED_AT] = change[NEW_STARTED_AT] end
     row[PRUNE_AT] = change[KEEP] == NONE and NONE or now + change[KEEP]
     row[KEEP_LAST] = change[NEW_KEEP_LAST]
+    if change[NEXT] then write_next(row, change[NEXT]) end
   end
 
   local function write(row, change, now)
@@ -101,6 +107,7 @@ do
       mark(row, HAS_SETTLED, true)
     end
     if state == 0 or not wants(change, KEEPS_HOLD) then
+      if has(row, HELD) and has(row, LIMITED) then woken[queue_of(row[LANE])] = true end
       row[STAMP], row[LEASED_BY], row[LEASED_UNTIL] = NOBODY, '', NONE
       mark(row, HELD, false)
     end
@@ -111,7 +118,10 @@ do
     end
     if state > 0 then write_values(row, change, now) end
     set_back(row)
-    ended_some = ended_some or row[STATE] > RUNNING
+    if row[STATE] > RUNNING then
+      ended_some = true
+      if has(row, FOLLOWED) then note(came, unsettled, now, row[ID]) end
+    end
   end
 
   local function apply(row, change, now)
@@ -172,14 +182,23 @@ do
   end
 
   function apply_changes(now)
-    local packed, ids, outcome_of, errors_of, answers = {}, {}, {}, {}, {}
+    local packed, ids, outcome_of, errors_of, next_of, adds_of, placer, answers = {}, {}, {}, {}, {}, {}, nil, {}
     for number = 1, tonumber(argument()) do
       local change = argument()
       local options = parse('<H', change, 39)
       packed[number], ids[number] = change, sub(change, 1, 16)
       outcome_of[number] = options >= WITH_OUTCOME and band(options, WITH_OUTCOME) ~= 0 and argument()
       errors_of[number] = options >= WITH_ERRORS and band(options, WITH_ERRORS) ~= 0 and argument()
+      if options >= WITH_NEXT then
+        next_of[number] = band(options, WITH_NEXT) ~= 0 and argument()
+        if options >= WITH_ADDS then
+          placer = placer or placing(now)
+          adds_of[number] = placer.read()
+        end
+      end
     end
+    local orphan = placer and placer.refuse_orphans(adds_of)
+    if orphan then return nil, orphan end
     local texts = texts_of(ids)
     for number, id in ipairs(ids) do
       local text = texts[number]
@@ -187,8 +206,13 @@ do
         answers[number] = 0
       else
         local change = { parse(CHANGE, packed[number]) }
-        change[OUTCOME], change[ERRORS] = outcome_of[number], errors_of[number]
+        change[OUTCOME], change[ERRORS], change[NEXT] = outcome_of[number], errors_of[number], next_of[number]
         answers[number] = apply(row_of(id, text), change, now)
+        if answers[number] == 0 and adds_of[number] then
+          local refused, _, fresh = placer.plan(adds_of[number], false)
+          if refused then return nil, refused end
+          placer.store(fresh)
+        end
       end
     end
     return answers

@@ -1,7 +1,7 @@
 -- Write a queue's settings, or whether it is paused.
 --
 -- KEYS     see the prelude
--- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below), or 'pause', or 'resume'
+-- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below shares), or 'pause', or 'resume'
 -- returns  nothing
 local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
 if what == 'settings' then

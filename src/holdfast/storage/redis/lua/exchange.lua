@@ -5,30 +5,43 @@
 --          number of changes, then for each: the change (see apply.lua) and, if it says so, outcome and errors,
 --          number of notes of what began, the notes (see HOLD),
 --          number of wants or -1 for no claim; with a claim: worker, stamp, chunk, the highest row version we know, then for
---          each want: limit, 'alone' or 'any', routing ('*', '-' or '=' and the key), number of queues (-1: all), queues,
---          number of tasks (-1: all), tasks
+--          each want: limit, 'alone' or 'any', 'limited' or 'plain', routing ('*', '-' or '=' and the key), number of queues
+--          (-1: all), queues, number of tasks (-1: all), tasks
 -- returns  {an answer per change (see the prelude) as one text, queues that have ready jobs now, whether a job ended,
---          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`)}
+--          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`),
+--          whether there is more to settle}; or {'orphan', job, parent} when nothing was written
 
 local WAITING_SCOPE = 1
 local now, origin = clock(argument()), argument()
 
-local answers = apply_changes(now)
+local answers, orphan = apply_changes(now)
+if orphan then return orphan end
 local begun = tonumber(argument())
 for _, row in pairs(note_started(begun)) do changed(row) end
 local pending = #answers + begun > 0
 local want_count = tonumber(argument())
 
--- A claim looks at lanes and schedule: what changes there is written first, everything else once, at the end.
-if pending and (want_count < 0 or came[lanes] or gone[lanes] or came[schedule] or gone[schedule]) then
+-- A claim looks at lanes, schedule and limits: what changes there is written first, everything else once, at the end.
+local settles = came[unsettled] or call('ZCARD', unsettled) > 0
+if pending and (want_count < 0 or settles or came[lanes] or gone[lanes] or came[schedule] or gone[schedule] or gone[limits]
+  or came[limits]) then
   flush()
   pending = false
+  if next(touched) or next(freed) then keep_gates(now) end
 end
-if want_count < 0 then return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {} } end
+local more_to_settle = 0
+if settles then
+  settle(now, AT_ONCE)
+  more_to_settle = call('EXISTS', unsettled)
+end
+if want_count < 0 then
+  return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {}, more_to_settle }
+end
 
 -- ---- claim -----------------------------------------------------------------------------------------------------------
 local worker, stamp, chunk, newest = argument(), argument(), tonumber(argument()), tonumber(argument())
 promote(now, chunk)
+if next(touched) then keep_gates(now) end
 
 local function listed()
   local length = tonumber(argument())
@@ -40,22 +53,27 @@ end
 
 local function next_want()
   local want = { newest = newest, limit = tonumber(argument()), alone = argument() == 'alone' }
+  want.limited = argument() == 'limited'
   local routing = argument()
   if routing ~= '*' then want.routing = routing end
   want.queues, want.tasks = listed(), listed()
   return want
 end
 
--- The way of `lift` and `set_back`, but for what is known here: the row is in this lane and goes to the leases.
-local function claim(row, member, lane)
-  note(gone, lanes, member)
-  if #member - #lane > 28 then note(gone, expiring, row[ID]) end
-  tally(row[LANE], READY, -1)
-  tally(row[LANE], RUNNING, 1)
+local function run(row)
   row[STATE], row[ATTEMPT], row[VERSION] = RUNNING, row[ATTEMPT] + 1, row[VERSION] + 1
   row[STAMP], row[LEASED_BY], row[LEASED_UNTIL], row[STARTED_AT] = stamp, worker, now + row[LEASE], NONE
   mark(row, HELD, true)
   if row[SCOPE] == WAITING_SCOPE then free_key(row) end
+end
+
+-- The way of `lift` and `set_back`, but for what is known here: the row is in this lane and goes to the leases.
+local function claim(row, member, lane)
+  if has(row, FAIR) then move_beside(row, leave) else note(gone, lanes, member) end
+  if #member - #lane > 28 then note(gone, expiring, row[ID]) end
+  tally(row[LANE], READY, -1)
+  tally(row[LANE], RUNNING, 1)
+  run(row)
   note(came, leases, row[LEASED_UNTIL], row[ID])
   return changed(row)
 end
@@ -118,27 +136,70 @@ local function take(chosen)
   end
 end
 
+-- ---- jobs under limits -------------------------------------------------------------------------------------------------
+local gatekeeper, limited_wants = nil, {}
+
+local function start(row)
+  lift(row)
+  run(row)
+  mark(row, PARKED, false)
+  local last = #claimed + 1
+  claimed[last], claimed_texts[last] = row[ID], set_back(row)
+end
+
+local function take_limited(want)
+  if not gatekeeper then
+    gatekeeper = admission(now)
+    gatekeeper.open_due()
+  end
+  limited_wants[#limited_wants + 1] = want
+  want.more = gatekeeper.admit(want, want.limit, start)
+end
+
+-- When a limited job may start that is wanted still; nil: nobody can tell.
+local function may_start_at()
+  gatekeeper.finish()
+  local again, found = nil, nil
+  for _, want in ipairs(limited_wants) do
+    if want.more and not found then -- others may have used up the room since
+      again = again or admission(now)
+      found = again.admit(want, 0) and now or nil
+    end
+  end
+  if again then again.finish() end
+  return found or gatekeeper.next_opening(limited_wants)
+end
+
+-- ---- what each want gets -----------------------------------------------------------------------------------------------
 local asked = {}
 for number = 1, want_count do
   local want = next_want()
   asked[number] = want
-  if want.limit > 0 then take(best_of(want, want.alone, want.limit, now)) end
+  if want.limited then
+    take_limited(want)
+  elseif want.limit > 0 then
+    take(best_of(want, want.alone and 's' or 'r', want.limit, now))
+  end
 end
 if #claimed > 0 then leases_given(now) end
-if pending or next(taken) then flush() end
+if pending or next(taken) or came[limits] then flush() end
 
 local function any_suspect()
-  if not call('ZRANGEBYLEX', lanes, '[s', '(t', 'LIMIT', 0, 1)[1] then return 0 end
+  local suspects = call('ZRANGEBYLEX', lanes, '[s', '(t', 'LIMIT', 0, 1)[1]
+  local parked = gatekeeper and call('ZRANGEBYLEX', lanes, '[p', '(q', 'LIMIT', 0, 1)[1]
+  if not suspects and not parked then return 0 end
   for _, want in ipairs(asked) do
-    if #best_of(want, true, 1, now) > 0 then return 1 end
+    if #best_of(want, want.limited and 'p' or 's', 1, now) > 0 then return 1 end
   end
   return 0
 end
 
-local due = call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2]
+local due = tonumber(call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2] or nil)
+local opens = gatekeeper and may_start_at()
+if opens then due = math.min(due or opens, opens) end
 local records = {}
 tell(records, claimed, claimed_texts)
 return {
-  table.concat(answers), publish(origin), ended_some and 1 or 0,
-  due and math.max(0, tonumber(due) - now) or false, any_suspect(), records,
+  table.concat(answers), publish(origin), ended_some and 1 or 0, due and math.max(0, due - now) or false, any_suspect(), records,
+  more_to_settle,
 }

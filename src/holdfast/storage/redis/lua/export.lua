@@ -1,8 +1,8 @@
--- Whole jobs with their logs, the oldest first.
+-- Whole jobs with their logs and the jobs that they wait for, the oldest first.
 --
 -- KEYS     see the prelude
 -- ARGV     the position to begin behind: created_at ('-inf': from the first) and id, limit
--- returns  {records (see `tell`), ids, the log of each id or false}
+-- returns  {records (see `tell`), ids, the log of each id or false, the ids that each waits for as one text}
 local bottom, bottom_id, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Jobs of the very created_at where the last piece ended may stand before or behind it.
@@ -26,4 +26,15 @@ slices(ids, AT_ONCE, function(from, to)
   local found = call('HMGET', logs, unpack(ids, from, to))
   for number = 1, #found do lines[from + number - 1] = found[number] end
 end)
-return { records, ids, lines }
+local waits_for = {}
+for number, text in ipairs(texts_of(ids)) do
+  local parents = {}
+  if text and band(parse('<H', text, 2), WAITED) ~= 0 then
+    local prefix = 'c' .. ids[number]
+    for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16))) do
+      parents[place] = sub(member, 18)
+    end
+  end
+  waits_for[number] = table.concat(parents)
+end
+return { records, ids, lines, waits_for }

@@ -1,11 +1,11 @@
 -- Part of exchange: the jobs that a want would get, best first: {member of the lanes, its lane} each.
-local best_of
+local best_of, lanes_of, is_paused, open_source, head_of, keys_of, sift_down
 local taken = {} -- members of lanes that this script has claimed already
 
 do
   local paused_queues
 
-  local function is_paused(queue)
+  function is_paused(queue)
     if not paused_queues then
       paused_queues = {}
       for _, name in ipairs(call('SMEMBERS', paused)) do paused_queues[name] = true end
@@ -13,17 +13,17 @@ do
     return paused_queues[queue]
   end
 
-  -- The lanes of a want: by name where it names them, else those that there are.
-  local function lanes_of(want, kind)
+  -- The lanes of a want in an index: by name where it names them, else those that there are.
+  function lanes_of(want, index, kind)
     local found = {}
     for version = 1, want.newest do
       local base = kind .. string.char(version)
-      for _, queue in ipairs(want.queues or names_under(lanes, base)) do
+      for _, queue in ipairs(want.queues or names_under(index, base)) do
         if not is_paused(queue) then
           local within = base .. queue .. '\0'
-          for _, task in ipairs(want.tasks or names_under(lanes, within)) do
+          for _, task in ipairs(want.tasks or names_under(index, within)) do
             local prefix = within .. task .. '\0'
-            for _, routing in ipairs(want.routing and { want.routing } or names_under(lanes, prefix)) do
+            for _, routing in ipairs(want.routing and { want.routing } or names_under(index, prefix)) do
               found[#found + 1] = prefix .. routing .. '\0'
             end
           end
@@ -39,18 +39,19 @@ do
   end
 
   -- A lane that is read head by head.
-  local function open(lane, size, now)
-    return { lane = lane, size = size, now = now, at = 0, members = {}, from = '[' .. lane }
+  function open_source(index, lane, size, now)
+    return { index = index, lane = lane, size = size, now = now, at = 0, members = {}, from = '[' .. lane }
   end
 
-  local function head(source)
+  function head_of(source)
     while source.members do
       while source.at < #source.members do
         source.at = source.at + 1
         local member = source.members[source.at]
-        if fits(member, source.lane, source.now) then return member end
+        if source.any or fits(member, source.lane, source.now) then return member end
       end
-      local more = call('ZRANGEBYLEX', lanes, source.from, beyond(source.lane), 'LIMIT', 0, source.size)
+      local index = source.index
+      local more = call('ZRANGEBYLEX', index, source.from, beyond(source.lane), 'LIMIT', 0, source.size)
       if #more == 0 then
         source.members = nil
       else
@@ -60,7 +61,7 @@ do
     end
   end
 
-  local function keys_of(source, member)
+  function keys_of(source, member)
     source.member = member
     source.priority, source.rank_high, source.rank_low, source.a, source.b, source.c, source.d =
       parse('>I4I4I4I4I4I4I4', member, #source.lane + 1)
@@ -76,7 +77,7 @@ do
     return false
   end
 
-  local function sift_down(heap, at)
+  function sift_down(heap, at)
     local size = #heap
     while true do
       local least, left = at, 2 * at
@@ -92,24 +93,24 @@ do
   local function best(found, limit, now)
     local chosen, heap = {}, {}
     if #found == 1 then
-      local source = open(found[1], limit, now)
+      local source = open_source(lanes, found[1], limit, now)
       while #chosen < limit do
-        local member = head(source)
+        local member = head_of(source)
         if not member then break end
         chosen[#chosen + 1] = { member, source.lane }
       end
       return chosen
     end
     for _, lane in ipairs(found) do
-      local source = open(lane, math.max(2, math.ceil(limit / #found)), now)
-      local member = head(source)
+      local source = open_source(lanes, lane, math.max(2, math.ceil(limit / #found)), now)
+      local member = head_of(source)
       if member then heap[#heap + 1] = keys_of(source, member) end
     end
     for number = math.floor(#heap / 2), 1, -1 do sift_down(heap, number) end
     while #heap > 0 and #chosen < limit do
       local source = heap[1]
       chosen[#chosen + 1] = { source.member, source.lane }
-      local member = head(source)
+      local member = head_of(source)
       if member then
         keys_of(source, member)
       else
@@ -121,8 +122,6 @@ do
     return chosen
   end
 
-  local function id_in(choice) return string.sub(choice[1], #choice[2] + 13, #choice[2] + 28) end
-
-
-  function best_of(want, alone, limit, now) return best(lanes_of(want, alone and 's' or 'r'), limit, now) end
+  -- `kind`: r, s or p, as lanes begin.
+  function best_of(want, kind, limit, now) return best(lanes_of(want, lanes, kind), limit, now) end
 end

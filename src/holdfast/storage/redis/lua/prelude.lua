@@ -13,8 +13,10 @@ local expiring, ended, prunable, created, dead, named = KEYS[7], KEYS[8], KEYS[9
 local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
+local limits, gates, edges, unsettled, shelf, shelved, accounts = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
 
 local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
+local SHARE = 1000 -- of rank, in a fair queue
 local NONE = -9007199254740992 -- stands for "no number"
 local NOBODY = '\0\0\0\0\0\0\0\0' -- stands for "no stamp"
 local AT_ONCE = 500 -- names in one variadic command; unpack() fails beyond some thousands
@@ -44,6 +46,7 @@ local HEAD = '<BHI4' -- state, marks, version
 local RUN = '<BHI4I4I4I4c8c8dddddHc0' -- the head and: attempt … leased_by
 local FIRST = '<dBHc0' -- the first of the rest: lease, unique scope, lane
 local REST = '<dBHc0i4I4BddddHc0Hc0' -- and priority, waits, min_version, created_at, run_at, rank, expires_at, unique key, names
+local MORE = '<Hc0Hc0Bdd' -- what few rows have: gate, next_id, and hidden, keep, keep_last if it is cancelled with a parent
 
 local STATE, MARKS, VERSION, ATTEMPT, FAILURES, LOSSES, STAMP, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
 local LEASED_UNTIL, STARTED_AT, FINISHED_AT, PRUNE_AT, KEEP_LAST, LEASED_BY = 9, 10, 11, 12, 13, 14
@@ -52,7 +55,8 @@ local REST_TEXT, ID, LEASE, SCOPE, LANE, DETAILS = 15, 16, 17, 18, 19, 20
 -- marks of a row
 local SUSPECT, PARKED, HIDDEN, HOLDS_KEY = 1, 2, 4, 8
 local HAS_OUTCOME, HAS_ERRORS, HAS_PROGRESS, HAS_LOG = 16, 32, 64, 128
-local RAN, HELD, HAS_SETTLED = 256, 512, 1024
+local RAN, HELD, HAS_SETTLED, FOLLOWED = 256, 512, 1024, 2048
+local LIMITED, WAITED, FINISHED, FAIR = 4096, 8192, 16384, 32768 -- has limits, has parents, runs when they finished, has a share
 
 local function has(row, mark) return band(row[MARKS], mark) ~= 0 end
 
@@ -87,9 +91,11 @@ end
 local function details(row)
   local found = row[DETAILS]
   if not found then
+    local at
     found = {}
     found.lease, found.scope, found.lane, found.priority, found.waits, found.min_version, found.created_at, found.run_at,
-      found.rank, found.expires_at, found.unique, found.names = parse(REST, row[REST_TEXT])
+      found.rank, found.expires_at, found.unique, found.names, at = parse(REST, row[REST_TEXT])
+    found.more = sub(row[REST_TEXT], at)
     row[DETAILS] = found
   end
   return found
@@ -98,6 +104,14 @@ end
 local function rest_of(found)
   return pack(REST, found.lease, found.scope, #found.lane, found.lane, found.priority, found.waits, found.min_version,
     found.created_at, found.run_at, found.rank, found.expires_at, #found.unique, found.unique, #found.names, found.names)
+    .. found.more
+end
+
+-- What few rows have: gate, next_id, and hidden, keep and keep_last of a job that is cancelled with a parent.
+local function more_of(row)
+  local text = details(row).more
+  if text == '' then return '', '', 0, NONE, NONE end
+  return parse(MORE, text)
 end
 
 local function slices(list, size, work)
@@ -140,6 +154,8 @@ local gone, came = {}, {} -- members that leave a sorted set, scores and members
 local unset, set = {}, {} -- fields that leave a hash, fields and values that join one: by key
 local counted = {} -- differences of counts, by lane and state
 local woken, ended_some = {}, false
+local owned = {} -- owners of unique keys of rows, as this script has left them; false: nobody
+local touched, freed = {}, {} -- lines of parked jobs that changed, keys of limits whose holds were given up: see gates.lua
 
 local function note(lists, key, first, second)
   local list = lists[key]
@@ -201,7 +217,7 @@ local function flush()
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
-local function note_format() call('HSETNX', meta, 'format', 1) end
+local function note_format() call('HSETNX', meta, 'format', 2) end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
 local function publish(origin)
@@ -243,20 +259,34 @@ local function task_of(lane)
   return task
 end
 
--- A lane's members begin with: r (or s for suspects), the row's version, queue NUL task NUL routing key NUL.
+-- A lane's members begin with: r (s for suspects, p for parked ones), the row's version, queue NUL task NUL routing key NUL.
 -- They go on with priority (the highest first), rank, id and, as long as it matters, when it expires.
+local function lane_start(kind, lane, min_version) return kind .. string.char(min_version) .. lane .. '\0' end
+
+local function place_in(priority, rank) return pack('>I4', 2147483647 - priority) .. ordered(rank) end
+
 local function lane_head(lane, suspect, min_version, priority, rank)
-  return (suspect and 's' or 'r') .. string.char(min_version) .. lane .. '\0' .. pack('>I4', 2147483647 - priority)
-    .. ordered(rank)
+  return lane_start(suspect and 's' or 'r', lane, min_version) .. place_in(priority, rank)
 end
 
 local function may_expire(row) return row[STARTED_AT] == NONE and details(row).expires_at ~= NONE end
 
-local function in_lane(row)
+local function lane_tail(row)
   local found = details(row)
-  local tail = may_expire(row) and pack('<d', found.expires_at) or ''
-  return lane_head(row[LANE], has(row, SUSPECT), found.min_version, found.priority, found.rank) .. row[ID] .. tail
+  return place_in(found.priority, found.rank) .. row[ID] .. (may_expire(row) and pack('<d', found.expires_at) or '')
 end
+
+local function in_lane(row)
+  return lane_start(has(row, SUSPECT) and 's' or 'r', row[LANE], details(row).min_version) .. lane_tail(row)
+end
+
+-- A parked job stands in a line: its gate (16 bytes that stand for its limits) and the start of its lane.
+local function line_of(row)
+  local kind = has(row, SUSPECT) and 's' or 'r'
+  return sub(more_of(row), 1, 16) .. lane_start(kind, row[LANE], details(row).min_version)
+end
+
+local function in_line(row) return 'p' .. line_of(row) .. lane_tail(row) end
 
 -- Jobs that wait neither in a lane nor for a time: state, queue NUL run_at id.
 local function in_aside(state, lane, run_at, id) return state .. queue_of(lane) .. '\0' .. ordered(run_at) .. id end
@@ -271,15 +301,70 @@ local function among_ended(row)
   return ended_group(row[LANE], row[STATE], row[KEEP_LAST]) .. ordered(row[FINISHED_AT]) .. row[ID]
 end
 
+-- The head of a fair queue is the first of: f, queue NUL priority rank id.
+local function among_shares(row)
+  local found = details(row)
+  return 'f' .. queue_of(row[LANE]) .. '\0' .. place_in(found.priority, found.rank) .. row[ID]
+end
+
+local function leave(key, member) note(gone, key, member) end
+local function join(key, member) note(came, key, 0, member) end
+
+-- A ready job that is parked or has a share stands in several places.
+local function move_beside(row, move)
+  move(aside, in_aside(READY, row[LANE], details(row).run_at, row[ID]))
+  if not has(row, PARKED) then
+    move(lanes, in_lane(row))
+    if not has(row, SUSPECT) then move(aside, among_shares(row)) end
+    return
+  end
+  touched[line_of(row)] = true
+  move(limits, in_line(row))
+  if has(row, SUSPECT) then move(lanes, lane_start('p', row[LANE], details(row).min_version) .. lane_tail(row)) end
+end
+
 local function lift_waiting(row)
   if may_expire(row) then note(gone, expiring, row[ID]) end
   if row[STATE] == SCHEDULED then
     note(gone, schedule, row[ID])
-  elseif row[STATE] == READY and not has(row, PARKED) then
-    note(gone, lanes, in_lane(row))
+  elseif row[STATE] == BLOCKED then
+    note(gone, aside, in_aside(BLOCKED, row[LANE], details(row).run_at, row[ID]))
+  elseif band(row[MARKS], PARKED + FAIR) ~= 0 then
+    move_beside(row, leave)
   else
-    note(gone, aside, in_aside(row[STATE], row[LANE], details(row).run_at, row[ID]))
+    note(gone, lanes, in_lane(row))
   end
+end
+
+-- What a gate (see more_of) stands for: key, most at once, starts in a window, window; each number may be NONE.
+local LIMIT = '<Hc0ddd'
+local parsed_gates = {}
+
+local function limits_of(gate)
+  local found = parsed_gates[gate]
+  if not found then
+    local at = 17
+    found = {}
+    while at <= #gate do
+      local limit = {}
+      limit.key, limit.most, limit.starts, limit.window, at = parse(LIMIT, gate, at)
+      found[#found + 1] = limit
+    end
+    parsed_gates[gate] = found
+  end
+  return found
+end
+
+-- A hold of a limited job counts under its keys: s, key NUL id.
+local function each_slot(row, work)
+  for _, limit in ipairs(limits_of((more_of(row)))) do work(limit.key, 's' .. limit.key .. '\0' .. row[ID]) end
+end
+
+local function leave_slots(row)
+  each_slot(row, function(key, member)
+    note(gone, limits, member)
+    freed[key] = true
+  end)
 end
 
 -- Take a row out of its indexes, before it changes.
@@ -292,7 +377,10 @@ local function lift(row)
     note(gone, ended, among_ended(row))
     if state == DEAD_STATE then note(gone, dead, row[ID]) end
   end
-  if has(row, HELD) then note(gone, leases, row[ID]) end
+  if has(row, HELD) then
+    note(gone, leases, row[ID])
+    if has(row, LIMITED) then leave_slots(row) end
+  end
   if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
 end
 
@@ -302,10 +390,12 @@ local function place_waiting(row)
   if row[STATE] == READY then woken[queue_of(row[LANE])] = true end
   if row[STATE] == SCHEDULED then
     note(came, schedule, found.run_at, row[ID])
-  elseif row[STATE] == READY and not has(row, PARKED) then
-    note(came, lanes, 0, in_lane(row))
+  elseif row[STATE] == BLOCKED then
+    note(came, aside, 0, in_aside(BLOCKED, row[LANE], found.run_at, row[ID]))
+  elseif band(row[MARKS], PARKED + FAIR) ~= 0 then
+    move_beside(row, join)
   else
-    note(came, aside, 0, in_aside(row[STATE], row[LANE], found.run_at, row[ID]))
+    note(came, lanes, 0, in_lane(row))
   end
 end
 
@@ -319,13 +409,31 @@ local function place(row)
     note(came, ended, 0, among_ended(row))
     if state == DEAD_STATE then note(came, dead, details(row).created_at, row[ID]) end
   end
-  if has(row, HELD) then note(came, leases, row[LEASED_UNTIL], row[ID]) end
+  if has(row, HELD) then
+    note(came, leases, row[LEASED_UNTIL], row[ID])
+    if has(row, LIMITED) then each_slot(row, function(_, member) note(came, limits, 0, member) end) end
+  end
   if row[PRUNE_AT] ~= NONE then note(came, prunable, row[PRUNE_AT], row[ID]) end
 end
 
 local function set_back(row)
   place(row)
-  changed(row)
+  return changed(row)
+end
+
+-- The state, and whether the job waits for room under its limits.
+local function enter(row, state)
+  row[STATE] = state
+  mark(row, PARKED, state == READY and has(row, LIMITED))
+end
+
+local function free_key(row)
+  if has(row, HOLDS_KEY) then
+    local unique = details(row).unique
+    owned[unique] = false
+    note(unset, held_keys, unique)
+    mark(row, HOLDS_KEY, false)
+  end
 end
 
 -- ---- holds -----------------------------------------------------------------------------------------------------------

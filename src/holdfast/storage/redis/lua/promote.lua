@@ -3,5 +3,7 @@
 -- KEYS     see the prelude
 -- ARGV     now, origin, limit
 -- returns  {how many, queues that have ready jobs now}
-local promoted = promote(clock(ARGV[1]), tonumber(ARGV[3]))
+local now = clock(ARGV[1])
+local promoted = promote(now, tonumber(ARGV[3]))
+if next(touched) then keep_gates(now) end
 return { promoted, publish(ARGV[2]) }

@@ -7,7 +7,8 @@ local function promote(now, limit)
     local row = known[id]
     if row and row[STATE] == SCHEDULED then
       lift(row)
-      row[STATE], row[VERSION] = READY, row[VERSION] + 1
+      enter(row, READY)
+      row[VERSION] = row[VERSION] + 1
       set_back(row)
       promoted = promoted + 1
     else

@@ -11,14 +11,16 @@ local function due_since(queue, run_at)
   if not oldest[queue] or oldest[queue] < since then oldest[queue] = since end
 end
 
--- The lowest rank of a lane: the first of each priority. A plain job's rank is its run_at.
+-- The first of each priority of a lane: a plain job's rank is its run_at. Jobs with a share stand aside too.
 local function look_into(queue, lane)
   local from = '[' .. lane
   while true do
     local member = call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
     if not member then return end
-    local priority, rank = parse('>I4I8', member, #lane + 1)
-    due_since(queue, rank - 2251799813685248)
+    local priority = parse('>I4', member, #lane + 1)
+    local id = sub(member, #lane + 13, #lane + 28)
+    load({ id })
+    if known[id] then due_since(queue, details(known[id]).run_at) end
     if priority == 4294967295 then return end
     from = '[' .. lane .. pack('>I4', priority + 1)
   end

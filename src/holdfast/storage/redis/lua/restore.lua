@@ -1,14 +1,15 @@
 -- Put jobs on record exactly as they are, in place of what is known under their ids.
 --
 -- KEYS     see the prelude
--- ARGV     origin, then for each job: id, row, body, outcome, errors, progress, log ('' for none)
+-- ARGV     now, origin, then for each job: id, row, body, the ids that it waits for as one text, outcome, errors, progress, log
+--          ('' for none)
 -- returns  {} or {id, owner} when another job holds a job's unique key and nothing was written
 local TEXTS = { outcomes, errors, progress, logs }
-local WIDTH = 3 + #TEXTS
+local FIRST_JOB, WIDTH = 3, 4 + #TEXTS
 
-local origin = ARGV[1]
+local now, origin = clock(ARGV[1]), ARGV[2]
 local ids, listed = {}, {}
-for at = 2, #ARGV, WIDTH do
+for at = FIRST_JOB, #ARGV, WIDTH do
   ids[#ids + 1] = ARGV[at]
   listed[ARGV[at]] = true
 end
@@ -16,7 +17,7 @@ local texts = texts_of(ids)
 
 local arriving = {}
 for number, id in ipairs(ids) do
-  local row = read(id, ARGV[2 + WIDTH * (number - 1) + 1])
+  local row = read(id, ARGV[FIRST_JOB + WIDTH * (number - 1) + 1])
   arriving[number] = row
   if has(row, HOLDS_KEY) then
     local owner = call('HGET', held_keys, details(row).unique)
@@ -31,10 +32,13 @@ local function each_name(row, work)
   end
 end
 
-local function leave(row)
+local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
+
+local function depart(row)
   lift(row)
   if has(row, HOLDS_KEY) then note(unset, held_keys, details(row).unique) end
   each_name(row, function(member) note(gone, named, member) end)
+  if has(row, WAITED) then close_edges(row[ID], kind_of(row), true) end
 end
 
 local given = NONE -- the latest moment at which one of these leases was given
@@ -47,20 +51,27 @@ local function arrive(row, at)
   note(set, rows, row[ID], ARGV[at + 1])
   note(set, jobs, row[ID], ARGV[at + 2])
   for number, key in ipairs(TEXTS) do
-    local text = ARGV[at + 2 + number]
+    local text = ARGV[at + 3 + number]
     note(unset, key, row[ID])
     if text ~= '' then note(set, key, row[ID], text) end
+  end
+  local parents = ARGV[at + 3]
+  for from = 1, #parents, 16 do
+    local parent = sub(parents, from, from + 15)
+    note(came, edges, 0, 'o' .. parent .. kind_of(row) .. row[ID])
+    note(came, edges, 0, 'c' .. row[ID] .. parent)
   end
   if has(row, HELD) then given = math.max(given, row[LEASED_UNTIL] - row[LEASE]) end
   ended_some = ended_some or row[STATE] > RUNNING
 end
 
 for number, id in ipairs(ids) do
-  if texts[number] then leave(read(id, texts[number])) end
+  if texts[number] then depart(read(id, texts[number])) end
 end
-for number, row in ipairs(arriving) do arrive(row, 2 + WIDTH * (number - 1)) end
+for number, row in ipairs(arriving) do arrive(row, FIRST_JOB + WIDTH * (number - 1)) end
 if given ~= NONE then leases_given(given) end
 flush()
+if next(touched) or next(freed) then keep_gates(now) end
 note_format()
 publish(origin)
 return {}

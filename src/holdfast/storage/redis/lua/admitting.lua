@@ -1,0 +1,256 @@
+-- Part of exchange: claims of jobs under limits. Who may start is said in storage/limiting.py; gates are kept by gates.lua.
+--
+-- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on nobody looks at it
+-- until a hold under its key is given up, or its rate lets the next one start. Running under a key are its slots (s, key NUL id);
+-- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
+local function admission(now)
+  local OFFSET = 2251799813685248 -- see `ordered`
+  local used, closed, seen, opening, most_of, stuck = {}, {}, {}, {}, {}, {}
+  local past, went_back = {}, false -- starts that no longer count, by key; whether the clock did
+
+  -- ---- what is left under a key --------------------------------------------------------------------------------------
+  local function use_of(key)
+    local found = used[key]
+    if not found then
+      local slots = 's' .. key .. '\0'
+      found = { running = call('ZLEXCOUNT', limits, '[' .. slots, beyond(slots)), started = 0 }
+      used[key] = found
+    end
+    return found
+  end
+
+  local function starts_since(key, instant) return 'n' .. key .. '\0' .. ordered(math.max(0, instant)) end
+
+  -- Starts after now: the clock went back, and from now on they are of this moment.
+  local function pull_back(key)
+    local use, all = use_of(key), 'n' .. key .. '\0'
+    if use.pulled then return end
+    use.pulled = true
+    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[' .. starts_since(key, now + 1), beyond(all))) do
+      note(gone, limits, member)
+      note(came, limits, 0, all .. ordered(now) .. sub(member, #all + 9))
+    end
+  end
+
+  -- When a rate lets the next one start; nil: now.
+  local function opens_at(limit)
+    local use, all, since = use_of(limit.key), 'n' .. limit.key .. '\0', '[' .. starts_since(limit.key, now - limit.window + 1)
+    pull_back(limit.key)
+    local over = call('ZLEXCOUNT', limits, since, beyond(all)) + use.started + 1 - limit.starts
+    if over <= 0 then return nil end
+    local member = call('ZRANGEBYLEX', limits, since, beyond(all), 'LIMIT', over - 1, 1)[1]
+    local at = member and parse('>I8', member, #all + 1) - OFFSET or now
+    return math.min(at, now) + limit.window
+  end
+
+  local function has_rate(limit) return limit.starts ~= NONE and limit.window ~= NONE end
+
+  -- Why a gate lets nobody through; nil: it does.
+  local function why_closed(gate)
+    for _, limit in ipairs(limits_of(gate)) do
+      if limit.most ~= NONE then
+        most_of[limit.key] = math.max(most_of[limit.key] or 0, limit.most)
+        if use_of(limit.key).running >= limit.most then return { key = limit.key } end
+      end
+      local opens = has_rate(limit) and opens_at(limit)
+      if opens then return { key = limit.key, opens_at = opens } end
+    end
+  end
+
+  local function spend(row)
+    for _, limit in ipairs(limits_of((more_of(row)))) do
+      local use, key = use_of(limit.key), limit.key
+      use.running = use.running + 1
+      if has_rate(limit) then
+        use.started = use.started + 1
+        note(came, limits, 0,
+          'n' .. key .. '\0' .. ordered(now) .. ordered(limit.window) .. row[ID] .. pack('>I4', row[ATTEMPT]))
+        past['n' .. key .. '\0'] = starts_since(key, now - limit.window + 1)
+      end
+    end
+  end
+
+  -- ---- who waits -----------------------------------------------------------------------------------------------------
+  local function push(heap, source)
+    local member = head_of(source)
+    if not member then return end
+    local at = #heap + 1
+    heap[at] = keys_of(source, member)
+    while at > 1 do
+      at = math.floor(at / 2)
+      sift_down(heap, at)
+    end
+  end
+
+  local function pop(heap)
+    local source = heap[1]
+    heap[1] = heap[#heap]
+    heap[#heap] = nil
+    if #heap > 1 then sift_down(heap, 1) end
+    return source
+  end
+
+  local function kind_of(want) return want.alone and 's' or 'r' end
+
+  local function heads(want)
+    local heap = {}
+    for _, lane in ipairs(lanes_of(want, limits, 'o' .. kind_of(want))) do
+      local source = open_source(limits, lane, 8, now)
+      source.any = true
+      push(heap, source)
+    end
+    return heap
+  end
+
+  local function listed(names, name)
+    if not names then return true end
+    for _, each in ipairs(names) do
+      if each == name then return true end
+    end
+    return false
+  end
+
+  -- Whether a want asks for the jobs of a line: gate, kind, version, queue NUL task NUL routing key NUL.
+  local function wants_line(want, line)
+    local queue, task, routing = match(line, '^([^%z]*)%z([^%z]*)%z([^%z]*)%z', 19)
+    return sub(line, 17, 17) == kind_of(want) and string.byte(line, 18) <= want.newest and not is_paused(queue)
+      and listed(want.queues, queue) and listed(want.tasks, task) and (not want.routing or want.routing == routing)
+  end
+
+  -- Closed gates that this script has not looked at, in the order in which they are found again.
+  local function not_seen(from, to)
+    local found, skipped = {}, 0
+    while #found < REOPENED do
+      local members = call('ZRANGEBYLEX', limits, from, to, 'LIMIT', skipped, REOPENED)
+      for _, member in ipairs(members) do
+        local gate = sub(member, -16)
+        if not seen[gate] and #found < REOPENED then found[#found + 1] = gate end
+      end
+      if #members < REOPENED then break end
+      skipped = skipped + REOPENED
+    end
+    return found
+  end
+
+  -- Open more gates: those whose time has come, and the longest closed of keys that have room.
+  local function open_more(work)
+    local keys = {}
+    for key, most in pairs(most_of) do
+      if use_of(key).running < most and not stuck[key] then keys[#keys + 1] = key end
+    end
+    local function open(gates_found, key)
+      for _, gate in ipairs(gates_found) do
+        seen[gate], opening[gate] = key, true
+        work(gate)
+      end
+    end
+    open(not_seen('[t', '(t' .. ordered(now + 1)), true)
+    for _, key in ipairs(keys) do open(not_seen('[b' .. key .. '\0', beyond('b' .. key .. '\0')), key) end
+  end
+
+  -- Let those of more gates come in. Gives whether there are any.
+  local function let_in(heap, want)
+    local any = false
+    open_more(function(gate)
+      any = true
+      for _, line in ipairs(lines_of(gate)) do
+        if wants_line(want, line) then push(heap, open_source(limits, 'p' .. line, 8, now)) end
+      end
+    end)
+    return any
+  end
+
+  -- A head that is not what the index says.
+  local function drop(line, place)
+    local member = 'p' .. line .. place
+    call('ZREMRANGEBYLEX', limits, '[' .. member, '[' .. member .. string.rep('\255', 9))
+    touched[line] = true
+  end
+
+  -- The best candidate, which is taken out: its row (nil: it cannot run) and its gate.
+  local function next_candidate(heap)
+    local source = pop(heap)
+    local member, lane = source.member, source.lane
+    local place = sub(member, #lane + 1, #lane + 28)
+    local id, line = sub(place, 13), sub(lane, 2)
+    if source.any then -- a head: those behind it follow
+      line = sub(member, -16) .. line
+      local behind = open_source(limits, 'p' .. line, 8, now)
+      behind.from = '(p' .. line .. place .. string.rep('\255', 9)
+      if not closed[sub(line, 1, 16)] then push(heap, behind) end
+    end
+    local gate = sub(line, 1, 16)
+    if source.any or not closed[gate] then push(heap, source) end
+    if closed[gate] then return nil end
+    load({ id })
+    local row = known[id]
+    if not row or row[STATE] ~= READY or not has(row, PARKED) or line_of(row) ~= line then
+      if not taken[id] then drop(line, place) end
+      return nil
+    end
+    if may_expire(row) and details(row).expires_at <= now then return nil end
+    return row, gate
+  end
+
+  -- Let the best jobs of a want start, at most so many. Gives whether another one might start now.
+  local function admit(want, limit, start)
+    local heap, started = heads(want), 0
+    while true do
+      if not heap[1] and not let_in(heap, want) then return false end
+      local row, gate
+      if heap[1] then row, gate = next_candidate(heap) end
+      if row then
+        local why = why_closed((more_of(row)))
+        if why then
+          closed[gate] = why
+          if seen[gate] == why.key then stuck[why.key] = true end
+        elseif started == limit then
+          return true
+        else
+          taken[row[ID]] = true
+          start(row)
+          spend(row)
+          started = started + 1
+        end
+        seen[gate] = seen[gate] or true
+      end
+    end
+  end
+
+  -- Write what was learnt about gates; the rest must be written.
+  local function finish()
+    open_more(function() end)
+    for gate in pairs(closed) do opening[gate] = nil end
+    keep_gates(now, closed, opening)
+    if went_back or next(closed) or next(past) then call('HSET', meta, 'admitted', string.format('%.0f', now)) end
+    for all, since in pairs(past) do call('ZREMRANGEBYLEX', limits, '[' .. all, '(' .. since) end
+  end
+
+  -- Open the gates whose time has come; all that wait for a time, if the clock went back.
+  local function open_due()
+    went_back = tonumber(call('HGET', meta, 'admitted') or NONE) > now
+    local due, to, most = {}, '(t' .. ordered(now + 1), REOPENED
+    if went_back then to, most = '(u', -1 end
+    for _, member in ipairs(call('ZRANGEBYLEX', limits, '[t', to, 'LIMIT', 0, most)) do due[sub(member, -16)] = true end
+    if next(due) then keep_gates(now, nil, due) end
+  end
+
+  -- When a rate opens a gate that has jobs for one of these wants; nil: there is none.
+  local function next_opening(wants)
+    local from = '[t'
+    for _ = 1, 8 do
+      local members = call('ZRANGEBYLEX', limits, from, '(u', 'LIMIT', 0, 64)
+      for _, member in ipairs(members) do
+        for _, line in ipairs(lines_of(sub(member, -16))) do
+          for _, want in ipairs(wants) do
+            if wants_line(want, line) then return parse('>I8', member, 2) - OFFSET end
+          end
+        end
+      end
+      if #members < 64 then return nil end
+      from = '(' .. members[#members]
+    end
+  end
+
+  return { admit = admit, finish = finish, open_due = open_due, next_opening = next_opening }
+end

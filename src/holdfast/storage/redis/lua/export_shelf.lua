@@ -1,0 +1,16 @@
+-- The whole shelf, by kind and name.
+--
+-- KEYS     see the prelude
+-- ARGV     kind NUL name to begin behind ('': from the first), limit
+-- returns  kind NUL name, text (see shelving.lua) of each
+local answer, from = {}, ARGV[1] == '' and '[n' or '(n' .. ARGV[1]
+local members = call('ZRANGEBYLEX', shelved, from, '(o', 'LIMIT', 0, ARGV[2])
+for _, member in ipairs(members) do
+  local field = sub(member, 2)
+  local text = call('HGET', shelf, field)
+  if text then
+    answer[#answer + 1] = field
+    answer[#answer + 1] = text
+  end
+end
+return answer

@@ -1,0 +1,14 @@
+-- The jobs that still wait for others.
+--
+-- KEYS     see the prelude
+-- ARGV     ids
+-- returns  for each of them: the ids of those who wait for it, as one text
+local answer = {}
+for number, id in ipairs(ARGV) do
+  local prefix, children = 'o' .. id, {}
+  for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17))) do
+    children[place] = sub(member, -16)
+  end
+  answer[number] = table.concat(children)
+end
+return answer

@@ -1,0 +1,20 @@
+-- Whether the keys are ours and of which format; in one step, since others may open the same store at the same time.
+--
+-- KEYS     see the prelude
+-- ARGV     the format that we know, 'migrate' (bring an older one up to it) or 'check', the keys' types as JSON
+-- returns  {'foreign', key, its type}, {'foreign rows'}, {'empty'}, or {'format', its number}
+local types = cjson.decode(ARGV[3])
+for number, key in ipairs(KEYS) do
+  local found = call('TYPE', key).ok
+  if found ~= 'none' and found ~= types[number] then return { 'foreign', key, found } end
+end
+local noted = call('HGET', meta, 'format')
+if not noted and call('EXISTS', rows) == 1 then return { 'foreign rows' } end
+if ARGV[2] == 'migrate' then
+  if not noted or (match(noted, '^%d+$') and tonumber(noted) < tonumber(ARGV[1])) then
+    noted = ARGV[1]
+    call('HSET', meta, 'format', noted)
+  end
+end
+if not noted then return { 'empty' } end
+return { 'format', noted }

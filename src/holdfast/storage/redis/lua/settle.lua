@@ -1,0 +1,7 @@
+-- Look at edges that are unsettled.
+--
+-- KEYS     see the prelude
+-- ARGV     now, origin, limit
+-- returns  {how many were looked at, queues that have ready jobs now, whether a job ended}
+local looked = settle(clock(ARGV[1]), tonumber(ARGV[3]))
+return { looked, publish(ARGV[2]), ended_some and 1 or 0 }

@@ -1,0 +1,160 @@
+-- Part of every verb after which edges may be looked at: settles them.
+--
+-- Edges stand in `edges`: open ones as o, parent, f or s (the child's run_when), child, and as c, child, parent; closed ones,
+-- which keep the parent from being pruned, as k, parent, child. `unsettled` names the parents whose edges are to be looked at.
+-- Edges are settled in rounds, each of which reads, decides, and writes; what a round adds is looked at in the next one.
+
+-- Close all edges that lead to a job.
+local function close_edges(child, kind, kept)
+  for _, member in ipairs(call('ZRANGEBYLEX', edges, '[c' .. child, '[c' .. child .. string.rep('\255', 16))) do
+    local parent = sub(member, 18)
+    note(gone, edges, member)
+    note(gone, edges, 'o' .. parent .. kind .. child)
+    if kept then note(came, edges, 0, 'k' .. parent .. child) end
+  end
+end
+
+-- Look at edges that are unsettled, at most `limit`; gives how many were looked at. What is to be written must be written.
+local function settle(now, limit)
+  local SUCCEEDED, SKIPPED = 5, 6
+  -- result and reason as rows.py packs them: none, and PARENT_CANCELLED
+  local OUTCOME = '\146\192\217\037a job that it waits for was cancelled'
+  local looked, lifted, marked, again, led
+
+  local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
+
+  local function close(parent, child)
+    note(gone, edges, 'o' .. parent .. kind_of(child) .. child[ID])
+    note(gone, edges, 'c' .. child[ID] .. parent)
+    note(came, edges, 0, 'k' .. parent .. child[ID])
+  end
+
+  local function take_up(row)
+    if not lifted[row[ID]] then
+      lift(row)
+      lifted[row[ID]] = row
+    end
+  end
+
+  local function wait_for(row, waits)
+    local found = details(row)
+    found.waits = waits
+    row[REST_TEXT] = rest_of(found)
+  end
+
+  local function release(parent, child)
+    close(parent, child)
+    take_up(child)
+    local found = details(child)
+    wait_for(child, found.waits - 1)
+    if found.waits <= 0 then
+      enter(child, found.run_at > now and SCHEDULED or READY)
+      child[VERSION] = child[VERSION] + 1
+    end
+  end
+
+  local function lead_on(parent, next_id, child)
+    local edge = 'c' .. child[ID] .. next_id
+    if led[edge] or call('ZSCORE', edges, edge) then return release(parent, child) end -- it waits for that one already
+    close(parent, child)
+    note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
+    note(came, edges, 0, edge)
+    led[edge], again[next_id] = true, true
+  end
+
+  local function cancel(child)
+    local _, _, hidden, keep, keep_last = more_of(child)
+    close_edges(child[ID], kind_of(child), true)
+    take_up(child)
+    free_key(child)
+    wait_for(child, 0)
+    enter(child, CANCELLED)
+    child[VERSION], child[FINISHED_AT], child[KEEP_LAST] = child[VERSION] + 1, now, keep_last
+    child[PRUNE_AT] = keep == NONE and NONE or now + keep
+    mark(child, SUSPECT, false)
+    mark(child, HIDDEN, hidden ~= 0)
+    mark(child, HAS_OUTCOME, true)
+    note(set, outcomes, child[ID], OUTCOME)
+    if has(child, FOLLOWED) then again[child[ID]] = true end
+    ended_some = true
+  end
+
+  -- What becomes of the open edges of a parent, by the run_when of their children.
+  local function fates(row)
+    if not row then return { f = 'cancel', s = 'cancel' } end
+    local state = row[STATE]
+    if state <= RUNNING then return {} end
+    local _, next_id = more_of(row)
+    if next_id ~= '' then return { f = 'lead on', s = 'lead on', next_id = next_id } end
+    if state == SUCCEEDED or state == SKIPPED then return { f = 'close', s = 'close' } end
+    return { f = 'close', s = state == CANCELLED and 'cancel' or nil }
+  end
+
+  local function follow(parent, fate, next_id, child)
+    if child[STATE] ~= BLOCKED then
+      close_edges(child[ID], kind_of(child), true)
+    elseif fate == 'close' then
+      release(parent, child)
+    elseif fate == 'lead on' then
+      lead_on(parent, next_id, child)
+    else
+      cancel(child)
+    end
+  end
+
+  -- Gives whether all edges of this parent have been looked at.
+  local function settle_parent(parent)
+    local row = known[parent]
+    local found = fates(row)
+    if row and not has(row, FOLLOWED) then
+      mark(row, FOLLOWED, true)
+      marked[parent] = row
+    end
+    looked = looked + 1
+    for _, kind in ipairs({ 'f', 's' }) do
+      if found[kind] then
+        local prefix, room = 'o' .. parent .. kind, limit - looked + 1
+        local listed = call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16), 'LIMIT', 0, room + 1)
+        local children = {}
+        for number = 1, math.min(#listed, room) do children[number] = sub(listed[number], -16) end
+        load(children)
+        for number, id in ipairs(children) do
+          if known[id] then
+            follow(parent, found[kind], found.next_id, known[id])
+          else
+            note(gone, edges, listed[number])
+            note(gone, edges, 'c' .. id .. parent)
+          end
+        end
+        looked = looked + #children
+        if #listed > room then return false end
+      end
+    end
+    return true
+  end
+
+  local function round()
+    local parents = call('ZRANGE', unsettled, 0, limit - looked - 1)
+    if #parents == 0 then return false end
+    known, lifted, marked, again, led = {}, {}, {}, {}, {}
+    load(parents)
+    for _, parent in ipairs(parents) do
+      if looked >= limit or not settle_parent(parent) then break end
+      note(gone, unsettled, parent)
+    end
+    for id, row in pairs(lifted) do
+      set_back(row)
+      marked[id] = nil
+    end
+    for _, row in pairs(marked) do changed(row) end
+    for id in pairs(again) do note(came, unsettled, now, id) end
+    flush()
+    return true
+  end
+
+  looked = 0
+  while looked < limit and round() do end
+  known = {}
+  if next(touched) then keep_gates(now) end
+  return looked
+end
