@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .settings import Thresholds as Thresholds
     from .task import Call as Call
     from .task import Task as Task
+    from .worker.pool import WorkerPool as WorkerPool
     from .worker.worker import WorkerSpec as WorkerSpec
 
 __version__ = "0.1.0"
@@ -90,6 +91,7 @@ _HOMES = {
     "retry": ("Backoff", "Retention"),
     "settings": ("Thresholds",),
     "task": ("Call", "Task"),
+    "worker.pool": ("WorkerPool",),
     "worker.worker": ("WorkerSpec",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

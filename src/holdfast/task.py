@@ -93,6 +93,10 @@ class Definition:
         """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
         return self._arguments.read(self.name, payload)
 
+    def named(self, payload: str) -> dict[str, Any]:
+        """The arguments of a stored call by parameter name, defaults filled in."""
+        return self._arguments.named(self.name, payload)
+
     def complete(self, arguments: list[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]) -> None:
         """Put what is provided where the handler expects it."""
         for name, (place, kind) in self.injected.items():

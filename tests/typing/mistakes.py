@@ -7,7 +7,21 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from holdfast import ANY, Backoff, Context, Holdfast, Item, JobHandle, Registry, Retention, Retry, Snooze, State, Unique
+from holdfast import (
+    ANY,
+    Backoff,
+    Context,
+    Holdfast,
+    Item,
+    JobHandle,
+    Registry,
+    Retention,
+    Retry,
+    Snooze,
+    State,
+    Unique,
+    WorkerPool,
+)
 
 app = Holdfast("memory://")
 tasks = Registry()
@@ -54,6 +68,10 @@ async def no_items(items: list[str]) -> None: ...
 
 
 async def wrong_items() -> None:
+    app.claim()  # mistake
+    app.claim(tasks=["a"], limit="5")  # mistake
+    WorkerPool(app, [{"colour": "red"}])  # mistake
+    WorkerPool(app)  # mistake
     await embed.enqueue(5)  # mistake
     await embed.enqueue()  # mistake
     await embed.enqueue(["a"])  # mistake

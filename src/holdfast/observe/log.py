@@ -175,6 +175,11 @@ def service_failed(name: str, error: BaseException) -> None:
     logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(str(error)), exc_info=error)
 
 
+def worker_not_started(worker: str, error: BaseException, *, again: bool) -> None:
+    what = "it is tried again" if again else "the others of its pool go on without it"
+    logger.error("worker %s did not start, %s: %s: %s", worker, what, type(error).__name__, _safe(str(error)))
+
+
 def clock_jumped(seconds: float) -> None:
     logger.warning("the store's clock moved by %+.1f s against this machine's; reaping waits", seconds)
 
