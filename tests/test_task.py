@@ -84,8 +84,9 @@ def test_where_a_handler_runs():
     assert definition_of(app.task(name="e", run_in="loop")(one.blocking)).run_in == "loop"
     with pytest.raises(InvalidCall, match="runs in the loop"):
         app.task(name="f", run_in="thread")(coroutine)
-    with pytest.raises(InvalidCall, match="not in this version yet"):
-        app.task(name="g", run_in="process")
+    assert definition_of(app.task(name="g", run_in="process")(coroutine)).run_in == "process"
+    with pytest.raises(InvalidCall, match="none of 'auto', 'loop', 'thread', 'process'"):
+        app.task(name="h", run_in="elsewhere")
 
 
 def test_annotations_resolve_with_the_definers_own_locals():

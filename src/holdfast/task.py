@@ -343,7 +343,9 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _run_in(task: str, wanted: str, is_async: bool) -> Literal["loop", "thread"]:
+def _run_in(task: str, wanted: str, is_async: bool) -> Literal["loop", "thread", "process"]:
+    if wanted == "process":
+        return "process"
     if wanted == "auto":
         return "loop" if is_async else "thread"
     if wanted == "thread" and is_async:

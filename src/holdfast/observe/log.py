@@ -77,6 +77,10 @@ def orphaned(pid: int) -> None:
     logger.error("the supervisor of runner %d is gone: it claims nothing more, finishes what runs, and ends", pid)
 
 
+def child_not_started(error: BaseException) -> None:
+    logger.error("%s", _safe(str(error)))
+
+
 def brought_back(record: Record, change: Change, worker: str) -> None:
     fate = {State.READY: "is ready again", State.DEAD: f"is dead: {change.reason}"}.get(
         change.state or State.READY, "is retried"
