@@ -50,6 +50,7 @@ class Processes:
         self._begin: Begin | None = None
         self._idle: list[Child] = []
         self._all: set[Child] = set()
+        self._promised: asyncio.Task[None] | None = None  # a child that is being started ahead of its job
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -58,7 +59,7 @@ class Processes:
         tasks = [each for each in definitions if each.run_in == "process"]
         if tasks:
             self._begin = whereabouts(self._app, tasks)
-            self._spawn(self._one_ahead())
+            self._promised = self._spawn(self._one_ahead())
 
     async def run(self, attempt: Attempt, context: Context) -> object:
         """Run a handler in a child. What it said comes as `Told`; whoever cancels this has the child stopped, or killed."""
@@ -86,6 +87,9 @@ class Processes:
 
     # -- children ------------------------------------------------------------------------------------
     async def _free_child(self) -> Child:
+        promised, self._promised = self._promised, None
+        if promised is not None:  # ours, now; who comes next has to start one
+            await asyncio.shield(promised)
         while self._idle:
             child = self._idle.pop()
             if child.alive:
@@ -116,10 +120,11 @@ class Processes:
             if not self._closed:
                 log.child_not_started(error)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name="holdfast child")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     def _back(self, child: Child, usable: bool) -> None:
         child.jobs += 1
@@ -128,7 +133,7 @@ class Processes:
             return
         self._spawn(self._end_of(child))
         if child.jobs >= JOBS and not self._idle and not self._closed:
-            self._spawn(self._one_ahead())
+            self._promised = self._spawn(self._one_ahead())
 
     # -- one job -------------------------------------------------------------------------------------
     async def _end(self, child: Child, context: Context) -> Message:
