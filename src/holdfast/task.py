@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
@@ -65,9 +66,14 @@ class Definition:
         self.identity = declared.identity
         self.takes_context: bool = declared.shape.takes_context
         self.is_async: bool = declared.shape.is_async
-        self.run_in: Literal["loop", "thread", "process"] = _run_in(name, options.get("run_in", "auto"), self.is_async)
+        wanted = options.get("run_in", "auto")
+        if declared.batch is not None and wanted == "process":  # said for all tasks; of this one it would be refused
+            wanted = "auto"
+        self.run_in: Literal["loop", "thread", "process"] = _run_in(name, wanted, self.is_async)
         self.handler = _awaited(declared.handler) if self.run_in == "loop" and not self.is_async else declared.handler
         self.concurrency: int | None = options.get("concurrency")
+        if self.concurrency is None and self.run_in == "process":
+            self.concurrency = os.cpu_count() or 1  # more processes than that help nobody
         self.middleware = middleware
         self.provided = provided
         self.per_job = tuple(provider for provider in provided.values() if provider.scope == "job")
@@ -167,6 +173,10 @@ class Declared:
         self.shape = Handler(handler, name, frame) if batch is None else BatchHandler(handler, name, frame)
         self.asks = any(parameter.default is PROVIDED for parameter in self.shape.parameters)
         self._arguments: dict[frozenset[str], Arguments] = {}
+        if batch is not None and options.get("run_in") == "process":
+            raise InvalidCall(
+                f'batch task {name}: its handler runs in the loop or in a thread, not with run_in="process"'
+            )
         _run_in(name, options.get("run_in", "auto"), self.shape.is_async)
         self.identity = (
             name,

@@ -29,8 +29,8 @@ from .deadlines import AGAIN, Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
 from .held import Held
-from .settling import Confirm, Settling
 from .processes import Processes
+from .settling import Confirm, Settling
 from .threads import Threads
 
 if TYPE_CHECKING:
