@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from holdfast import (
     DuplicateTask,
     Holdfast,
     InvalidCall,
+    Item,
     NoApp,
     NoLoop,
     Registry,
@@ -75,6 +77,7 @@ def test_where_a_handler_runs():
         def blocking(self, a: int): ...
 
     async def coroutine(a: int): ...
+    async def together(items: list[Item[int]]): ...
 
     one = Callable()
     assert definition_of(app.task(name="a")(one)).run_in == "loop"
@@ -84,8 +87,15 @@ def test_where_a_handler_runs():
     assert definition_of(app.task(name="e", run_in="loop")(one.blocking)).run_in == "loop"
     with pytest.raises(InvalidCall, match="runs in the loop"):
         app.task(name="f", run_in="thread")(coroutine)
-    with pytest.raises(InvalidCall, match="not in this version yet"):
-        app.task(name="g", run_in="process")
+    assert definition_of(app.task(name="g", run_in="process")(coroutine)).run_in == "process"
+    with pytest.raises(InvalidCall, match="none of 'auto', 'loop', 'thread', 'process'"):
+        app.task(name="h", run_in="elsewhere")
+    with pytest.raises(InvalidCall, match="its handler runs in the loop or in a thread"):
+        app.batch_task(name="i", size=2, run_in="process")(together)
+    far = Holdfast("memory://", run_in="process")
+    assert definition_of(far.batch_task(name="j", size=2)(together)).run_in == "loop"
+    assert definition_of(far.task(name="k", concurrency=2)(coroutine)).concurrency == 2
+    assert definition_of(far.task(name="l")(coroutine)).concurrency == os.cpu_count()
 
 
 def test_annotations_resolve_with_the_definers_own_locals():

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .task import Call as Call
     from .task import Task as Task
     from .timetable import ScheduleInfo as ScheduleInfo
+    from .worker.pool import WorkerPool as WorkerPool
     from .worker.worker import WorkerSpec as WorkerSpec
 
 __version__ = "0.1.0"
@@ -99,6 +100,7 @@ _HOMES = {
     "settings": ("Thresholds",),
     "task": ("Call", "Task"),
     "timetable": ("ScheduleInfo",),
+    "worker.pool": ("WorkerPool",),
     "worker.worker": ("WorkerSpec",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

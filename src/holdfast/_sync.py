@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from .sync import iterate, run, run_on
+from .job import ANY
+from .sync import iterate, manage, run, run_on
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from .flow.flow import Flow, Graph
     from .handle import JobHandle
     from .item import Item
-    from .job import Job, JobId, Page
+    from .job import Job, JobId, Page, Routing
     from .task import Call, Task
     from .timetable import ScheduleInfo, Schedules
 
@@ -60,6 +62,20 @@ class SyncHoldfast:
     def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
         return run(lambda: self._inner.signal(*queues))
+
+    def claim(
+        self,
+        *,
+        tasks: Sequence[str | Task[..., Any]],
+        routing_key: Routing = ANY,
+        limit: int = 1,
+        max_wait: Duration = 0.0,
+        lease: Duration | None = None,
+    ) -> AbstractContextManager[list[Item[Any]]]:
+        """Pull jobs by hand: `limit` of them, or what there is after `max_wait` seconds."""
+        return manage(
+            lambda: self._inner.claim(tasks=tasks, routing_key=routing_key, limit=limit, max_wait=max_wait, lease=lease)
+        )
 
     def close(self) -> None:
         """Free the connections of this loop and of the blocking forms."""

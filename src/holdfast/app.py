@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from .client import Client, work_of
-from .clock import Clock
+from .clock import Clock, Duration
 from .context import refuse_in_transaction
 from .doors import DeadLetters, Jobs, Queues, Workers
 from .handle import JobHandle
+from .job import ANY, Routing
 from .names import checked_name
 from .options import TaskDefaults
 from .places import Place, Places
 from .registry import Registry
 from .settings import MAX_BYTES, Durability, Thresholds, settings_of
-from .task import Call
+from .task import Call, Task
 from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncHoldfast
     from .flow.flow import Flow, Graph
+    from .item import Item
     from .outbox.relay import Relay
     from .schedules.schedule import Schedule
     from .storage.contract import Storage
@@ -133,6 +136,24 @@ class Holdfast(Registry):
                 await place.storage.signal(names)
             return
         await (await self._storage()).signal(names)
+
+    def claim(
+        self,
+        *,
+        tasks: Sequence[str | Task[..., Any]],
+        routing_key: Routing = ANY,
+        limit: int = 1,
+        max_wait: Duration = 0.0,
+        lease: Duration | None = None,
+    ) -> AbstractAsyncContextManager[list[Item[Any]]]:
+        """Pull jobs by hand: `limit` of them, or what there is after `max_wait` seconds. Leases are
+        renewed inside; items without an outcome are handed back at the end.
+
+        `async with app.claim(tasks=["embed"], limit=32) as items: …`
+        """
+        from .worker.pull import Pull
+
+        return Pull(self, tasks, routing_key, limit, max_wait, lease)
 
     def worker(self, **options: Unpack[WorkerSpec]) -> Worker:
         """A worker in this process: `async with app.worker(concurrency=10): …`."""

@@ -109,6 +109,17 @@ class Arguments:
                     positional.append(parameter.default if value is _ABSENT else value)
         return positional, keywords
 
+    def named(self, task: str, payload: str) -> dict[str, Any]:
+        """The arguments of a stored call by parameter name, defaults filled in."""
+        values = msgspec.structs.astuple(self._checked(task, payload))
+        named = dict(self._defaults)
+        named.update(
+            (parameter.name, value)
+            for parameter, value in zip(self._parameters, values, strict=True)
+            if value is not _ABSENT
+        )
+        return named
+
     def filled(self, task: str, payload: str) -> bytes:
         """One text for equal calls: the payload with defaults filled in and keys sorted."""
         values = msgspec.structs.astuple(self._checked(task, payload))

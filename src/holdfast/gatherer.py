@@ -142,6 +142,7 @@ async def room(storage: Storage, pause: float) -> None:
     stop = storage.listen("changed", stir.set)
     try:
         with suppress(TimeoutError):
-            await asyncio.wait_for(stir.wait(), pause)
+            async with asyncio.timeout(pause):  # wait_for may lose a cancellation on Python 3.11
+                await stir.wait()
     finally:
         stop()

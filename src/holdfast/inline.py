@@ -43,7 +43,7 @@ async def _called(definition: Definition, context: Context, payload: str) -> Any
     definition.complete(args, kwargs, context.get)
     if definition.takes_context:
         args.insert(0, context)
-    if definition.run_in == "thread":
+    if not definition.is_async and definition.run_in != "loop":
         return await asyncio.to_thread(definition.handler, *args, **kwargs)
     return await definition.handler(*args, **kwargs)
 

@@ -127,7 +127,8 @@ class Lookout:
             return
         until = min(watch.due for watch in self._watches)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stir.wait(), max(until - loop.time(), 0))
+            async with asyncio.timeout_at(until):
+                await self._stir.wait()
 
     def _changed(self) -> None:
         self._all = True

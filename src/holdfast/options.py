@@ -242,10 +242,8 @@ def _check_retry_on(value: Any, what: str) -> None:
 
 
 def _check_run_in(value: Any, what: str) -> None:
-    if value == "process":
-        raise InvalidCall(f'{what}="process" is not in this version yet')
-    if value not in ("auto", "loop", "thread"):
-        raise InvalidCall(f"{what}={value!r} is none of 'auto', 'loop', 'thread'")
+    if value not in ("auto", "loop", "thread", "process"):
+        raise InvalidCall(f"{what}={value!r} is none of 'auto', 'loop', 'thread', 'process'")
 
 
 def _check_tags(value: Any, what: str) -> None:

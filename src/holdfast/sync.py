@@ -13,7 +13,7 @@ import atexit
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -124,6 +124,28 @@ def iterate(verb: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
         close = getattr(steps, "aclose", None)
         if close is not None:
             run(close)
+
+
+@contextmanager
+def manage(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """An async context manager as a plain one, entered and left in the loop thread."""
+
+    async def begin() -> tuple[AbstractAsyncContextManager[T], T]:
+        manager = make()
+        return manager, await manager.__aenter__()
+
+    async def end(error: BaseException | None) -> bool | None:
+        return await manager.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+    manager, value = run(begin)
+    try:
+        yield value
+    except BaseException as error:
+        raised = error
+        if not run(lambda: end(raised)):
+            raise
+    else:
+        run(lambda: end(None))
 
 
 async def in_caller(work: Callable[[], T]) -> T:

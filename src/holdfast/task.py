@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
@@ -67,9 +68,14 @@ class Definition:
         self.identity = declared.identity
         self.takes_context: bool = declared.shape.takes_context
         self.is_async: bool = declared.shape.is_async
-        self.run_in: Literal["loop", "thread", "process"] = _run_in(name, options.get("run_in", "auto"), self.is_async)
+        wanted = options.get("run_in", "auto")
+        if declared.batch is not None and wanted == "process":  # said for all tasks; of this one it would be refused
+            wanted = "auto"
+        self.run_in: Literal["loop", "thread", "process"] = _run_in(name, wanted, self.is_async)
         self.handler = _awaited(declared.handler) if self.run_in == "loop" and not self.is_async else declared.handler
         self.concurrency: int | None = options.get("concurrency")
+        if self.concurrency is None and self.run_in == "process":
+            self.concurrency = os.cpu_count() or 1  # more processes than that help nobody
         self.middleware = middleware
         self.provided = provided
         self.per_job = tuple(provider for provider in provided.values() if provider.scope == "job")
@@ -100,6 +106,10 @@ class Definition:
     def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
         """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
         return self._arguments.read(self.name, payload)
+
+    def named(self, payload: str) -> dict[str, Any]:
+        """The arguments of a stored call by parameter name, defaults filled in."""
+        return self._arguments.named(self.name, payload)
 
     def complete(self, arguments: list[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]) -> None:
         """Put what is provided where the handler expects it."""
@@ -172,6 +182,10 @@ class Declared:
         self.shape = Handler(handler, name, frame) if batch is None else BatchHandler(handler, name, frame)
         self.asks = any(parameter.default is PROVIDED for parameter in self.shape.parameters)
         self._arguments: dict[frozenset[str], Arguments] = {}
+        if batch is not None and options.get("run_in") == "process":
+            raise InvalidCall(
+                f'batch task {name}: its handler runs in the loop or in a thread, not with run_in="process"'
+            )
         _run_in(name, options.get("run_in", "auto"), self.shape.is_async)
         self.identity = (
             name,
@@ -373,7 +387,9 @@ def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _run_in(task: str, wanted: str, is_async: bool) -> Literal["loop", "thread"]:
+def _run_in(task: str, wanted: str, is_async: bool) -> Literal["loop", "thread", "process"]:
+    if wanted == "process":
+        return "process"
     if wanted == "auto":
         return "loop" if is_async else "thread"
     if wanted == "thread" and is_async:

@@ -22,6 +22,7 @@ from holdfast import (
     Snooze,
     State,
     Unique,
+    WorkerPool,
     chain,
     graph,
     group,
@@ -72,6 +73,10 @@ async def no_items(items: list[str]) -> None: ...
 
 
 async def wrong_items() -> None:
+    app.claim()  # mistake
+    app.claim(tasks=["a"], limit="5")  # mistake
+    WorkerPool(app, [{"colour": "red"}])  # mistake
+    WorkerPool(app)  # mistake
     await embed.enqueue(5)  # mistake
     await embed.enqueue()  # mistake
     await embed.enqueue(["a"])  # mistake

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import assert_type
+from typing import Any, assert_type
 from uuid import UUID
 
 from holdfast import (
@@ -36,6 +36,8 @@ from holdfast import (
     Task,
     Thresholds,
     Unique,
+    WorkerPool,
+    WorkerSpec,
     chain,
     graph,
     group,
@@ -205,6 +207,11 @@ async def main() -> None:
         queues=["a"], tasks=["x", bare], routing_key=None, concurrency=5, batch_size={"embed": 64}, grace=1
     ) as worker:
         await worker.stop()
+    async with app.claim(tasks=["embed", bare], routing_key=None, limit=32, max_wait=5.0, lease=60) as items:
+        assert_type(items, list[Item[Any]])
+        await items[0].succeed(1)
+    async with WorkerPool(app, [WorkerSpec(tasks=[bare], routing_key="vector"), {"queues": ["a"]}]) as pool:
+        await pool.stop()
     try:
         await job.result()
     except JobDead as error:
@@ -293,6 +300,8 @@ def blocking_forms() -> None:
     assert_type(app.sync.enqueue([blocking.call(1)]), list[JobHandle[int]])
     assert_type(app.jobs.sync.get(job.id), Job | None)
     assert_type(app.jobs.sync.find(task="x"), Page[Job])
+    with app.sync.claim(tasks=["embed"]) as items:
+        items[0].sync.succeed(1)
     with app.sync:
         pass
 

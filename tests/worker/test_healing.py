@@ -11,7 +11,10 @@ import pytest
 
 import servers
 from holdfast import Holdfast
+from holdfast.gatherer import room
+from holdfast.storage.contract import Filter
 from holdfast.storage.mongo.store import MongoStorage
+from holdfast.storage.postgres import server
 from holdfast.storage.postgres.store import PostgresStorage
 from holdfast.storage.redis.store import RedisStorage
 from holdfast.storage.sqlite import database
@@ -40,7 +43,8 @@ def direct(kind, tmp_path):
 @pytest.fixture
 def proxy(direct, kind, monkeypatch):
     for store in (PostgresStorage, RedisStorage, MongoStorage):
-        monkeypatch.setattr(store, "answers_within", 1.0)
+        monkeypatch.setattr(store, "answers_within", 0.5)
+    monkeypatch.setattr(server, "SETTLE_WITHIN", 0.5)
     with Proxy(direct) as proxy:
         proxy.url += HASTE.get(kind, "")
         yield proxy
@@ -107,14 +111,14 @@ async def test_a_store_that_is_gone_for_a_while_and_slow_afterwards(direct, prox
 async def test_a_server_that_is_killed_under_a_running_handler(kind):
     """It comes back a moment later; what ended meanwhile is told then, once."""
     try:
-        server = servers.start(kind, settings={"appendfsync": "always"} if kind == "valkey" else {})
+        own = servers.start(kind, settings={"appendfsync": "always"} if kind == "valkey" else {})
     except servers.NotAvailable as missing:
         decline(kind, missing)
-    if server.process is None:
-        server.stop()
+    if own.process is None:
+        own.stop()
         pytest.skip("the server that the environment names is not ours to kill")
-    with server:
-        app = Holdfast(server.fresh(), lease=20)
+    with own:
+        app = Holdfast(own.fresh(), lease=20)
         began, go_on, ran = asyncio.Event(), asyncio.Event(), []
 
         @app.task
@@ -127,13 +131,47 @@ async def test_a_server_that_is_killed_under_a_running_handler(kind):
         async with app, app.worker(poll=0.2):
             first = await work.enqueue(1)
             await asyncio.wait_for(began.wait(), 10)
-            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(own.kill)
             go_on.set()
             await asyncio.sleep(0.3)
-            await asyncio.to_thread(server.restart)
+            await asyncio.to_thread(own.restart)
             assert await first.result(timeout=30) == 1
             assert await (await work.enqueue(2)).result(timeout=30) == 2
     assert ran == [1, 2]
+
+
+# ---- every store -----------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # pymongo's, when it is just connecting
+async def test_a_cancelled_call_ends_with_its_cancellation(app):
+    """Whenever it comes; a limit that is lost in a driver would be none."""
+    async with app:
+        store = await app._storage()
+        for turns in range(60):
+            call = asyncio.create_task(store.count(Filter()))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if call.done():
+                break
+            call.cancel()
+            await asyncio.wait([call], timeout=10)
+            assert call.cancelled()
+        assert await store.count(Filter()) == 0
+
+
+async def test_waiting_for_room_can_be_cancelled_at_any_moment():
+    class Listened:
+        def listen(self, topic, wake):
+            self.wake = wake
+            return lambda: None
+
+    for turns in range(6):
+        listened = Listened()
+        waiting = asyncio.create_task(room(listened, 10))
+        await asyncio.sleep(0.001)
+        listened.wake()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert waiting.done() or (waiting.cancel() and await asyncio.wait([waiting]) and waiting.cancelled())
 
 
 # ---- a file ----------------------------------------------------------------------------------------
@@ -234,13 +272,14 @@ async def test_a_pump_that_hangs_is_noticed_and_started_anew(stuck, monkeypatch,
 
 
 async def test_a_full_worker_is_not_taken_for_a_deaf_one(stuck, monkeypatch, caplog):
-    monkeypatch.setattr(watch, "UNANSWERED", 0.1)
-    monkeypatch.setattr(watch, "STUCK", 0.2)
+    monkeypatch.setattr(watch, "UNANSWERED", 0.3)
+    monkeypatch.setattr(watch, "STUCK", 0.4)
+    monkeypatch.setattr(watch, "LATE", 0.1)
     app, _, _, _ = stuck
 
     @app.task
     async def sleep() -> None:
-        await asyncio.sleep(1)
+        await asyncio.sleep(1.5)
 
     async with app, app.worker(poll=0.05, concurrency=1):
         await (await sleep.enqueue()).result(timeout=10)

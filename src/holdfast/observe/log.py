@@ -77,6 +77,10 @@ def orphaned(pid: int) -> None:
     logger.error("the supervisor of runner %d is gone: it claims nothing more, finishes what runs, and ends", pid)
 
 
+def child_not_started(error: BaseException) -> None:
+    logger.error("%s", _safe(str(error)))
+
+
 def brought_back(record: Record, change: Change, worker: str) -> None:
     fate = {State.READY: "is ready again", State.DEAD: f"is dead: {change.reason}"}.get(
         change.state or State.READY, "is retried"
@@ -173,6 +177,11 @@ def change_not_stored(record: Record, error: BaseException) -> None:
 
 def service_failed(name: str, error: BaseException) -> None:
     logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(str(error)), exc_info=error)
+
+
+def worker_not_started(worker: str, error: BaseException, *, again: bool) -> None:
+    what = "it is tried again" if again else "the others of its pool go on without it"
+    logger.error("worker %s did not start, %s: %s: %s", worker, what, type(error).__name__, _safe(str(error)))
 
 
 def clock_jumped(seconds: float) -> None:

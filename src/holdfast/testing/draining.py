@@ -33,7 +33,8 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
             while await _busy(app, storage):
                 stir.clear()
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(stir.wait(), 0.02)
+                    async with asyncio.timeout(0.02):
+                        await stir.wait()
     finally:
         stop()
 

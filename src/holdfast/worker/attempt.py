@@ -6,7 +6,6 @@ import asyncio
 import os
 import random
 import traceback
-from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,20 @@ from ..context import Context
 from ..errors import HoldLost, InvalidCall
 from ..flow.flow import Continuing
 from ..job import Fault, Loss, Record
-from ..lifecycle import Change, Continued, Died, Failed, HandedBack, Said, Skipped, Snoozed, Stopped, Succeeded, decide
+from ..lifecycle import (
+    Change,
+    Continued,
+    Died,
+    Failed,
+    HandedBack,
+    RunnerLost,
+    Said,
+    Skipped,
+    Snoozed,
+    Stopped,
+    Succeeded,
+    decide,
+)
 from ..outcome import Dead, Outcome, Retry, Skip, Snooze
 
 if TYPE_CHECKING:
@@ -29,6 +41,22 @@ _WORKER = os.path.dirname(os.path.abspath(__file__))
 _OURS = (_WORKER, os.path.join(os.path.dirname(_WORKER), "around.py"))
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
+
+
+class Told(Outcome):
+    """What a handler said in another process, which has judged it."""
+
+    def __init__(self, said: Said) -> None:
+        super().__init__(type(said).__name__)
+        self.said = said
+
+
+class ChildLost(Exception):
+    """The process of a handler died. It ran nothing else, so its job is charged."""
+
+    def __init__(self, fault: Fault) -> None:
+        super().__init__(fault.message)
+        self.fault = fault
 
 
 class Attempt(msgspec.Struct, eq=False):
@@ -52,7 +80,7 @@ class Attempt(msgspec.Struct, eq=False):
     said_change: bool = False  # its end is on the way to the store
     parents: tuple[tuple[str, str | None], ...] = ()  # task and result of those it waited for
     place: int = -1  # on the runner's board
-    stop: Callable[[Loss], None] | None = None  # how to stop it where it runs, if that is neither loop nor thread
+    untimed: bool = False  # it waits for a process to run in: its time has not begun
 
     @staticmethod
     def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
@@ -81,8 +109,6 @@ class Attempt(msgspec.Struct, eq=False):
             self.context.lost._set(reason)
         if self.slot is not None:
             self.slot.cancel()
-        elif self.stop is not None:
-            self.stop(reason)
         if self.batch is not None:
             self.batch.lost_one(reason)
         return True
@@ -127,6 +153,11 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
         return _succeeded(attempt, attempt.definition, outcome)
     error = outcome_within(error)
     match error:
+        case Told():
+            return error.said
+        case ChildLost():
+            lost = msgspec.structs.replace(error.fault, started_at=started or error.fault.ended_at)
+            return RunnerLost(lost, charged=True, started_at=started)
         case Retry():
             told = failed(attempt, error, now, retryable=True)
             return Failed(told.fault, True, error.delay, error.at, started)

@@ -60,7 +60,7 @@ class Calling:
             inner = partial(self._inner, definition, attempt, context)
             coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
         else:
-            coroutine = _call(definition, context, attempt.record.payload)
+            coroutine = call(definition, context, attempt.record.payload)
         return coroutine, coroutine.send(None)
 
     def first_step_of_batch(self, batch: Batch, context: BatchContext) -> tuple[Coroutine[Any, Any, Any], Any]:
@@ -79,7 +79,7 @@ class Calling:
         _current.set(context)
         if not definition.plain:
             context._given = self._given_to(definition)
-        return _call(definition, context, attempt.record.payload)
+        return call(definition, context, attempt.record.payload)
 
     def close(self) -> None:
         self._closed = True
@@ -94,8 +94,8 @@ class Calling:
     async def _inner(self, definition: Definition, attempt: Attempt, context: Context) -> object:
         payload = attempt.record.payload
         if definition.run_in == "thread":
-            return await self._await_thread(attempt, partial(_call, definition, context, payload))
-        return await _call(definition, context, payload)
+            return await self._await_thread(attempt, partial(call, definition, context, payload))
+        return await call(definition, context, payload)
 
     async def _inner_of_batch(self, definition: Definition, batch: Batch, context: BatchContext) -> object:
         items = batch.items
@@ -150,7 +150,7 @@ class _ThreadCall:
         return self.variables.run(self.run)
 
 
-def _call(definition: Definition, context: Context, payload: str) -> Any:
+def call(definition: Definition, context: Context, payload: str) -> Any:
     """The handler's value, or its coroutine."""
     arguments, options = definition.arguments(payload)
     definition.complete(arguments, options, context.get)

@@ -53,4 +53,4 @@ class Deadlines:
 
 def deadline_of(attempt: Attempt) -> float:
     timeout = attempt.record.timeout
-    return float("inf") if timeout is None else attempt.started_boot + timeout / 1_000_000
+    return float("inf") if timeout is None or attempt.untimed else attempt.started_boot + timeout / 1_000_000

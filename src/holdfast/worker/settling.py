@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import InvalidCall
 from ..item import Item
 from ..job import Loss
 from ..outcome import Outcome
@@ -30,6 +31,8 @@ class Settling:
     async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
         attempt = self._attempt
         assert attempt.definition is not None
+        if attempt.ended:
+            raise InvalidCall(f"the batch or claim of item {attempt.record.id} is over; claim the job again")
         if outcome is None:
             attempt.definition.encode_result(value)  # told to the handler, not found out later
         confirmed = self._confirm(attempt)

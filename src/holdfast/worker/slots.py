@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..clock import MicrosReader, boottime
@@ -23,11 +23,13 @@ from ..observe import log
 from ..provide import Opened
 from .attempt import Attempt
 from .batches import Batch, Forming
+from .board import ELSEWHERE
 from .calling import Calling, first_step
 from .deadlines import AGAIN, Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
 from .held import Held
+from .processes import Processes
 from .settling import Confirm, Settling
 from .speaker import StoreSpeaker
 from .threads import Threads
@@ -72,6 +74,7 @@ class Slots:
         self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
         self._calling = Calling(opened, concurrency, self._gave_up_thread)
+        self._processes = Processes(app, speaker, now, self._begun_in_child)
         self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
@@ -80,6 +83,10 @@ class Slots:
         self._confirm = confirm
         self._has_batches = bool(batch_sizes)
         self.recently_long = self._ends.recently_long
+
+    def prepare(self, definitions: Iterable[Definition]) -> None:
+        """Before the first job: handlers may need processes of their own."""
+        self._processes.prepare(definitions)
 
     # -- what the pump asks --------------------------------------------------------------------------
     @property
@@ -128,6 +135,7 @@ class Slots:
         self._calling.close()
         for task in self._tasks:
             task.cancel()
+        await self._processes.close()
         await asyncio.gather(*self._tasks, *self._ends.settling, return_exceptions=True)
 
     # -- the slots -----------------------------------------------------------------------------------
@@ -191,7 +199,9 @@ class Slots:
             definition = attempt.definition
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
-            if definition.plain:
+            if definition.run_in == "process":
+                coroutine, waits_for = variables.run(_first_step, self._processes.run(attempt, context))
+            elif definition.plain:
                 coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
             else:
                 coroutine, waits_for = variables.run(self._calling.first_step, attempt, context)
@@ -350,7 +360,8 @@ class Slots:
 
     def _begin(self, attempt: Attempt) -> Context:
         attempt.started_at = self._now()
-        if self._held.board is not None:
+        attempt.untimed = attempt.definition is not None and attempt.definition.run_in == "process"
+        if self._held.board is not None and not attempt.untimed:
             self._held.board.begun(attempt)
         context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         attempt.context = context
@@ -360,6 +371,13 @@ class Slots:
             context.lost._set(attempt.lost)
         self._deadlines.watch(attempt)
         return context
+
+    def _begun_in_child(self, attempt: Attempt) -> None:
+        """A child process takes it up: its time begins now."""
+        attempt.started_at, attempt.started_boot, attempt.untimed = self._now(), boottime(), False
+        if self._held.board is not None:
+            self._held.board.begun(attempt, ELSEWHERE)
+        self._deadlines.watch(attempt)
 
     def _gave_up_thread(self) -> None:
         if self._held.board is not None:
@@ -381,6 +399,10 @@ class Slots:
             self._gave_up_thread()
             log.thread_given_up(attempt.record)
             self._over(attempt, None, None)
+
+
+def _first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[Coroutine[Any, Any, Any], Any]:
+    return coroutine, coroutine.send(None)
 
 
 def hand_back(attempt: Attempt) -> Change:

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
 
 from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
@@ -68,6 +68,8 @@ class Worker:
     `async with app.worker(): …`, or `await worker.run()` until SIGTERM or SIGINT.
     """
 
+    refused: ClassVar[str | None] = None  # why no worker may start in this process
+
     def __init__(
         self,
         app: Any,
@@ -114,6 +116,8 @@ class Worker:
         """Begin to claim. Refuses to start without tasks."""
         if self._running is not None:
             return
+        if self.refused is not None:
+            raise InvalidCall(self.refused)
         definitions = self._definitions()
         store = await self._app._storage()
         self._stopped.clear()
@@ -262,11 +266,12 @@ class _Running:
     async def start(self) -> None:
         for definition in self._definitions:
             definition.check_provided()
+        self._slots.prepare(self._definitions)
         await self._opened.open(
             provider
             for definition in self._definitions
             for provider in definition.provided.values()
-            if provider.scope == "worker"
+            if provider.scope == "worker" and definition.run_in != "process"  # children open their own
         )
         try:
             await self._begin()

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC
 from time import monotonic
 from typing import Any, TypeVar
@@ -40,12 +40,13 @@ PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 SETTLED = 0.1  # seconds after which the driver has made its first connections
 # the driver's monitor asks every so often and hangs up on all connections when nobody answers it for the sum of the first
-# two; one that is dead while the monitor's own lives is given up after the last, which a long listing must not need
+# two; one that lay idle may have been forgotten on its way while the monitor's own lives. No socketTimeoutMS: with it the
+# driver may lose a cancellation on Python 3.11, and long listings end
 DEFAULTS = {
     "heartbeatfrequencyms": 3_000,
     "connecttimeoutms": 5_000,
     "serverselectiontimeoutms": 5_000,
-    "sockettimeoutms": 60_000,
+    "maxidletimems": 60_000,
     "appname": "holdfast",
 }
 
@@ -115,7 +116,8 @@ class Server:
         patience = Patience(self.patience)
         while True:
             try:
-                return await awaited(steps(), self.committed)
+                with _cancellable():
+                    return await awaited(steps(), self.committed)
             except PyMongoError as error:
                 if not is_broken(error) or patience.over:
                     raise explained(error, self.address) from error
@@ -129,10 +131,11 @@ class Server:
         trying = Patience(self.patience if patience is None else patience)
         while True:
             try:
-                async with self.begun() as session:
-                    answer = await awaited(steps(), self.database, session)
-                    await self.commit(session, trying)
-                    return answer
+                with _cancellable():
+                    async with self.begun() as session:
+                        answer = await awaited(steps(), self.database, session)
+                        await self.commit(session, trying)
+                        return answer
             except PyMongoError as error:
                 again = is_transient(error) or is_broken(error)
                 if not again or trying.over or (is_conflict(error) and not through_conflicts):
@@ -162,6 +165,18 @@ class Server:
                 if not is_unknown_commit(error) or patience.over:
                     raise
             await patience.pause()
+
+
+@contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise a cancellation that came inside and was lost: on Python 3.11 the driver's waiting may swallow one."""
+    task = asyncio.current_task()
+    before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > before:
+            raise asyncio.CancelledError
 
 
 class _words:

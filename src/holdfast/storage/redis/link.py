@@ -139,8 +139,9 @@ class Link:
         whole = False
         began = monotonic()
         try:
-            await connection.send_packed_command(packed, check_health=False)
-            answer = await connection.read_response()
+            async with asyncio.timeout(ANSWER_WITHIN):
+                await connection.send_packed_command(packed, check_health=False)
+                answer = await connection.read_response()
             whole = True
             return answer
         except ResponseError:
@@ -170,7 +171,7 @@ class Link:
             "db": address.database,
             "username": address.username,
             "password": address.password,
-            "socket_timeout": ANSWER_WITHIN,
+            "socket_timeout": None,  # the driver's own waiting may lose a cancellation on Python 3.11
             "socket_connect_timeout": CONNECT_WITHIN,
             "protocol": 2,
         }

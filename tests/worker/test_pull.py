@@ -1,0 +1,192 @@
+"""Pulling jobs by hand, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+
+from holdfast import ANY, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
+
+
+@dataclass
+class Text:
+    words: str
+
+
+def declare(app):
+    @app.batch_task(name="embed", size=8, max_attempts=1, lease=10)
+    async def embed(items: list[Item[Text]]) -> list[int]:
+        raise AssertionError("pulled, never run")
+
+    return embed
+
+
+async def pull_and_raise(app):
+    async with app.claim(tasks=["embed"], limit=2) as items:
+        await items[0].retry()
+        raise RuntimeError("mine")
+
+
+async def test_items_get_their_outcomes_and_the_rest_is_handed_back(app):
+    embed = declare(app)
+    async with app:
+        handles = await app.enqueue([embed.call(Text("x" * n)) for n in range(6)])
+        async with app.claim(tasks=[embed], limit=5) as items:
+            assert [item.args for item in items] == [Text("x" * n) for n in range(5)]
+            assert {(await app.jobs.get(item.job.id)).state for item in items} == {State.RUNNING}
+            await items[0].succeed(0)
+            assert await handles[0].result(timeout=10) == 0  # on record inside the block
+            await asyncio.gather(items[1].skip("known"), items[2].dead("bad"), items[3].snooze(60))
+            await items[4].progress(50)
+            with pytest.raises(InvalidCall, match="has its outcome already: skipped"):
+                await items[1].succeed()
+        states = [(await handle.refresh()).state for handle in handles]
+        assert states == [State.SUCCEEDED, State.SKIPPED, State.DEAD, State.SCHEDULED, State.READY, State.READY]
+        left = await handles[4].refresh()
+        assert (left.attempt, left.failures, left.leased_by) == (1, 0, None)
+        with pytest.raises(InvalidCall, match="claim the job again"):
+            await items[4].succeed()
+        with pytest.raises(RuntimeError, match="mine"):
+            await pull_and_raise(app)
+        with pytest.raises(JobDead):  # its one attempt failed by its own word
+            await handles[4].result(timeout=10)
+        assert (await handles[5].refresh()).state is State.READY
+
+
+async def test_max_wait_is_for_as_many_as_were_asked_for(app):
+    embed = declare(app)
+    async with app:
+        began = time.monotonic()
+        async with app.claim(tasks=["embed"]) as items:
+            assert items == []
+        async with app.claim(tasks=["embed"], max_wait=0.1) as items:
+            assert items == []
+        assert time.monotonic() - began >= 0.1
+
+        async def late():
+            await asyncio.sleep(0.1)
+            return await embed.enqueue(Text("late"))
+
+        first = await embed.enqueue(Text("first"))
+        coming = asyncio.create_task(late())
+        async with asyncio.timeout(20), app.claim(tasks=["embed"], limit=2, max_wait=30.0) as items:
+            assert [item.args.words for item in items] == ["first", "late"]
+            for item in items:
+                await item.succeed(4)
+        assert await first.result(timeout=10) == await (await coming).result(timeout=10) == 4
+        await embed.enqueue(Text("alone"))
+        async with asyncio.timeout(20), app.claim(tasks=["embed"], limit=2, max_wait=0.2) as items:
+            (item,) = items
+            await item.succeed(5)
+        await embed.using(delay=0.2).enqueue(Text("due"))
+        async with asyncio.timeout(20), app.claim(tasks=["embed"], max_wait=30.0) as items:
+            assert [item.args.words for item in items] == ["due"]
+
+
+async def test_leases_are_renewed_inside_and_lost_items_say_so(app):
+    @app.task(lease=0.6, timeout=None)
+    async def slow(n: int) -> int: ...
+
+    async with app:
+        kept, cancelled = await app.enqueue([slow.call(1), slow.call(2)])
+        async with app.claim(tasks=[slow], limit=2) as items:
+            assert [item.args for item in items] == [{"n": 1}, {"n": 2}]
+            assert await cancelled.cancel()
+            assert await asyncio.wait_for(items[1].lost.wait(), 10) is Loss.CANCELLED
+            with pytest.raises(HoldLost):
+                await items[1].succeed()
+            async with app.worker(tasks=[slow], poll=0.05):  # it would take what lapses
+                await asyncio.sleep(1.2)
+            assert not items[0].lost.is_set()
+            await items[0].succeed(1)
+        assert await kept.result(timeout=10) == 1
+        assert (await kept.refresh()).attempt == 1
+
+
+async def test_routing_keys_of_those_who_pull(app):
+    @app.task
+    async def work(n: int) -> None: ...
+
+    async with app:
+        await app.enqueue([work.using(routing_key=key).call(n) for n, key in enumerate(["x", None, "y"])])
+
+        async def pulled(key):
+            async with app.claim(tasks=["work"], routing_key=key, limit=9) as items:
+                return sorted(item.args["n"] for item in items)
+
+        assert (await pulled("x"), await pulled(None), await pulled(ANY)) == ([0], [1], [0, 1, 2])
+
+
+async def test_a_process_without_the_handlers_pulls_too(tmp_path):
+    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+    sender, puller = Holdfast(url), Holdfast(url)
+
+    @sender.task(timeout=0.2, max_attempts=1)
+    async def far(a: int, b: str = "b") -> dict[str, int]: ...
+
+    async with sender, puller:
+        job, slow = await sender.enqueue([far.call(1), far.call(2)])
+        async with puller.claim(tasks=["far"], limit=2, lease=1) as items:
+            assert [item.args for item in items] == [{"a": 1}, {"a": 2}]
+            await items[0].succeed({"n": 5})
+            assert await asyncio.wait_for(items[1].lost.wait(), 10) is Loss.TIMEOUT
+        assert await job.result(timeout=10) == {"n": 5}
+        with pytest.raises(JobDead):
+            await slow.result(timeout=10)
+
+
+def test_the_blocking_form(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    embed = declare(app)
+    with app.sync:
+        first, second = app.sync.enqueue([embed.call(Text("a")), embed.call(Text("b"))])
+        with app.sync.claim(tasks=["embed"], limit=2) as items:
+            items[0].sync.succeed(7)
+            assert threading.current_thread() is threading.main_thread()
+        assert first.sync.result(timeout=10) == 7
+        assert second.sync.refresh().state is State.READY
+        with pytest.raises(RuntimeError, match="mine"), app.sync.claim(tasks=["embed"]):
+            raise RuntimeError("mine")
+        assert second.sync.refresh().state is State.READY
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind():
+    app = Holdfast("memory://")
+    embed = declare(app)
+    async with app:
+        store = await app._storage()
+        entered, go_on = asyncio.Event(), asyncio.Event()
+        exchange = store.exchange
+
+        async def slow(changes, claim=None, started=()):
+            answer = await exchange(changes, claim, started)
+            entered.set()
+            await go_on.wait()
+            return answer
+
+        job = await embed.enqueue(Text("x"))
+        store.exchange = slow
+
+        async def pull():
+            async with app.claim(tasks=["embed"]):
+                raise AssertionError("never")
+
+        pulling = asyncio.create_task(pull())
+        await entered.wait()
+        pulling.cancel()
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await pulling
+        assert (await job.refresh()).state is State.READY
+
+
+async def test_what_cannot_be_asked_for():
+    app = Holdfast("memory://")
+    for wrong in (dict(tasks=[]), dict(tasks="embed"), dict(tasks=["a"], limit=0), dict(tasks=["a"], lease=0),
+                  dict(tasks=["a"], max_wait=-1)):  # fmt: skip
+        with pytest.raises(InvalidCall):
+            app.claim(**wrong)
