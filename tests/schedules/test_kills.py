@@ -8,7 +8,6 @@ import random
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from datetime import UTC, datetime
 
@@ -20,7 +19,7 @@ from holdfast.storage.contract import Filter
 from ..addresses import ON_SERVERS, address
 from ..cli.conftest import environment
 
-SCHEDULES, SECONDS = 30, 5
+SCHEDULES, KILLS = 30, 6
 PROGRAM = """
 import asyncio, sys
 from holdfast import Holdfast
@@ -34,20 +33,27 @@ asyncio.run(app.worker(concurrency=5).run())
 """
 
 
-def killed_again_and_again(url, until):
+async def killed_again_and_again(app):
+    """Three workers; whenever there are new jobs, the oldest of them dies a moment later and another takes its place."""
     draw = random.Random(7)
-    workers = [_start(url) for _ in range(3)]
-    while time.time() < until:
-        time.sleep(draw.uniform(0.2, 0.6))
-        victim = workers.pop(0)
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
-        workers.append(_start(url))
-    time.sleep(1)
-    for worker in workers:
-        worker.terminate()
-    for worker in workers:
-        assert worker.wait(60) == 0
+    workers = [_start(app.url) for _ in range(3)]
+    try:
+        for _ in range(KILLS):
+            before = await app.jobs.count()
+            async with asyncio.timeout(100):
+                while await app.jobs.count() == before:
+                    await asyncio.sleep(0.02)
+            await asyncio.sleep(draw.uniform(0, 0.5))
+            _kill(workers.pop(0))
+            workers.append(_start(app.url))
+    finally:
+        for worker in workers:
+            _kill(worker)
+
+
+def _kill(worker):
+    worker.send_signal(signal.SIGKILL)
+    worker.wait()
 
 
 def _start(url):
@@ -67,7 +73,7 @@ async def test_every_tick_once_under_kills(store, tmp_path):
         storage = await app._storage()
         for number in range(SCHEDULES):
             await app.schedules.put(f"s{number}", "* * * * * *", note.call(), missed="all")
-        await asyncio.to_thread(killed_again_and_again, app.url, time.time() + SECONDS)
+        await killed_again_and_again(app)
         schedules = await app.schedules.list()
         ticks: dict[str, Counter[datetime]] = {schedule.name: Counter() for schedule in schedules}
         cursor = None
