@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from holdfast.job import ANY, ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim, Want
-from holdfast.storage.rules import write_claim
+from holdfast.storage.rules import set_state, write_claim
 
 from .documents import DERIVED, DUE, IN_A_LANE, SLIM, Document, Lane, lane_of, records_from, update_of
+from .knocks import knock
 from .steps import Steps, aggregate, find, gathered, update
 
 LOOK_AGAIN = 20_000  # microseconds
@@ -99,10 +100,11 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     updates = {}
     for record in promoted:
         before = copy(record)
-        record.state = State.READY
+        set_state(record, State.READY)
         record.version += 1
         updates[record.id] = update_of(before, record)
     yield from update("jobs", gathered(updates))
+    yield from knock((None, record) for record in promoted)
     return promoted
 
 
@@ -194,7 +196,8 @@ def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[boo
 
 def _wanted(lane: Lane, want: Want, paused: frozenset[str], *, alone: bool) -> bool:
     return (
-        bool(lane.suspect) is alone
+        not want.limited
+        and bool(lane.suspect) is alone
         and lane.min_version <= ROW_VERSION
         and lane.queue not in paused
         and (want.queues is None or lane.queue in want.queues)
