@@ -30,7 +30,7 @@ class Applied(NamedTuple):
     ready: set[str]  # queues
     changed: bool
     parents: list[str]  # jobs whose edges are to be looked at
-    left: list[str]  # jobs on the list for `settle`
+    left: list[str]  # entries on the list for `settle`
     written: set[str]
 
 

@@ -10,8 +10,7 @@ from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
 from . import edges
-from .claim import WHOLE
-from .documents import Document, document_of, records_from
+from .documents import WHOLE, Document, document_of, records_from
 from .knocks import knock
 from .steps import Steps, delete, find, insert, update
 

@@ -41,6 +41,7 @@ DERIVED = ("place", "order", "tie", "marks")
 # fields that neither a guard nor a move looks at, left out where nobody asked for them
 UNREAD = ("payload", "progress", "meta", "backoff", "retention", "dead_retention", "after", "timeout")
 SLIM = dict.fromkeys((*UNREAD, *DERIVED), 0)
+WHOLE = dict.fromkeys(DERIVED, 0)
 SLIM_CHILD = {name: 0 for name in SLIM if name != "retention"}  # which says how long a cancelled one is kept
 
 _DEFAULTS = {

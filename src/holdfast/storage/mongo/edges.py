@@ -1,7 +1,7 @@
 """Edges between jobs: who waits for whom, and what follows when a parent has ended.
 
-An edge is a document of its own; an open one holds its child back. Jobs whose edges are to be looked at stand on the list
-`unsettled`, or are looked at in the very transaction that brought it about. The law that strands nobody: **who looks at the
+An edge is a document of its own; an open one holds its child back. Jobs whose edges are to be looked at stand on a list in
+`notes`, or are looked at in the very transaction that brought it about. The law that strands nobody: **who looks at the
 edges of a job writes to the job**. A snapshot sees neither an edge that is being inserted nor an end that is being written;
 but the job itself, written by both, makes one of them come after the other. So an enqueue touches the parents that it looks
 at, and so does `settle`. A caller's transaction touches nobody: it leaves the parents on the list.
@@ -21,6 +21,7 @@ from holdfast.storage.rules import Fate, fate, parents_of, write_change, write_c
 from . import rows
 from .documents import SLIM_CHILD, Document
 from .knocks import knock
+from .notes import add
 from .steps import Steps, aggregate, delete, find, insert, update
 
 LOOKED_AT = 5_000  # closed edges that a prune looks at in one step
@@ -32,7 +33,7 @@ class Followed(NamedTuple):
     """What came of looking at edges."""
 
     looked: int
-    left: list[str]  # jobs whose edges are still to be looked at
+    left: list[str]  # what is still to be looked at
     ready: set[str]  # queues of released jobs
     changed: bool  # some job was cancelled
 
@@ -44,10 +45,11 @@ def insert_edges(jobs: Iterable[NewJob]) -> Steps[None]:
     )
 
 
-def leave(jobs: Iterable[str], *, share: bool = False) -> Steps[None]:
-    """Put jobs on the list, for `settle` to look at their edges, or to give them their share of a fair queue."""
+def leave(jobs: Iterable[str], *, share: bool = False) -> Steps[list[str]]:
+    """Put jobs on the list, for `settle` to look at their edges, or to give them their share of a fair queue. Gives the ids
+    of the entries."""
     more: Document = {"share": True} if share else {}
-    yield from insert("unsettled", [{"job": id, **more} for id in jobs])
+    return (yield from add("unsettled", [{"job": id, **more} for id in jobs]))
 
 
 def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:

@@ -28,7 +28,7 @@ from .steps import Steps, aggregate, find, insert, update
 class Enqueued(NamedTuple):
     placed: list[Placed]
     ready: set[str]  # queues
-    left: list[str]  # jobs on the list for `settle`
+    left: list[str]  # entries on the list for `settle`
     changed: bool = False  # some job ended by it
 
 
@@ -38,7 +38,7 @@ class Stored(NamedTuple):
     placed: list[Placed]
     ready: set[str]  # queues
     parents: list[str]  # jobs that they wait for, of those that were there before
-    left: list[str]  # those that wait for their share
+    left: list[str]  # entries on the list for `settle`
 
 
 def enqueue(
@@ -71,10 +71,10 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
     yield from insert("jobs", [document_of(record) for record in records])
     yield from insert_edges(fresh)
     yield from knock((None, record) for record in records)
-    yield from leave(waiting, share=True)
+    left = yield from leave(waiting, share=True)
     if bounded:
         yield from _touch({job.queue for job in fresh if _is_bounded(settings, job)})
-    return Stored(placed, {record.queue for record in records if record.state is State.READY}, parents, waiting)
+    return Stored(placed, {record.queue for record in records if record.state is State.READY}, parents, left)
 
 
 def _settings(jobs: Sequence[NewJob]) -> Steps[dict[str, QueueSettings]]:

@@ -21,7 +21,7 @@ class Told(NamedTuple):
     exchanged: Exchanged
     ready: set[str]
     changed: bool
-    left: list[str]  # jobs on the list for `settle`
+    left: list[str]  # entries on the list for `settle`
 
 
 def exchange(

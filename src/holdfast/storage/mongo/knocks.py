@@ -13,7 +13,8 @@ from holdfast.job import Record
 from holdfast.storage.limiting import keys_of
 
 from .documents import Document, standing_place
-from .steps import Steps, insert
+from .notes import KNOCK, add
+from .steps import Steps
 
 Move = tuple[Record | None, Record]  # how a job stood, and how it stands
 
@@ -30,4 +31,4 @@ def knock(moves: Iterable[Move]) -> Steps[None]:
         if before is not None and before.stamp is not None and after.stamp is None:
             keys |= dict.fromkeys(keys_of([after.limits]))
     documents: list[Document] = [{"gate": place} for place in places]
-    yield from insert("knocks", documents + [{"key": key} for key in keys])
+    yield from add(KNOCK, documents + [{"key": key} for key in keys])

@@ -29,6 +29,11 @@ def on_record(ids: Sequence[str]) -> Steps[set[str]]:
     return known
 
 
+def takeable(now: int) -> Document:
+    """The condition for jobs that are not expired; one that has been started before may be retried for ever."""
+    return {"$or": [{"expires_at": None}, {"expires_at": {"$gt": now}}, {"started_at": {"$ne": None}}]}
+
+
 def write(before: Mapping[str, Record], moved: Sequence[Record]) -> Steps[None]:
     """Those that give up a key first: the unique index looks at every single write."""
     giving = {row.id for row in moved if before[row.id].holds_key and not row.holds_key}

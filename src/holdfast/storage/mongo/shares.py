@@ -21,6 +21,7 @@ from holdfast.storage.rules import write_close
 from . import rows
 from .documents import Document, lane_of, lanes_of_queue
 from .knocks import knock
+from .notes import kind
 from .queues import settings_from
 from .steps import Steps, aggregate, delete, find, update
 
@@ -42,7 +43,7 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
     accounts = yield from _accounts(floors | {payer(job) for job in sharing})
     heads = yield from _heads(floors)
     given, changed = ranks(sharing, accounts, heads, fair, now)
-    yield from update("accounts", [_charged(account, rank) for account, rank in changed.items()])
+    yield from update("notes", [_charged(account, rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
 
 
@@ -65,27 +66,28 @@ def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
 
 def prune() -> Steps[None]:
     """Forget the accounts that lie below the floor of their queue: whoever comes begins there."""
-    for floor in (yield from find("accounts", {"tenant": None})):
-        below: Document = {"rank": {"$lte": floor["rank"]}, "tenant": {"$ne": None}}
-        yield from delete("accounts", {"queue": floor["queue"], "priority": floor["priority"], **below})
+    for floor in (yield from find("notes", {"_id": kind("floor")})):
+        name = floor["_id"].removeprefix("floor/").removesuffix("]")
+        ours: Document = {"$gte": f"account/{name},", "$lt": f"account/{name}-"}  # which comes right after a comma
+        yield from delete("notes", {"_id": ours, "rank": {"$lte": floor["rank"]}})
 
 
 # ---- below -----------------------------------------------------------------------------------------
 def _accounts(wanted: Iterable[Account]) -> Steps[dict[Account, int]]:
     by_id = {_id(account): account for account in wanted}
-    found = yield from find("accounts", {"_id": {"$in": list(by_id)}}, {"rank": 1})
+    found = yield from find("notes", {"_id": {"$in": list(by_id)}}, {"rank": 1})
     return {by_id[document["_id"]]: int(document["rank"]) for document in found}
 
 
 def _id(account: Account) -> str:
-    return msgspec.json.encode([account.queue, account.priority, account.tenant]).decode()
+    whose = [account.queue, account.priority]
+    if account.tenant is None:
+        return f"floor/{msgspec.json.encode(whose).decode()}"
+    return f"account/{msgspec.json.encode([*whose, account.tenant]).decode()}"
 
 
 def _charged(account: Account, rank: int) -> Document:
-    about = {"queue": account.queue, "priority": account.priority, "rank": rank}
-    if account.tenant is not None:
-        about["tenant"] = account.tenant
-    return {"q": {"_id": _id(account)}, "u": {"$set": about, "$inc": {"touched": 1}}, "upsert": True}
+    return {"q": {"_id": _id(account)}, "u": {"$set": {"rank": rank}, "$inc": {"touched": 1}}, "upsert": True}
 
 
 def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:

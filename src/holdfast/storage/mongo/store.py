@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from itertools import chain, repeat
 from typing import Literal, TypeVar
 
@@ -86,6 +86,7 @@ class MongoStorage(Storage):
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
         self._tickets = Tickets()
+        self._turn = asyncio.Lock()  # of claims under limits, of which one waits for another in any case
         self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
@@ -176,7 +177,8 @@ class MongoStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         started = self._free(started)
-        told = await self._exchanged(changes, claim, started)
+        async with self._turn if claim is not None and _is_limited(claim) else nullcontext():
+            told = await self._exchanged(changes, claim, started)
         self._signals.tell(told.ready, told.changed)
         await self._settle_soon(told.left)
         return told.exchanged
@@ -187,7 +189,7 @@ class MongoStorage(Storage):
         patience, ways = Patience(), _ways()
         while True:
             try:
-                async with self._tickets.drawn(self._in_use(), claim if claims else None, self._now()) as only:
+                async with self._tickets.drawn(self._in_use(), claim, self._now()) as only:
                     return await self._exchange(changes, claim, started, only, ways)
             except Conflict:
                 if not claims or patience.over:
@@ -261,12 +263,12 @@ class MongoStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda: edges.followers(ids))
 
-    async def _settle_soon(self, jobs: Sequence[str]) -> None:
-        """Settle these, if nobody is in the way; they are on record in any case."""
-        if not jobs:
+    async def _settle_soon(self, entries: Sequence[str]) -> None:
+        """Settle what is on the list, if nobody is in the way; it is on record in any case."""
+        if not entries:
             return
         try:
-            followed = await self._write(lambda: settle(self.chunk, self._now(), jobs), patience=SETTLE_PATIENCE)
+            followed = await self._write(lambda: settle(self.chunk, self._now(), entries), patience=SETTLE_PATIENCE)
         except StoreError:
             _log.debug("edges are left for upkeep to settle", exc_info=True)
         else:
@@ -455,6 +457,10 @@ class MongoStorage(Storage):
         if self._demand == "full" or found.grade == "D":
             raise StoreError(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)
+
+
+def _is_limited(claim: Claim) -> bool:
+    return any(want.limited for want in claim.wants)
 
 
 def _ways() -> Iterator[Way]:

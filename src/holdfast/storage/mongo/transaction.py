@@ -49,7 +49,7 @@ class MongoTransaction(StoreTransaction):
         self._pinned = pinned
         self._job: str | None = None
         self._ready: set[str] = set()
-        self._left: list[str] = []  # jobs on the list for `settle`
+        self._left: list[str] = []  # entries on the list for `settle`
         self._stack = AsyncExitStack()
         self._why_over: str | None = None
         self._timer: asyncio.TimerHandle | None = None

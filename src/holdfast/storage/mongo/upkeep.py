@@ -8,9 +8,10 @@ from copy import copy
 from holdfast.clock import SECOND
 from holdfast.job import Record, State
 
-from . import edges, shares, shelf
-from .claim import IN_ORDER, WHOLE
-from .documents import HELD, PAST, Document, expiry_mark, records_from, update_of
+from . import edges, gates, shares, shelf
+from .claim import IN_ORDER
+from .documents import HELD, PAST, WHOLE, Document, expiry_mark, records_from, update_of
+from .notes import kind
 from .steps import Steps, aggregate, delete, find, gathered, update
 
 SMALL = 20_000
@@ -65,6 +66,8 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
         yield from edges.forget(ids)
         yield from shelf.forget(ids)
     yield from shares.prune()
+    yield from gates.repair(now)
+    yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now}})
     return len(ids)
 
 
