@@ -65,15 +65,15 @@ class Cron:
         self._seconds = sorted(_simulated(text, [fields[0], "*", "*", "*", "*"], "second").minutes)
         self._first = timedelta(hours=self._hours[0], minutes=self._minutes[0], seconds=self._seconds[0])
         self._fixed = not any(field.startswith("*") for field in fields[:3])
+        self._asked: tuple[int, int | None] = (0, None)  # the last question: thousands may tick together
 
     def after(self, instant: int) -> int | None:
         """The first tick after this instant; None if there is none within fifty years."""
-        second = instant // SECOND
-        try:
-            found = self._next_fixed(second) if self._fixed else self._next_elapsed(second)
-        except OverflowError:  # the end of the calendar
-            return None
-        return None if found is None else found * SECOND
+        second, (asked, answer) = instant // SECOND, self._asked
+        if asked != second or answer is None:
+            answer = self._search(second)
+            self._asked = (second, answer)
+        return answer
 
     def latest(self, earliest: int, until: int) -> int:
         """The last tick that is not after `until`, given one that is not either."""
@@ -86,6 +86,13 @@ class Cron:
             else:
                 low = following // SECOND
         return low * SECOND
+
+    def _search(self, second: int) -> int | None:
+        try:
+            found = self._next_fixed(second) if self._fixed else self._next_elapsed(second)
+        except OverflowError:  # the end of the calendar
+            return None
+        return None if found is None else found * SECOND
 
     # -- fixed times ---------------------------------------------------------------------------------
     def _next_fixed(self, second: int) -> int | None:

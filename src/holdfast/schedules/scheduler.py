@@ -23,6 +23,7 @@ from .schedule import KIND, WAKE, Schedule, next_after
 LOOK = 10 * SECOND
 AHEAD = 3600 * SECOND  # a last tick that is further ahead than this: the clock went back
 SPREAD = 0.02  # seconds over which workers come to the same tick
+AFTER_OTHERS = (0.05, 0.25)  # seconds to leave much work to those who were quicker
 
 Answer = Callable[[Awaitable[float]], Awaitable[float]]  # waits for an answer, but not for ever
 
@@ -67,10 +68,10 @@ class Scheduler:
         if now >= self._look_at or self._look_at > now + LOOK:
             await self._look(now)
         if self._too_many or any(at <= now for at, _ in self._due.values()):
-            again = (await fire(self._store, now, self._known)).again
+            fired = await fire(self._store, now, self._known)
             self._pass(now)
-            if again:
-                return 0
+            if fired.again:
+                return 0 if fired.jobs else random.uniform(*AFTER_OTHERS)
         return self._pause(now)
 
     def _signalled(self) -> None:

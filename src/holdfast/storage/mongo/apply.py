@@ -6,17 +6,22 @@ write conflict, and the whole transaction is repeated with what is true then.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from typing import NamedTuple
 
-from holdfast.job import FINAL, Hold, Record, State
+from holdfast.job import FINAL, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
-from holdfast.storage.rules import write_change
+from holdfast.storage.rules import parents_of, refuse_orphans, write_change
 
-from .documents import SLIM, Document, record_from, records_from, update_of
+from . import rows as stored_rows
+from .documents import Document, record_from, update_of
+from .enqueue import store
+from .knocks import knock
+from .rows import look, on_record
+from .settling import Way
 from .steps import Steps, find, gathered, update
 
 
@@ -24,22 +29,26 @@ class Applied(NamedTuple):
     verdicts: list[Verdict]
     ready: set[str]  # queues
     changed: bool
+    parents: list[str]  # jobs whose edges are to be looked at
+    left: list[str]  # entries on the list for `settle`
+    written: set[str]
 
 
-def look(ids: Collection[str]) -> Steps[dict[str, Record]]:
-    """The rows of these jobs, as far as guards and moves look at them."""
-    if not ids:
-        return {}
-    found = yield from find("jobs", {"_id": {"$in": list(ids)}}, SLIM)
-    return {record.id: record for record in records_from(found)}
-
-
-def apply(changes: Sequence[Change], now: int) -> Steps[Applied]:
+def apply(changes: Sequence[Change], now: int, way: Way = Way.TOGETHER) -> Steps[Applied]:
     """Apply the changes and say of each what became of it."""
+    yield from _refuse_orphans([job for change in changes for job in change.adds])
     rows = yield from look([change.id for change in changes])
+    applied = Applied([], set(), False, [], [], set())
+    for part in _parts(changes):
+        applied = _both(applied, (yield from _apply(part, rows, now, way)))
+    return applied
+
+
+def _apply(changes: Sequence[Change], rows: dict[str, Record], now: int, way: Way) -> Steps[Applied]:
     owners = yield from _owners_of_wanted_keys(changes, rows)
     verdicts: list[Verdict] = []
     before: dict[str, Record] = {}
+    adds: list[NewJob] = []
     for change in changes:
         row = rows.get(change.id)
         verdict = judged(row, change, now)
@@ -50,20 +59,52 @@ def apply(changes: Sequence[Change], now: int) -> Steps[Applied]:
             before[row.id] = copy(row)
             write_change(row, change, now)
             _hand_on_key(before[row.id], row, owners)
+            adds += change.adds
     moved = [rows[id] for id in before]
-    yield from _write(before, moved)
-    return Applied(
+    yield from stored_rows.write(before, moved)
+    yield from knock((before[row.id], row) for row in moved)
+    applied = Applied(
         verdicts,
-        ready={row.queue for row in moved if row.state is State.READY},
+        ready={row.queue for row in moved if row.state is State.READY or _makes_room(before[row.id], row)},
         changed=any(row.state in FINAL for row in moved),
+        parents=[row.id for row in moved if row.followed and row.state in FINAL],
+        left=[],
+        written=set(before),
+    )
+    if not adds:
+        return applied
+    added = yield from store(adds, now, way, bounded=False)
+    return _both(applied, Applied([], added.ready, False, added.parents, added.left, set()))
+
+
+def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+    """Cut after changes that add jobs under keys: later ones see the keys taken."""
+    begin = 0
+    for end, change in enumerate(changes, 1):
+        if end == len(changes) or any(job.unique_key is not None for job in change.adds):
+            yield changes[begin:end]
+            begin = end
+
+
+def _both(one: Applied, other: Applied) -> Applied:
+    return Applied(
+        one.verdicts + other.verdicts,
+        one.ready | other.ready,
+        one.changed or other.changed,
+        one.parents + other.parents,
+        one.left + other.left,
+        one.written | other.written,
     )
 
 
-def _write(before: dict[str, Record], moved: Sequence[Record]) -> Steps[None]:
-    """Those that give up a key first: the unique index looks at every single write."""
-    giving = {row.id for row in moved if before[row.id].holds_key and not row.holds_key}
-    for part in ([row for row in moved if row.id in giving], [row for row in moved if row.id not in giving]):
-        yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in part}))
+def _makes_room(before: Record, after: Record) -> bool:
+    """Whether a hold under limits was given up."""
+    return after.limits is not None and before.stamp is not None and after.stamp is None
+
+
+def _refuse_orphans(adds: Sequence[NewJob]) -> Steps[None]:
+    if parents := list({parent for job in adds for parent in parents_of(job.after)}):
+        refuse_orphans(adds, (yield from on_record(parents)))
 
 
 # ---- keys ------------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ from holdfast.errors import StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from .claim import WHOLE
-from .documents import Document, document_of, records_from
+from . import edges
+from .documents import WHOLE, Document, document_of, records_from
+from .knocks import knock
 from .steps import Steps, delete, find, insert, update
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
@@ -31,7 +32,8 @@ def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
     records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
-    return [Carried(record, logs.get(record.id, ())) for record in records]
+    waited_for = yield from edges.waited_for([record.id for record in records])
+    return [Carried(record, logs.get(record.id, ()), tuple(waited_for.get(record.id, ()))) for record in records]
 
 
 def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
@@ -43,6 +45,8 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
         yield from delete(collection, {"_id": {"$in": ids}})
     yield from insert("jobs", [document_of(record) for record in records])
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
+    yield from edges.replace((job.record, job.waits_for) for job in jobs)
+    yield from knock((None, record) for record in records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},
         any(record.state in FINAL for record in records),

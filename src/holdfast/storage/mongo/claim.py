@@ -13,15 +13,18 @@ from typing import NamedTuple
 
 from holdfast.job import ANY, ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim, Want
-from holdfast.storage.rules import write_claim
+from holdfast.storage.rules import set_state, write_claim
 
-from .documents import DERIVED, DUE, IN_A_LANE, SLIM, Document, Lane, lane_of, records_from, update_of
+from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from, update_of
+from .gates import hear
+from .knocks import knock
+from .limits import Limits
+from .rows import takeable
 from .steps import Steps, aggregate, find, gathered, update
 
 LOOK_AGAIN = 20_000  # microseconds
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 IN_ORDER = {"order": 1, "tie": 1, "_id": 1}
-WHOLE = dict.fromkeys(DERIVED, 0)
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
 _POSITION = {"order": 1, "tie": 1}
 
@@ -80,16 +83,29 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
         outlook = yield from _look_out()
+    limits = (yield from _limits(now)) if any(want.limited for want in claim.wants) else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
-        taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
-    next_due = None if outlook.next_due is None else max(0, outlook.next_due - now)
-    if (
-        choice.only is not None and len(taken) < claim.wants[0].limit
-    ):  # others may leave some of what they are about to take
-        next_due = LOOK_AGAIN if next_due is None else min(next_due, LOOK_AGAIN)
+        if want.limited and limits is not None:
+            taken += yield from limits.take(claim, want)
+        else:
+            taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
+    due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
+    if choice.only is not None and len(taken) < claim.wants[0].limit:
+        due.append(LOOK_AGAIN)  # others may leave some of what they are about to take
     suspects = yield from _any_suspect(claim.wants, outlook, now)
-    return Claimed(taken, next_due, suspects, ready)
+    if limits is not None:
+        limited = [want for want in claim.wants if want.limited]
+        due += yield from limits.ended(limited)
+        suspects = suspects or (yield from limits.any_suspect(limited))
+    return Claimed(taken, min(due, default=None), suspects, ready)
+
+
+def _limits(now: int) -> Steps[Limits]:
+    """The limits, after all knocks."""
+    limits = Limits((yield from hear()), now)
+    yield from limits.listen()
+    return limits
 
 
 def promote(limit: int, now: int) -> Steps[list[Record]]:
@@ -99,10 +115,11 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     updates = {}
     for record in promoted:
         before = copy(record)
-        record.state = State.READY
+        set_state(record, State.READY)
         record.version += 1
         updates[record.id] = update_of(before, record)
     yield from update("jobs", gathered(updates))
+    yield from knock((None, record) for record in promoted)
     return promoted
 
 
@@ -161,7 +178,7 @@ def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[l
 
 def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
-    filter = _takeable(lanes, now)
+    filter = {"place": {"$in": list(lanes)}, **takeable(now)}
     if choice.only is not None:
         filter["_id"] = {"$in": list(choice.only)}
     sort = IN_ORDER if choice.only is None else None
@@ -174,12 +191,6 @@ def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Step
             return best
 
 
-def _takeable(lanes: Sequence[str], now: int) -> Document:
-    """Jobs of these lanes that are not expired; one that has been started before may be retried for ever."""
-    not_expired = [{"expires_at": None}, {"expires_at": {"$gt": now}}, {"started_at": {"$ne": None}}]
-    return {"place": {"$in": list(lanes)}, "$or": not_expired}
-
-
 def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
     lanes = {
         lane.text()
@@ -189,12 +200,14 @@ def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[boo
     }
     if not lanes:
         return False
-    return bool((yield from find("jobs", _takeable(sorted(lanes), now), {"_id": 1}, limit=1)))
+    suspects: Document = {"place": {"$in": sorted(lanes)}, **takeable(now)}
+    return bool((yield from find("jobs", suspects, {"_id": 1}, limit=1)))
 
 
 def _wanted(lane: Lane, want: Want, paused: frozenset[str], *, alone: bool) -> bool:
     return (
-        bool(lane.suspect) is alone
+        not want.limited
+        and bool(lane.suspect) is alone
         and lane.min_version <= ROW_VERSION
         and lane.queue not in paused
         and (want.queues is None or lane.queue in want.queues)

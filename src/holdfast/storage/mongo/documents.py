@@ -8,15 +8,16 @@ indexes would make a move several times dearer than four do.
 `place`, `order`, `tie`: where the job stands. A job is in one place at a time.
 
     ready, in a lane    place = JSON [queue, task, routing key, min_version, suspect]   order = -priority   tie = rank
+    parked, at a gate   place = "(" and JSON [limits, and what a lane has]              order = -priority   tie = rank
     scheduled           place = "due"                                                   order = run_at
     held by a claim     place = "held"                                                  order = leased_until
     ended, not held     place = "past"                                                  order = prune_at
-    anything else       none: blocked, parked, kept for ever
+    anything else       none: blocked, kept for ever
 
 `marks`: what it can be found by, each a letter and a text; most jobs have none.
 
     k key · c chain · d dead · q queue (waiting, but not in a lane) · x expiry (waiting, not started; twenty digits)
-    n task (ended, only so many are kept) · t tag
+    n task (ended, only so many are kept) · t tag · l limit (held, and runs under it)
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.job import WAITING, Record, State
+from holdfast.storage.limiting import keys_of
 
 _log = logging.getLogger("holdfast")
 Document = dict[str, Any]
@@ -37,8 +39,10 @@ DUE, HELD, PAST = "due", "held", "past"
 IN_A_LANE = {"$gte": "[", "$lt": "\\"}  # JSON arrays begin with a bracket, and \ comes right after it
 DERIVED = ("place", "order", "tie", "marks")
 # fields that neither a guard nor a move looks at, left out where nobody asked for them
-UNREAD = ("payload", "progress", "meta", "backoff", "retention", "dead_retention", "after", "limits", "timeout")
+UNREAD = ("payload", "progress", "meta", "backoff", "retention", "dead_retention", "after", "timeout")
 SLIM = dict.fromkeys((*UNREAD, *DERIVED), 0)
+WHOLE = dict.fromkeys(DERIVED, 0)
+SLIM_CHILD = {name: 0 for name in SLIM if name != "retention"}  # which says how long a cancelled one is kept
 
 _DEFAULTS = {
     field.name: field.default
@@ -49,7 +53,7 @@ _DEFAULTS = {
 _MAY_CHANGE = tuple(
     """
     state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp settled leased_by
-    leased_until suspect parked hidden result progress errors reason holds_key waits
+    leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
     """.split()  # noqa: SIM905
 )
 
@@ -67,11 +71,30 @@ class Lane(NamedTuple):
         return msgspec.json.encode(self).decode()
 
 
+class GateLane(NamedTuple):
+    """The parked jobs of one lane under the very same limits."""
+
+    limits: str
+    queue: str
+    task: str
+    routing_key: str | None
+    min_version: int
+    suspect: int
+
+    def text(self) -> str:
+        return f"({msgspec.json.encode(self).decode()}"
+
+
 _lane = msgspec.json.Decoder(Lane)
+_gate = msgspec.json.Decoder(GateLane)
 
 
 def lane_of(place: str) -> Lane:
     return _lane.decode(place)
+
+
+def gate_of(place: str) -> GateLane:
+    return _gate.decode(place[1:])
 
 
 def lanes_of_queue(queue: str) -> Document:
@@ -112,7 +135,7 @@ def _stored(name: str, value: object) -> bool:
 def _derived(record: Record) -> Document:
     """Where the job stands, and what it can be found by."""
     derived = _place(record)
-    if marks := _marks(record, in_a_lane="tie" in derived):
+    if marks := _marks(record, in_a_lane="tie" in derived and not record.parked):
         derived["marks"] = marks
     return derived
 
@@ -120,14 +143,19 @@ def _derived(record: Record) -> Document:
 def _place(record: Record) -> Document:
     if record.stamp is not None:
         return {"place": HELD, "order": record.leased_until or 0}
-    if record.state is State.READY and not record.parked:
-        lane = Lane(record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
-        return {"place": lane.text(), "order": -record.priority, "tie": record.rank}
+    if record.state is State.READY:
+        return {"place": standing_place(record), "order": -record.priority, "tie": record.rank}
     if record.state is State.SCHEDULED:
         return {"place": DUE, "order": record.run_at}
     if record.prune_at is not None:
         return {"place": PAST, "order": record.prune_at}
     return {}
+
+
+def standing_place(record: Record) -> str:
+    """The lane of a ready job, or its place at a gate."""
+    lane = Lane(record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
+    return lane.text() if not record.parked or record.limits is None else GateLane(record.limits, *lane).text()
 
 
 def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
@@ -148,6 +176,8 @@ def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
             marks.append("d")
         if record.keep_last is not None:
             marks.append(f"n{record.task}")
+    if record.stamp is not None and record.limits is not None:
+        marks += [f"l{key}" for key in keys_of([record.limits])]
     return marks
 
 

@@ -8,52 +8,109 @@ them, those of scope any and window by the ids of their own collection.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.job import NewJob, State
+from holdfast.job import NewJob, Record, State
 from holdfast.storage.contract import Placed, QueueSettings
-from holdfast.storage.rules import KeyName, key_ends, key_name, plan, record_of
+from holdfast.storage.rules import KeyName, key_ends, key_name, parents_of, plan, record_of, refuse_orphans
 
 from .documents import Document, document_of, lanes_of_queue
+from .edges import insert_edges, leave
+from .knocks import knock
 from .queues import settings_from
+from .rows import on_record
+from .settling import Way, settled
+from .shares import held_back, shares
 from .steps import Steps, aggregate, find, insert, update
-
-ID_ALONE = {"_id": 1}
 
 
 class Enqueued(NamedTuple):
     placed: list[Placed]
     ready: set[str]  # queues
+    left: list[str]  # entries on the list for `settle`
+    changed: bool = False  # some job ended by it
 
 
-def enqueue(jobs: Sequence[NewJob], now: int, *, boldly: bool = False) -> Steps[Enqueued]:
-    """Put the jobs on record. `boldly`: ids of plain jobs are not looked for before; a known one is an error then."""
-    bounds = yield from _bounds(jobs)
-    if boldly and not bounds and all(job.unique_key is None for job in jobs):
+class Stored(NamedTuple):
+    """Jobs on record, whose edges nobody has looked at yet."""
+
+    placed: list[Placed]
+    ready: set[str]  # queues
+    parents: list[str]  # jobs that they wait for, of those that were there before
+    left: list[str]  # entries on the list for `settle`
+
+
+def enqueue(
+    jobs: Sequence[NewJob], now: int, chunk: int, way: Way = Way.TOGETHER, *, boldly: bool = False
+) -> Steps[Enqueued]:
+    """Put the jobs on record and look at their edges. `boldly`: ids of plain jobs are not looked for before; a known one is
+    an error then."""
+    stored = yield from store(jobs, now, way, boldly=boldly)
+    followed = yield from settled(stored.parents, way, chunk, now)
+    return Enqueued(stored.placed, stored.ready | followed.ready, stored.left + followed.left, followed.changed)
+
+
+def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, boldly: bool = False) -> Steps[Stored]:
+    if not jobs:
+        return Stored([], set(), [], [])
+    settings = yield from _settings(jobs)
+    if boldly and not settings and all(job.unique_key is None and job.after is None for job in jobs):
         placed, fresh = [Placed(job.id) for job in jobs], list(jobs)
     else:
-        known = yield from _known(jobs)
+        known = yield from on_record([job.id for job in jobs])
         owners = yield from _owners(jobs, now)
-        depths = yield from _depths(bounds)
-        placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__)
+        depths = yield from _depths(settings if bounded else {})
+        placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
+    parents = _waited_for(fresh)
+    if parents and way is not Way.ELSEWHERE:
+        refuse_orphans(fresh, (yield from on_record(parents)))
+    waiting = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]
+    records = yield from _records(fresh, settings, now, way)
     yield from _take_keys(fresh, now)
-    records = [record_of(job, now) for job in fresh]
     yield from insert("jobs", [document_of(record) for record in records])
-    yield from _touch({job.queue for job in fresh} & bounds.keys())
-    return Enqueued(placed, {record.queue for record in records if record.state is State.READY})
+    yield from insert_edges(fresh)
+    yield from knock((None, record) for record in records)
+    left = yield from leave(waiting, share=True)
+    if bounded:
+        yield from _touch({job.queue for job in fresh if _is_bounded(settings, job)})
+    return Stored(placed, {record.queue for record in records if record.state is State.READY}, parents, left)
 
 
-def _bounds(jobs: Sequence[NewJob]) -> Steps[dict[str, QueueSettings]]:
-    """The settings of those of the queues that are bounded."""
+def _settings(jobs: Sequence[NewJob]) -> Steps[dict[str, QueueSettings]]:
+    """The settings of those of the queues that are bounded or fair."""
     queues = list({job.queue for job in jobs})
-    found = yield from find("queues", {"_id": {"$in": queues}, "max_depth": {"$ne": None}})
+    bounded_or_fair = [{"max_depth": {"$ne": None}}, {"fair": True}]
+    found = yield from find("queues", {"_id": {"$in": queues}, "$or": bounded_or_fair})
     return {document["_id"]: settings_from(document) for document in found}
 
 
-def _known(jobs: Sequence[NewJob]) -> Steps[set[str]]:
-    found = yield from find("jobs", {"_id": {"$in": [job.id for job in jobs]}}, ID_ALONE)
-    return {document["_id"] for document in found}
+def _is_fair(settings: Mapping[str, QueueSettings], job: NewJob) -> bool:
+    return job.queue in settings and settings[job.queue].fair
+
+
+def _is_bounded(settings: Mapping[str, QueueSettings], job: NewJob) -> bool:
+    return job.queue in settings and settings[job.queue].max_depth is not None
+
+
+def _waited_for(fresh: Sequence[NewJob]) -> list[str]:
+    """The jobs, other than these, that these wait for."""
+    new = {job.id for job in fresh}
+    parents = dict.fromkeys(parent for job in fresh for parent in parents_of(job.after))
+    return [parent for parent in parents if parent not in new]
+
+
+def _records(fresh: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int, way: Way) -> Steps[list[Record]]:
+    """The new records. One that others of the list wait for is marked so from the start."""
+    given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}
+    followed = {parent for job in fresh for parent in parents_of(job.after)}
+    records = []
+    for job in fresh:
+        waits = way is not Way.TOGETHER and _is_fair(settings, job)
+        record = record_of(held_back(job) if waits else job, now, given.get(job.id))
+        record.followed = job.id in followed
+        records.append(record)
+    return records
 
 
 def _owners(jobs: Sequence[NewJob], now: int) -> Steps[dict[KeyName, str]]:
@@ -71,7 +128,7 @@ def _owners(jobs: Sequence[NewJob], now: int) -> Steps[dict[KeyName, str]]:
     return owners
 
 
-def _depths(queues: dict[str, QueueSettings]) -> Steps[dict[str, int]]:
+def _depths(queues: Mapping[str, QueueSettings]) -> Steps[dict[str, int]]:
     """How many jobs wait in each of these queues; no further than the bound counted."""
     depths = {}
     for queue, settings in queues.items():

@@ -11,6 +11,7 @@ from holdfast.storage.contract import Claim, Exchanged, Started
 from .apply import apply, note_started
 from .claim import Choice
 from .claim import claim as claim_jobs
+from .settling import Way, settled
 from .steps import Steps
 
 
@@ -20,6 +21,7 @@ class Told(NamedTuple):
     exchanged: Exchanged
     ready: set[str]
     changed: bool
+    left: list[str]  # entries on the list for `settle`
 
 
 def exchange(
@@ -29,12 +31,16 @@ def exchange(
     now: int,
     chunk: int,
     choice: Choice,
+    way: Way,
 ) -> Steps[Told]:
-    applied = yield from apply(changes, now)
+    applied = yield from apply(changes, now, way)
     if started:
         yield from note_started(started)
+    followed = yield from settled(applied.parents, way, chunk, now, applied.written)
+    left = applied.left + followed.left
+    ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
-        return Told(Exchanged(applied.verdicts), applied.ready, applied.changed)
+        return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
     claimed = yield from claim_jobs(claim, now, chunk, choice)
-    exchanged = Exchanged(applied.verdicts, claimed.records, claimed.next_due, claimed.suspects)
-    return Told(exchanged, applied.ready | claimed.ready, applied.changed)
+    exchanged = Exchanged(applied.verdicts, claimed.records, claimed.next_due, claimed.suspects, bool(left))
+    return Told(exchanged, ready | claimed.ready, changed, left)

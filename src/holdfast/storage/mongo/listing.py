@@ -9,8 +9,7 @@ from holdfast.job import ANY, Record, State
 from holdfast.storage.contract import Filter
 from holdfast.storage.filtering import Position, cursor_of
 
-from .claim import WHOLE
-from .documents import HELD, Document, records_from
+from .documents import HELD, WHOLE, Document, records_from
 from .steps import Steps, aggregate, find
 
 NEWEST_FIRST = {"created_at": -1, "_id": -1}

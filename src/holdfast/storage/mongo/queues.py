@@ -23,6 +23,8 @@ def settings_from(document: Document) -> QueueSettings:
 def configure(settings: QueueSettings) -> Steps[None]:
     """Write a queue's settings; paused stays."""
     written = {name: getattr(settings, name) for name in ("max_depth", "on_full", "drop_below", "fair", "weights")}
+    if settings.fair:
+        written["shared"] = True  # from now on there may be jobs with shares, whatever is configured later
     yield from update("queues", [{"q": {"_id": settings.name}, "u": {"$set": written}, "upsert": True}])
 
 
@@ -32,7 +34,9 @@ def pause(queue: str, paused: bool) -> Steps[None]:
 
 def queues(now: int) -> Steps[list[QueueRow]]:
     """Every queue with settings or waiting jobs."""
-    settings = {document["_id"]: settings_from(document) for document in (yield from find("queues", {}))}
+    configured = yield from find("queues", {})
+    settings = {document["_id"]: settings_from(document) for document in configured}
+    shared = {document["_id"] for document in configured if document.get("shared")}
     depth: dict[str, int] = {}
     oldest: dict[str, int] = {}
 
@@ -41,10 +45,13 @@ def queues(now: int) -> Steps[list[QueueRow]]:
         if due is not None:
             oldest[queue] = max(oldest.get(queue, 0), now - due)
 
-    # a plain job's rank, which the index knows, is its run_at
+    # a plain job's rank, which the index knows, is its run_at; that of one with a share is not
     lanes = {"_id": "$place", "jobs": {"$sum": 1}, "due": {"$min": "$tie"}}
     for lane in (yield from aggregate("jobs", [{"$match": {"place": IN_A_LANE}}, {"$group": lanes}])):
-        add(lane_of(lane["_id"]).queue, lane["jobs"], int(lane["due"]))
+        queue = lane_of(lane["_id"]).queue
+        if queue in shared:
+            lane["due"] = yield from _first_run_at(lane["_id"])
+        add(queue, lane["jobs"], int(lane["due"]))
     ready = {"$cond": [{"$eq": ["$state", "ready"]}, "$run_at", None]}
     aside = {"_id": "$queue", "jobs": {"$sum": 1}, "due": {"$min": ready}}
     waiting = {"marks": {"$elemMatch": {"$gte": "q", "$lt": "r"}}}
@@ -54,6 +61,13 @@ def queues(now: int) -> Steps[list[QueueRow]]:
         QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), oldest.get(name))
         for name in sorted(settings.keys() | depth.keys())
     ]
+
+
+def _first_run_at(lane: str) -> Steps[int]:
+    found = yield from aggregate(
+        "jobs", [{"$match": {"place": lane}}, {"$group": {"_id": None, "due": {"$min": "$run_at"}}}]
+    )
+    return int(found[0]["due"]) if found else 0
 
 
 def _plain(number: int | None) -> int | None:

@@ -93,17 +93,17 @@ class MongoLedger:
         self._database[META].update_one({"_id": "schema"}, {"$setOnInsert": fresh}, upsert=True)
 
     def _make(self, step: dict[str, Any]) -> None:
+        """Make a collection; one with indexes comes with them."""
         collection = PREFIX + step["collection"]
-        try:
-            self._database.create_collection(collection, check_exists=False)
-        except OperationFailure as error:
-            if error.code != ALREADY_THERE:
-                raise
         indexes = [{name: part for name, part in index.items() if name != "about"} for index in step["indexes"]]
         try:
             if indexes:
                 self._database.command({"createIndexes": collection, "indexes": indexes})
+            else:
+                self._database.create_collection(collection, check_exists=False)
         except OperationFailure as error:
+            if error.code == ALREADY_THERE:
+                return
             if error.code not in CONFLICTS:
                 raise
             raise StoreError(

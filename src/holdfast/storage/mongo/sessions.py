@@ -1,7 +1,8 @@
 """Enqueueing in a session that the caller owns.
 
 The caller's own client takes the steps of an ordinary enqueue inside the caller's transaction: reads and inserts, and a key
-whose window is over is taken over. The signal is written inside too, so others hear of the jobs when, and only when, they
+whose window is over is taken over. Jobs that they wait for, and accounts of fair queues, are not touched: such jobs are
+blocked until `settle` looks at them. The signal is written inside too, so others hear of the jobs when, and only when, they
 are committed. Nothing here commits or repeats. Write conflicts go through as the driver raised them, because
 `session.with_transaction` repeats by their labels.
 """
@@ -21,6 +22,7 @@ from .address import MongoAddress
 from .enqueue import enqueue
 from .faults import explained, is_transient
 from .server import CODEC
+from .settling import Way
 from .signals import signal_document
 from .steps import Steps, awaited, blocking, find, insert
 
@@ -73,7 +75,7 @@ class SessionEnqueue(Joining):
                 f"connection= leads to another server than {self._address}; "
                 "jobs join a transaction only in their own database"
             )
-        done = yield from enqueue(self._jobs, self._now())
+        done = yield from enqueue(self._jobs, self._now(), 0, Way.ELSEWHERE)
         if done.ready:
             yield from insert("signals", [signal_document(done.ready, False)])
         return done.placed

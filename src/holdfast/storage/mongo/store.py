@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, nullcontext
+from itertools import chain, repeat
 from typing import Literal, TypeVar
 
 from holdfast.clock import Clock, reader
@@ -15,6 +16,7 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
+    CHUNK,
     Carried,
     Claim,
     Durability,
@@ -27,6 +29,8 @@ from holdfast.storage.contract import (
     Placed,
     QueueRow,
     QueueSettings,
+    Shelved,
+    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -37,7 +41,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import parse_cursor
 
-from . import carrying, health, listing, queues, upkeep
+from . import carrying, edges, health, listing, queues, shelf, upkeep
 from .address import MongoAddress
 from .apply import check, holding, note, renew_started
 from .claim import Choice, promote
@@ -48,6 +52,7 @@ from .faults import Conflict, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
 from .server import Patience, Server
 from .sessions import SessionEnqueue
+from .settling import Way, settle
 from .signals import Signals
 from .steps import Steps, insert
 from .tickets import Tickets
@@ -57,6 +62,8 @@ T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("holdfast")
 RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
+SETTLE_PATIENCE = 0.5  # what is left is on record
+TRIES_TOGETHER = 3  # before edges are settled after the commit
 
 
 class MongoStorage(Storage):
@@ -79,6 +86,7 @@ class MongoStorage(Storage):
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
         self._tickets = Tickets()
+        self._turn = asyncio.Lock()  # of claims under limits, of which one waits for another in any case
         self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
@@ -140,8 +148,10 @@ class MongoStorage(Storage):
             return await self._enqueue(jobs, boldly=False)
 
     async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[Placed]:
+        ways = _ways()
+
         def steps() -> Steps[tuple[Enqueued, bool]]:
-            done = yield from enqueue(jobs, self._now(), boldly=boldly)
+            done = yield from enqueue(jobs, self._now(), self.chunk, next(ways), boldly=boldly)
             signal = self._signals.inside(done.ready)
             yield from insert("signals", signal)
             return done, bool(signal)
@@ -150,7 +160,8 @@ class MongoStorage(Storage):
         if told:
             self._signals.told_inside(done.ready)
         else:
-            self._signals.tell(done.ready, False)
+            self._signals.tell(done.ready, done.changed)
+        await self._settle_soon(done.left)
         return done.placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -166,18 +177,20 @@ class MongoStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         started = self._free(started)
-        told = await self._exchanged(changes, claim, started)
+        async with self._turn if claim is not None and _is_limited(claim) else nullcontext():
+            told = await self._exchanged(changes, claim, started)
         self._signals.tell(told.ready, told.changed)
+        await self._settle_soon(told.left)
         return told.exchanged
 
     async def _exchanged(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
         """One claim after another, as far as claimers know of each other; see `tickets`."""
         claims = claim is not None and bool(claim.wants)
-        patience = Patience()
+        patience, ways = Patience(), _ways()
         while True:
             try:
-                async with self._tickets.drawn(self._in_use(), claim if claims else None, self._now()) as only:
-                    return await self._exchange(changes, claim, started, only)
+                async with self._tickets.drawn(self._in_use(), claim, self._now()) as only:
+                    return await self._exchange(changes, claim, started, only, ways)
             except Conflict:
                 if not claims or patience.over:
                     raise
@@ -185,14 +198,19 @@ class MongoStorage(Storage):
             await patience.pause()
 
     async def _exchange(
-        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], only: Sequence[str] | None
+        self,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        only: Sequence[str] | None,
+        ways: Iterator[Way],
     ) -> Told:
         mine: set[str] = set()
         choice = Choice(only, self._taking, mine)
 
         def steps() -> Steps[Told]:
             mine.clear()
-            return exchange(changes, claim, started, self._now(), self.chunk, choice)
+            return exchange(changes, claim, started, self._now(), self.chunk, choice, next(ways))
 
         self._taking.append(mine)
         try:
@@ -235,6 +253,48 @@ class MongoStorage(Storage):
         verdicts, changed = await self._write(lambda: note(notes))
         self._signals.tell((), changed)
         return verdicts
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        followed = await self._write(lambda: settle(limit, self._now()))
+        self._signals.tell(followed.ready, followed.changed)
+        return followed.looked
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        return await self._read(lambda: edges.followers(ids))
+
+    async def _settle_soon(self, entries: Sequence[str]) -> None:
+        """Settle what is on the list, if nobody is in the way; it is on record in any case."""
+        if not entries:
+            return
+        try:
+            followed = await self._write(lambda: settle(self.chunk, self._now(), entries), patience=SETTLE_PATIENCE)
+        except StoreError:
+            _log.debug("edges are left for upkeep to settle", exc_info=True)
+        else:
+            self._signals.tell(followed.ready, followed.changed)
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        return await self._read(lambda: shelf.look(kind, names, job, self._now() if due else None, limit))
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        ways = _ways()
+
+        done, enqueued = await self._write(
+            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways))
+        )
+        self._signals.tell(enqueued.ready, enqueued.changed)
+        await self._settle_soon(enqueued.left)
+        return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
@@ -300,6 +360,12 @@ class MongoStorage(Storage):
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
         await self._write(lambda: carrying.restore_keys(keys))
 
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await self._read(lambda: shelf.export(after, limit))
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await self._write(lambda: shelf.restore(rows))
+
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:
         try:
@@ -322,7 +388,9 @@ class MongoStorage(Storage):
         return await self._begun(longest, hold)
 
     async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
-        transaction = MongoTransaction(self._in_use(), longest, self._now, self._signals.tell, self._pinned)
+        transaction = MongoTransaction(
+            self._in_use(), longest, self._now, self._signals.tell, self._settle_soon, self._pinned
+        )
         await transaction.begin(hold)
         return transaction
 
@@ -389,3 +457,12 @@ class MongoStorage(Storage):
         if self._demand == "full" or found.grade == "D":
             raise StoreError(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)
+
+
+def _is_limited(claim: Claim) -> bool:
+    return any(want.limited for want in claim.wants)
+
+
+def _ways() -> Iterator[Way]:
+    """How each try deals with edges."""
+    return chain(repeat(Way.TOGETHER, TRIES_TOGETHER), repeat(Way.AFTERWARDS))

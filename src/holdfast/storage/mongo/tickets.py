@@ -48,7 +48,8 @@ class Tickets:
     @asynccontextmanager
     async def drawn(self, server: Server, claim: Claim | None, now: int) -> AsyncIterator[list[str] | None]:
         """The jobs to take, for as long as the claim is under way; None: the best there are."""
-        if claim is None or monotonic() >= self._until:
+        plain = claim is not None and claim.wants and not claim.wants[0].limited
+        if claim is None or not plain or monotonic() >= self._until:
             yield None
             return
         ticket = token_hex(6)

@@ -9,7 +9,7 @@ waits, for at most the few seconds that a transaction may last; renewals pass it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
@@ -22,27 +22,34 @@ from holdfast.lifecycle import Change
 from holdfast.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
 from holdfast.storage.guards import judged
 
-from .apply import apply, look
+from .apply import Applied, apply
 from .enqueue import enqueue
 from .faults import explained, is_conflict, is_transient
+from .rows import look
 from .server import Patience, Server
+from .settling import Way, settled
 from .steps import Steps, awaited, update
 
 T = TypeVar("T")
 Tell = Callable[[Collection[str], bool], None]
+Settle = Callable[[Sequence[str]], Awaitable[object]]
 
 
 class MongoTransaction(StoreTransaction):
     """See the module. `connection` is the session: hand it to every call of pymongo that belongs inside."""
 
-    def __init__(self, server: Server, longest: int, now: Callable[[], int], tell: Tell, pinned: set[str]) -> None:
+    def __init__(
+        self, server: Server, longest: int, now: Callable[[], int], tell: Tell, settle: Settle, pinned: set[str]
+    ) -> None:
         self._server = server
         self._longest = longest / SECOND
         self._now = now
         self._tell = tell
+        self._settle = settle
         self._pinned = pinned
         self._job: str | None = None
         self._ready: set[str] = set()
+        self._left: list[str] = []  # entries on the list for `settle`
         self._stack = AsyncExitStack()
         self._why_over: str | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -87,8 +94,9 @@ class MongoTransaction(StoreTransaction):
         )
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        done = await self._take(enqueue(jobs, self._now()))
+        done = await self._take(enqueue(jobs, self._now(), 0, Way.AFTERWARDS))
         self._ready |= done.ready
+        self._left += done.left
         return done.placed
 
     async def complete(self, change: Change) -> Verdict:
@@ -102,7 +110,7 @@ class MongoTransaction(StoreTransaction):
     async def _complete(self, change: Change) -> Verdict:
         try:
             try:
-                applied = await awaited(apply([change], self._now()), self._server.database, self.connection)
+                applied = await awaited(_last_word(change, self._now()), self._server.database, self.connection)
             except PyMongoError as error:
                 if not is_conflict(error):
                     raise
@@ -120,6 +128,8 @@ class MongoTransaction(StoreTransaction):
             raise
         await self._end("it is committed")
         self._tell(self._ready | applied.ready, applied.changed)
+        if left := self._left + applied.left:
+            await self._settle(left)
         return verdict
 
     async def _overtaken(self, change: Change) -> Verdict:
@@ -165,6 +175,13 @@ class MongoTransaction(StoreTransaction):
             if self._job is not None:
                 self._pinned.discard(self._job)
                 self._job = None
+
+
+def _last_word(change: Change, now: int) -> Steps[Applied]:
+    """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
+    applied = yield from apply([change], now, Way.AFTERWARDS)
+    followed = yield from settled(applied.parents, Way.AFTERWARDS, 0, now)
+    return applied._replace(left=applied.left + followed.left)
 
 
 def _judged(change: Change, now: int) -> Steps[Verdict]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 
+from holdfast.clock import SECOND
 from holdfast.job import Record, State
 
-from .claim import IN_ORDER, WHOLE
-from .documents import HELD, PAST, Document, expiry_mark, records_from, update_of
+from . import edges, gates, shares, shelf
+from .claim import IN_ORDER
+from .documents import HELD, PAST, WHOLE, Document, expiry_mark, records_from, update_of
+from .notes import kind
 from .steps import Steps, aggregate, delete, find, gathered, update
 
 SMALL = 20_000
+NEEDED = 1_000  # jobs past their time that others need, looked at in each prune
+NOT_SOON = 60 * SECOND
 COUNTED = ("task", "state", "finished_at", "keep_last", "stamp")
 
 
@@ -46,15 +52,29 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     """Remove what is no longer kept; gives the number of jobs."""
     yield from delete("keys", {"ends": {"$gt": 0, "$lte": now}})
     past: Document = {"place": PAST, "order": {"$lte": now}}
-    found = yield from find("jobs", past, {"_id": 1}, sort=IN_ORDER, limit=limit)
-    gone = dict.fromkeys(document["_id"] for document in found)
-    if len(gone) < limit:
-        gone |= dict.fromkeys((yield from _too_many(small=small)))
-    ids = list(gone)[:limit]
+    found = yield from find("jobs", past, {"_id": 1}, sort=IN_ORDER, limit=limit + NEEDED)
+    over = dict.fromkeys(document["_id"] for document in found)
+    if len(over) < limit + NEEDED:
+        over |= dict.fromkeys((yield from _too_many(small=small)))
+    needed = (yield from edges.needed(list(over))) if over else set[str]()
+    if len(needed) >= NEEDED:
+        yield from _put_off(sorted(needed), now)
+    ids = [id for id in over if id not in needed][:limit]
     if ids:
         yield from delete("jobs", {"_id": {"$in": ids}})
         yield from delete("logs", {"_id": {"$in": ids}})
+        yield from edges.forget(ids)
+        yield from shelf.forget(ids)
+    yield from shares.prune()
+    yield from gates.repair(now)
+    yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now}})
     return len(ids)
+
+
+def _put_off(ids: Sequence[str], now: int) -> Steps[None]:
+    """So many jobs past their time are needed by others that they would hide those that are not."""
+    later: Document = {"$set": {"order": now + NOT_SOON}}
+    yield from update("jobs", [{"q": {"_id": {"$in": ids}, "place": PAST}, "u": later, "multi": True}])
 
 
 def _too_many(*, small: bool) -> Steps[list[str]]:
