@@ -19,14 +19,20 @@ if TYPE_CHECKING:
 Parent = tuple[str, str | None]  # the task that gave it, and the result as JSON text
 
 
-async def bring_parents(store: Storage, attempts: Sequence[Attempt]) -> None:
-    """Give each attempt the results of its parents, in declared order, and its first argument where one is due."""
+async def bring_parents(store: Storage, attempts: Sequence[Attempt]) -> dict[Attempt, InvalidCall]:
+    """Give each attempt the results of its parents, in declared order, and its first argument where one is due. Gives those
+    that cannot take it."""
     wanted = {attempt.record.id: _ids(attempt.record) for attempt in attempts}
     ends = await _ends_of(store, {id for ids in wanted.values() for id in ids})
+    unfit = {}
     for attempt in attempts:
         found = [ends.get(id) for id in wanted[attempt.record.id]]
         attempt.parents = tuple(("", None) if end is None else (end.task, end.result) for end in found)
-        attempt.record = _with_result(attempt.record, attempt.definition, attempt.parents)
+        try:
+            attempt.record = _with_result(attempt.record, attempt.definition, attempt.parents)
+        except InvalidCall as error:
+            unfit[attempt] = error
+    return unfit
 
 
 async def _ends_of(store: Storage, ids: Iterable[str]) -> dict[str, Record]:

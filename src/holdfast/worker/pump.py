@@ -1,8 +1,7 @@
 """The pump: says what ended, claims what comes next, in one round trip.
 
 It sleeps until something real happens: work ended, room is free, a signal, the next due time, the poll. An end is told
-at once when nothing else runs, else gathered for at most 10 ms. It claims for the free slots and, for jobs so short
-that the round trip would idle the slots, a bounded number beyond (`prefetch`).
+at once when nothing else runs, else gathered for at most 10 ms. What it claims is said by `Appetite`.
 
 An exchange that broke has an unknown outcome: the same changes are said again (the store answers "repeated"), and what
 the lost claim may have taken is asked for by its stamp and adopted. One that was given up for want of an answer may even
@@ -17,20 +16,17 @@ from collections.abc import Callable, Mapping, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from ..clock import boottime
-from ..errors import StoreError
+from ..errors import InvalidCall, StoreError
 from ..ids import new_stamp
-from ..job import FINAL, Record, Routing
+from ..job import FINAL, Record
 from ..lifecycle import Change, decide
 from ..observe import log
-from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict, Want
+from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict
+from .appetite import Appetite
 from .attempt import Attempt, failed
-from .gates import Gates
+from .followers import Followers
 from .held import Held
-from .menu import Menu
-from .parents import bring_parents
 from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
 from .tally import Tally
@@ -40,9 +36,7 @@ if TYPE_CHECKING:
     from ..task import Definition
 
 GATHER = 0.010  # seconds that an end may wait for company
-AHEAD = 0.020  # seconds of work claimed beyond the free slots
 NOTED_AFTER = 0.1  # a handler that runs longer has its start noted with the next exchange
-SUSPECT_PATIENCE = 0.25  # seconds that suspects wait before the worker empties itself for them
 ASK_AGAIN = 15.0  # seconds after which a claim that was given up is asked for once more
 LET_GO = 5.0  # seconds that exchanges under way get to end when the pump does
 
@@ -56,11 +50,7 @@ class Pump:
         store: Storage,
         worker: str,
         definitions: Mapping[str, Definition],
-        menu: Menu | None,
-        gates: Gates,
-        queues: tuple[str, ...] | None,
-        tasks: tuple[str, ...] | None,
-        routing: Routing,
+        appetite: Appetite,
         poll: float,
         held: Held,
         now: MicrosReader,
@@ -69,58 +59,32 @@ class Pump:
         self._store = store
         self._worker = worker
         self._definitions = definitions
-        self._menu = menu
-        self._gates = gates
-        self._queues = queues
-        self._tasks = tasks
-        self._routing = routing
+        self._appetite = appetite
         self._poll = poll
         self._held = held
         self._now = now
         self._reached = reached
         self._patience = Patience(store.answers_within)
-        self.slots: Slots
+        self._followers = Followers(store, self._patience, self._feed, self._refuse)
         self.tally = Tally()
-        self.claiming = True
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
         self._under_way: set[asyncio.Task[None]] = set()
-        self._asking: dict[Claim, int] = {}  # the claims under way, and the slots that their jobs would fill
         self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
         self._broken: BaseException | None = None
-        self._more = True  # the store may have jobs for us
         self._signals = 0
         self._poll_at = 0.0
         self._due_at = float("inf")
         self._lost_claims: list[Claim] = []
-        self._dry = False  # jobs without limits were fewer than asked for
-        self._alone_limited = True  # of suspects, those under limits are asked for in turn with the others
-        self._bringing: dict[asyncio.Task[None], int] = {}  # jobs whose parents are being read
-        self._settling: asyncio.Task[None] | None = None
         self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
         self.answered_at = monotonic()  # when the store last answered a claim, or none was to be made
-        # a worker that has nothing to do yet is the one to take a suspect at once
-        self._suspects_since: float | None = 0.0
-        self._alone: Attempt | None = None
-        self._rate = 0.0  # jobs a second, the store's share of the time included
-        self._grown = 0  # jobs that the slots would be through with in no time
-        self._fed = (0.0, 0)  # when the slots were last given jobs, and how many
-        self._rate_from = (monotonic(), 0)
-        self._together = 0  # attempts that ended as items of batches
-        self._took = 0.005  # seconds of a recent exchange
         self._waker: asyncio.Future[None] | None = None
 
     # -- what others say -----------------------------------------------------------------------------
     def tell(self, attempt: Attempt, change: Change | None) -> None:
         """An attempt is over. None: the store knows already, or nobody may speak for it any more."""
-        if attempt is self._alone:
-            self._alone = None
-        if self._menu is not None and self._menu.ended(attempt.definition):
-            self._more = True
+        if self._appetite.ended(attempt):
             self.wake()
-        if attempt.record.limits is not None:  # there is room under its limits, once this is on record
-            self._gates.look()
-            self._more = True
         if change is None:
             if attempt.said_change:  # its handler's transaction has said it
                 self.tally.count([attempt])
@@ -153,15 +117,8 @@ class Pump:
 
     def signalled(self) -> None:
         self._signals += 1
-        self._look()
+        self._appetite.look()
         self.wake()
-
-    def _look(self) -> None:
-        """The store may have jobs for us."""
-        self._more = True
-        self._gates.look()
-        if self._menu is not None:
-            self._menu.look()
 
     def wake(self) -> None:
         if self._waker is not None and not self._waker.done():
@@ -173,29 +130,29 @@ class Pump:
             self.tell(attempt, hand_back(attempt))
 
     @property
-    def settled(self) -> bool:
-        """Nothing is left to say, and no answer is outstanding."""
-        return not self._ended and not self._under_way and not self._lost_claims and not self._bringing
+    def slots(self) -> Slots:
+        return self._appetite.slots
+
+    @property
+    def claiming(self) -> bool:
+        return self._appetite.claiming
 
     @property
     def hungry(self) -> bool:
         """There is room for jobs and nothing to wait for: claims should be answered."""
-        return (
-            self.claiming
-            and self.slots.running + self.slots.waiting < self.slots.concurrency
-            and not self._runs_alone
-            and (self._menu is None or self._menu.has_room(self._free(asked=False)))
-        )
+        return self._appetite.hungry
 
     @property
-    def _runs_alone(self) -> bool:
-        return self._alone is not None and self.slots.busy
+    def settled(self) -> bool:
+        """Nothing is left to say, and no answer is outstanding."""
+        return not (self._ended or self._under_way or self._lost_claims or self._followers.waiting)
+
+    def stop_claiming(self) -> None:
+        self._appetite.claiming = False
 
     # -- the loop ------------------------------------------------------------------------------------
     async def run(self, stopping: asyncio.Event) -> None:
-        self._asking.clear()
-        if not self._runs_alone:
-            self._alone = None
+        self._appetite.begin()
         try:
             while not stopping.is_set():
                 if self._broken is not None:
@@ -210,7 +167,7 @@ class Pump:
                 else:
                     await self._sleep()
         finally:
-            under_way = [*self._under_way, *self._bringing, *([self._settling] if self._settling else [])]
+            under_way = [*self._under_way, *self._followers.under_way()]
             for task in under_way:
                 task.cancel()
             if under_way:
@@ -223,12 +180,13 @@ class Pump:
             return self._has_much()
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
-            self._look()
+            self._appetite.look()
         if self._handlers_first(now):
             return False
         if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy or self._has_much()):
             return True
-        return self._more and self.slots.waiting <= self._ahead() // 2 and self._asks(everyone=False)
+        appetite = self._appetite
+        return appetite.more and self.slots.waiting <= appetite.ahead // 2 and appetite.asks(everyone=False)
 
     def _has_much(self) -> bool:
         """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
@@ -238,10 +196,10 @@ class Pump:
         """Whether handlers that never wait are just being gone through. A store that takes one exchange at a time works in
         this process: beside them it would only fight for the interpreter's lock, which costs both a fifth."""
         going = self.slots.waiting > 0 and not self.slots.running
-        return going and self._store.in_flight == 1 and now - self._fed[0] < GATHER
+        return going and self._store.in_flight == 1 and now - self._appetite.fed[0] < GATHER
 
     async def _sleep(self) -> None:
-        until = min(self._poll_at, self._due_at) if self._asks(everyone=True) else float("inf")
+        until = min(self._poll_at, self._due_at) if self._appetite.asks(everyone=True) else float("inf")
         if self._ended:
             until = min(until, self._ended_since + GATHER)
         self._waker = asyncio.get_running_loop().create_future()
@@ -254,10 +212,13 @@ class Pump:
 
     def _begin_exchange(self) -> None:
         batch = self._take()
-        self._look_back()
-        claim = self._claim()
+        appetite = self._appetite
+        appetite.look_back()
+        appetite.elsewhere = self._followers.waiting
+        wants = appetite.wants()
+        claim = Claim(self._worker, new_stamp(), wants) if wants else None
         if claim is not None:
-            self._asking[claim] = self._menu.slots(claim) if self._menu else sum(want.limit for want in claim.wants)
+            appetite.asking[claim] = appetite.slots_of(claim)
             if self._held.board is not None:
                 self._held.board.claims(claim.stamp)
         exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
@@ -290,14 +251,14 @@ class Pump:
             return
         finally:
             if claim is not None:
-                self._asking.pop(claim, None)
-        self._took = 0.8 * self._took + 0.2 * (monotonic() - began)
+                self._appetite.asking.pop(claim, None)
+        self._appetite.took = 0.8 * self._appetite.took + 0.2 * (monotonic() - began)
         self._reached()
         for attempt in started:
             attempt.started_noted = True
         self._settle(batch, answer.verdicts)
         if answer.unsettled:
-            self._settle_rest()
+            self._followers.settle()
         if claim is not None:
             self._received(claim, answer, asked_at, heard)
 
@@ -335,14 +296,7 @@ class Pump:
         if self._confirming:
             for (attempt, _), verdict in zip(batch, verdicts, strict=True):
                 self._confirmed(attempt, verdict)
-        now, settled = monotonic(), self._held.settled
-        if self._menu is not None:  # how fast batches are says nothing about other jobs
-            self._together += sum(1 for attempt, _ in batch if attempt.batch is not None)
-            settled -= self._together
-        since, before = self._rate_from
-        if now - since >= 0.005:
-            self._rate += 0.3 * ((settled - before) / (now - since) - self._rate)
-            self._rate_from = (now, settled)
+        self._appetite.settled([attempt for attempt, _ in batch], self._held.settled)
 
     async def _one_by_one(self, batch: Sequence[tuple[Attempt, Change]], error: Exception) -> None:
         """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure."""
@@ -371,99 +325,17 @@ class Pump:
         return [attempt for attempt in running if not attempt.said_change]
 
     # -- claims --------------------------------------------------------------------------------------
-    def _look_back(self) -> None:
-        """Slots that are through with all they were given last may get twice as many, if they were that fast. Where some
-        are still at work nothing is known: quick jobs say little about slow ones beside them."""
-        since, jobs = self._fed
-        fast = jobs / max(monotonic() - since, 0.000_01) * AHEAD
-        self._grown = 0 if self.slots.busy else int(min(2 * jobs, fast))
-
-    def _ahead(self) -> int:
-        """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
-        if self._gates.flowing:
-            return 0
-        return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self._took)), self._grown))
-
-    def _free(self, *, asked: bool = True) -> int:
-        """Slots for which nothing is here, or asked for; fewer than none when there is more."""
-        slots = self.slots
-        taken = slots.running + slots.waiting + (sum(self._asking.values()) if asked else 0)
-        if self._bringing:
-            taken += sum(self._bringing.values())
-        return slots.concurrency - taken - (slots.forming.gathering if self._menu is not None else 0)
-
-    def _may_claim(self) -> bool:
-        if not self.claiming or self._alone is not None:
-            return False
-        if self._suspects_since is None or (not self.slots.busy and not self._asking):
-            return True
-        return monotonic() - self._suspects_since <= SUSPECT_PATIENCE
-
-    def _asks(self, *, everyone: bool) -> bool:
-        """Whether there is anything to claim for. `everyone`: were all looked at anew."""
-        if not self._may_claim():
-            return False
-        free = self._free()
-        if free > 0 and self._gates.open():
-            return True
-        if self._menu is None:
-            return free + self._ahead() > 0
-        return bool(self._menu.wants(free + self._ahead(), free, self._asking, everyone=everyone))
-
-    def _claim(self) -> Claim | None:
-        if not self._may_claim():
-            return None
-        wants = self._wants()
-        return Claim(self._worker, new_stamp(), wants) if wants else None
-
-    def _wants(self) -> tuple[Want, ...]:
-        free = self._free()
-        demand = min(free + self._ahead(), self._store.chunk)
-        if self._suspects_since is not None and not self.slots.busy and not self._asking:
-            self._suspects_since = None
-            self._alone_limited = not self._alone_limited
-            return (Want(1, self._queues, self._tasks, self._routing, True, self._alone_limited),)
-        limited = self._gates.want(free if self._dry else -(-free // 2))
-        if limited is None:
-            return self._plain_wants(demand, free)
-        return (*self._plain_wants(demand - limited.limit, free - limited.limit), limited)
-
-    def _plain_wants(self, demand: int, free: int) -> tuple[Want, ...]:
-        if self._menu is not None:
-            self._menu.taken_turn()
-            return self._menu.wants(demand, free, self._asking, everyone=True)
-        return (Want(demand, self._queues, self._tasks, self._routing),) if demand > 0 else ()
-
     def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
         self.answered_at = now = monotonic()
         self._poll_at = now + self._poll
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
+        self._appetite.learn(claim, answer.claimed)
         # what was signalled meanwhile, the claim may have come too early for
-        self._more = self._learn(claim, answer.claimed)
         if self._signals != heard:
-            self._look()
-        if answer.suspects and self._suspects_since is None:
-            self._suspects_since = now
-            self._more = True
+            self._appetite.look()
+        if answer.suspects:
+            self._appetite.saw_suspects()
         self._adopt(claim, answer.claimed, asked_at)
-
-    def _learn(self, claim: Claim, records: Sequence[Record]) -> bool:
-        """Whether there may be more of what was asked for."""
-        if claim.wants[0].alone:
-            return True
-        more = False
-        if claim.wants[-1].limited:
-            brought = sum(record.limits is not None for record in records)
-            more = self._gates.learn(claim.wants[-1], brought)
-            claim = msgspec.structs.replace(claim, wants=claim.wants[:-1])
-            records = [record for record in records if record.limits is None] if brought else records
-        if not claim.wants:
-            return True  # nothing else was asked for
-        if self._menu is None:
-            self._dry = len(records) < claim.wants[0].limit
-        else:
-            self._dry = not self._menu.learn(claim, records)
-        return more or not self._dry
 
     def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float) -> None:
         definitions = self._definitions
@@ -471,59 +343,31 @@ class Pump:
         self._held.add(attempts)
         if self._held.board is not None:
             self._held.board.claimed(claim.stamp)
-        if not self.claiming:
-            for attempt in attempts:
-                self.tell(attempt, hand_back(attempt))
-            return
-        if claim.wants[0].alone and attempts:
-            self._alone = attempts[0]
+        self._appetite.adopted(attempts, alone=claim.wants[0].alone)
         following = [attempt for attempt in attempts if attempt.record.after is not None]
         if following:
-            self._bring(following)
+            self._followers.bring(following)
             attempts = [attempt for attempt in attempts if attempt.record.after is None]
         self._feed(attempts)
 
     def _feed(self, attempts: list[Attempt]) -> None:
-        if attempts:
-            self._fed = (monotonic(), len(attempts))
+        if not self.claiming:
+            for attempt in attempts:
+                self.tell(attempt, hand_back(attempt))
+        elif attempts:
+            self._appetite.fed = (monotonic(), len(attempts))
             self.slots.feed(attempts)
 
-    # -- followers -----------------------------------------------------------------------------------
-    def _bring(self, attempts: list[Attempt]) -> None:
-        """Read what these jobs get of their parents, then let them begin."""
-        bringing = asyncio.get_running_loop().create_task(self._brought(attempts), name="holdfast parents")
-        self._bringing[bringing] = len(attempts)
-        bringing.add_done_callback(self._is_brought)
-
-    async def _brought(self, attempts: list[Attempt]) -> None:
-        try:
-            await bring_parents(self._store, attempts)
-        except Exception as error:
-            log.service_failed("reading the results of parents", error)
-            for attempt in attempts:
-                self.tell(attempt, hand_back(attempt))
+    def _refuse(self, attempt: Attempt, error: InvalidCall | None) -> None:
+        """A follower cannot begin: the fault is its own, or the store's."""
+        if attempt.ended:
             return
-        if self.claiming:
-            self._feed([attempt for attempt in attempts if not attempt.ended])
+        attempt.ended = True
+        if error is None:
+            self.tell(attempt, hand_back(attempt))
         else:
-            for attempt in attempts:
-                self.tell(attempt, hand_back(attempt))
-
-    def _is_brought(self, bringing: asyncio.Task[None]) -> None:
-        del self._bringing[bringing]
+            self.tell(attempt, decide(attempt.record, failed(attempt, error, self._now, retryable=True)))
         self.wake()
-
-    def _settle_rest(self) -> None:
-        """A job with very many followers has ended: let them all go, step by step."""
-        if self._settling is None or self._settling.done():
-            self._settling = asyncio.get_running_loop().create_task(self._settle_edges(), name="holdfast settling")
-
-    async def _settle_edges(self) -> None:
-        try:
-            while await self._patience.answer(self._store.settle(self._store.chunk)):
-                self._reached()
-        except Exception as error:  # upkeep goes on with it
-            log.service_failed("settling edges", error)
 
     async def _recover_claim(self) -> None:
         claim = self._lost_claims[0]

@@ -25,6 +25,7 @@ from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
+from .appetite import Appetite
 from .board import RunnerBoard
 from .gates import Gates
 from .held import Held
@@ -214,22 +215,21 @@ class _Running:
         self._known = tuple(sorted(definitions))
         self._started_at = now()
         sizes = _batch_sizes(definitions, worker._batch_size)
-        menu = Menu(definitions, worker._queues, tasks, worker._routing, store.chunk, self._held)
+        asked = (worker._queues, tasks, worker._routing)
+        menu = Menu(definitions, *asked, store.chunk, self._held)
+        gates = Gates(definitions, *asked, self._held)
+        appetite = Appetite(store, None if menu.plain else menu, gates, *asked)
         self._pump = Pump(
             store=store,
             worker=worker.id,
             definitions=definitions,
-            menu=None if menu.plain else menu,
-            gates=Gates(definitions, worker._queues, tasks, worker._routing, self._held),
-            queues=worker._queues,
-            tasks=tasks,
-            routing=worker._routing,
+            appetite=appetite,
             poll=worker._poll,
             held=self._held,
             now=now,
             reached=self._reached,
         )
-        self._slots = self._pump.slots = Slots(
+        self._slots = appetite.slots = Slots(
             app=worker._app,
             worker=worker.id,
             concurrency=worker._concurrency,
@@ -295,7 +295,7 @@ class _Running:
         await self._until(lambda: self._pump.settled, seconds, None)
 
     def _claim_no_more(self) -> None:
-        self._pump.claiming = False
+        self._pump.stop_claiming()
         self._pump.hand_back_waiting()
 
     async def stop(self, grace: float, hurry: asyncio.Event) -> None:
