@@ -50,6 +50,7 @@ TRAPS = {
             f"{CASES}/lapsed.py::case_leases_are_cut_when_the_clock_went_back",
             f"{CASES}/renew.py::case_after_the_clock_went_back",
             f"{CASES}/promote.py::case_after_the_clock_went_back",
+            "tests/schedules/test_firing.py::test_a_clock_that_went_back_fires_nothing_twice_and_is_told",
             "tests/conformance/test_twin.py::test_a_store_answers_as_the_specification_does",
         ],
     ),
@@ -181,6 +182,17 @@ TRAPS = {
         [
             "tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once",
             "tests/transactions/test_refusals.py::test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once",
+        ],
+    ),
+    37: (
+        "tick keys vanish with history: firing is a guarded move of the schedule, with the job",
+        [
+            f"{CASES}/shelf.py::case_one_of_many_writers",
+            f"{CASES}/shelf.py::case_with_jobs",
+            "tests/schedules/test_firing.py::test_two_look_at_the_same_time",
+            "tests/schedules/test_firing.py::test_ten_years_and_ten_workers",
+            "tests/schedules/test_kills.py::test_every_tick_once_under_kills",
+            "tests/schedules/test_declared.py::test_written_when_new_and_when_the_text_changed",
         ],
     ),
     38: (

@@ -75,7 +75,7 @@ async def test_ten_years_and_ten_workers(app, store, clock, tmp_path):
             await worker.open()
         end = NOON + timedelta(days=3653)
         while clock.now() < end:
-            clock.advance(min(draw.uniform(1, 40) * DAY, (end - clock.now()).total_seconds()))
+            clock.advance(min(draw.uniform(1, 80) * DAY, (end - clock.now()).total_seconds()))
             looking = [asyncio.create_task(_look(worker)) for worker in draw.sample(workers, draw.randint(2, 4))]
             for task in looking[1:]:
                 if draw.random() < 0.3:
@@ -243,7 +243,7 @@ async def test_a_worker_fires_in_time_and_asks_little(store, tmp_path):
         storage.shelf = counted  # type: ignore[method-assign]
         async with app.worker():
             await asyncio.sleep(0.3)
-            assert asked["schedule"] <= 1
+            assert asked["schedule"] <= 2  # when it starts, and once to look around
             await app.schedules.put("secondly", "* * * * * *", note.call(), max_runs=2)
             one = await asyncio.wait_for(ran.get(), 30)
             two = await asyncio.wait_for(ran.get(), 30)

@@ -19,7 +19,7 @@ from holdfast.storage.contract import Filter
 from ..addresses import ON_SERVERS, address
 from ..cli.conftest import environment
 
-SCHEDULES, KILLS = 30, 6
+SCHEDULES, KILLS = 30, 4
 PROGRAM = """
 import asyncio, sys
 from holdfast import Holdfast

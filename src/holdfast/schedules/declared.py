@@ -20,15 +20,14 @@ TRIES = 20  # against others who write the same schedules
 
 async def all_rows(store: Storage) -> AsyncIterator[Shelved]:
     """Every schedule on the shelf, by name."""
-    after = (KIND, "")
+    rows = await store.shelf(KIND, limit=store.chunk)
     while True:
-        rows = await store.export_shelf(after, store.chunk)
         ours = [row for row in rows if row.kind == KIND]
         for row in ours:
             yield row
         if len(ours) < store.chunk:
             return
-        after = (KIND, ours[-1].name)
+        rows = await store.export_shelf((KIND, ours[-1].name), store.chunk)
 
 
 async def reconcile(store: Storage, declared: Mapping[str, Schedule], known: Collection[str]) -> None:
