@@ -1,0 +1,169 @@
+"""The cases: each starts a worker in this process on the store of the app, and gives its figures."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from ..spawn import ROOT
+from . import tasks
+from .plan import Plan
+from .tasks import app
+
+Figures = dict[str, float]
+SLOTS = 50
+
+
+class NotYet(Exception):
+    """This version of Holdfast has nothing to measure here."""
+
+
+async def io(plan: Plan) -> Figures:
+    rate, cpu = await _drain(tasks.wait_10_ms.call, plan.io_jobs)
+    return {"rate": rate, "share": 100 * rate / (SLOTS / 0.010), "cpu": 1e6 * cpu / plan.io_jobs}
+
+
+async def cpu(plan: Plan) -> Figures:
+    processes, _ = await _drain(lambda: tasks.in_process.call(plan.cpu_seconds), plan.cpu_jobs, warm=4)
+    threads, _ = await _drain(lambda: tasks.in_thread.call(plan.cpu_seconds), plan.cpu_jobs, warm=4)
+    return {"rate": processes, "threads": threads, "times": processes / threads}
+
+
+async def pickup(plan: Plan) -> Figures:
+    """The enqueues come from another process, which says how fast it really was."""
+    async with app, app.worker(concurrency=SLOTS):
+        sender = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "benchmarks.worker.sender", str(plan.arriving), str(plan.arriving_for)),
+            cwd=ROOT, stdout=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        assert sender.stdout is not None
+        await sender.stdout.readline()  # it is connected and begins now
+        began, used = time.monotonic(), time.process_time()
+        told, _ = await sender.communicate()
+        seconds, used = time.monotonic() - began, time.process_time() - used
+        sent = json.loads(told)
+        await _until(lambda: len(tasks.picked_up) >= sent["jobs"])
+    times = sorted(tasks.picked_up)
+    return {
+        "p50": 1000 * times[len(times) // 2],
+        "p99": 1000 * times[min(len(times) - 1, int(len(times) * 0.99))],
+        "arrived": sent["jobs"] / sent["seconds"],
+        "cpu": 100 * used / seconds,
+    }
+
+
+async def renewals(plan: Plan) -> Figures:
+    async with app:
+        store = await app._storage()
+        holding = tasks.holding(plan.held_lease)
+        await app.enqueue([holding.call() for _ in range(plan.held)])
+        async with app.worker(concurrency=plan.held, grace=0) as worker:
+            await _until(lambda: worker._running._slots.running >= plan.held)
+            with _counted(store, "renew") as calls:
+                used = time.process_time()
+                await asyncio.sleep(plan.held_for)
+                used = time.process_time() - used
+                lost = plan.held - worker._running._slots.running
+            renewed = sum(len(asked[0]) for asked, _ in calls)
+            took = sum(seconds for _, seconds in calls)
+    return {
+        "renewed": renewed / plan.held_for,
+        "took": 1000 * took * plan.held / renewed,
+        "cpu": 100 * used / plan.held_for,
+        "lost": lost,
+    }
+
+
+async def idle(plan: Plan) -> Figures:
+    async with app:
+        store = await app._storage()
+        verbs = ("exchange", "renew", "check", "holding", "promote", "lapsed", "expired", "prune", "beat", "now")
+        async with app.worker(concurrency=SLOTS):
+            await asyncio.sleep(1)
+            with _counted(store, *verbs) as calls:
+                used = time.process_time()
+                await asyncio.sleep(plan.idle_for)
+                used = time.process_time() - used
+    return {"cpu": 100 * used / plan.idle_for, "questions": len(calls) / plan.idle_for}
+
+
+async def limits(plan: Plan) -> Figures:
+    if tasks.nothing_limited is None:
+        raise NotYet("there is no holdfast.Limit in this version")
+    off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
+    on, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs)
+    return {"off": off, "on": on, "share": 100 * on / off}
+
+
+CASES: dict[str, Callable[[Plan], Awaitable[Figures]]] = {
+    each.__name__: each for each in (io, cpu, pickup, renewals, idle, limits)
+}
+
+
+# ---- parts ---------------------------------------------------------------------------------------------------------------
+async def _drain(call: Callable[[], Any], jobs: int, *, warm: int = 0) -> tuple[float, float]:
+    """Jobs a second of a paused queue that is let go, and seconds of this process's CPU. `warm` jobs are run before, so that
+    the start of child processes is not counted."""
+    async with app, app.worker(concurrency=SLOTS) as worker:
+        for handle in await app.enqueue([call() for _ in range(warm)]):
+            await handle.result(timeout=120)
+        await app.queues.pause("default")
+        await app.enqueue([call() for _ in range(jobs)])
+        held = worker._running._held
+        await _until(lambda: not len(held))
+        before = held.settled
+        began, used = time.monotonic(), time.process_time()
+        await app.queues.resume("default")
+        await _until(lambda: held.settled - before >= jobs)
+        return jobs / (time.monotonic() - began), time.process_time() - used
+
+
+async def _until(done: Callable[[], bool], within: float = 600.0) -> None:
+    async with asyncio.timeout(within):
+        while not done():
+            await asyncio.sleep(0.002)
+
+
+@contextmanager
+def _counted(store: Any, *verbs: str) -> Iterator[list[tuple[tuple[Any, ...], float]]]:
+    """Note what the store is asked by these verbs, and how long each answer takes."""
+    calls: list[tuple[tuple[Any, ...], float]] = []
+
+    def counting(real: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*asked: Any, **options: Any) -> Any:
+            began = time.monotonic()
+            try:
+                return await real(*asked, **options)
+            finally:
+                calls.append((asked, time.monotonic() - began))
+
+        return call
+
+    for verb in verbs:
+        setattr(store, verb, counting(getattr(store, verb)))
+    try:
+        yield calls
+    finally:
+        for verb in verbs:
+            delattr(store, verb)
+
+
+def main() -> None:
+    """In a child process: the case and the plan are the arguments, the figures are the last line that is printed."""
+    name, plan = sys.argv[1], Plan(**json.loads(sys.argv[2]))
+    try:
+        figures = asyncio.run(CASES[name](plan))
+    except NotYet as why:
+        print(json.dumps({"not yet": str(why)}))
+    else:
+        print(json.dumps(figures))
+    sys.stdout.flush()
+    os._exit(0)  # what the case leaves behind is of no interest
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The app and tasks of the cases, in a module of their own: child processes import it."""
+
+import asyncio
+import os
+import time
+from typing import Any
+
+import holdfast
+from holdfast import Holdfast
+
+URL = "BENCH_WORKER_URL"
+app = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
+picked_up: list[float] = []  # seconds from the enqueue to the handler, of this process
+
+
+@app.task
+async def wait_10_ms() -> None:
+    await asyncio.sleep(0.01)
+
+
+def compute(seconds: float) -> float:
+    """Keeps a core busy for so much of its own time."""
+    until = time.thread_time() + seconds
+    turns = 0
+    while time.thread_time() < until:
+        turns += sum(range(200))
+    return turns
+
+
+in_process = app.task(name="in_process", run_in="process")(compute)
+in_thread = app.task(name="in_thread", run_in="thread")(compute)
+
+
+@app.task
+async def arrive(sent: float) -> None:
+    picked_up.append(time.time() - sent)
+
+
+def holding(lease: float) -> Any:
+    """A task whose handler does nothing for ever, under such a lease."""
+
+    async def hold_on() -> None:
+        await asyncio.Event().wait()
+
+    return app.task(name="hold_on", lease=lease)(hold_on)
+
+
+@app.task
+async def nothing() -> None: ...
+
+
+def limited() -> Any:
+    """The same task with a limit, once there are limits; None before."""
+    if not hasattr(holdfast, "Limit"):
+        return None
+    return app.task(name="limited", limit=holdfast.Limit(max_running=25))(_nothing)
+
+
+async def _nothing() -> None: ...
+
+
+nothing_limited = limited()
