@@ -219,3 +219,19 @@ async def test_a_middleware_that_is_not_async_is_told_so(app):
 
     with pytest.raises(InvalidCall, match="must be async"):
         await work.run()
+
+
+@pytest.mark.parametrize("kind", [StopIteration, asyncio.CancelledError])
+async def test_what_no_future_can_carry_is_a_failure_like_any_other(app, kind):
+    @app.middleware
+    async def around(ctx, call_next):
+        return await call_next()
+
+    @app.task(max_attempts=1)
+    def odd() -> None:
+        raise kind
+
+    async with app, app.worker(concurrency=1):
+        with pytest.raises(JobDead) as dead:
+            await (await odd.enqueue()).result(timeout=10)
+    assert kind.__name__ in dead.value.job.errors[0].message

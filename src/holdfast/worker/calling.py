@@ -127,7 +127,9 @@ class Calling:
     def _back(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
         if call.given_up:
             self._threads.gave_back_one()
-        elif isinstance(error, StopIteration):  # which no future can carry
+        elif isinstance(
+            error, StopIteration | asyncio.CancelledError
+        ):  # which a future cannot carry, or means otherwise
             call.over.set_exception(RuntimeError(f"the handler raised {error!r}"))
         elif error is not None:
             call.over.set_exception(error)

@@ -106,7 +106,11 @@ class Keeper:
 
     def _warn_when_blocked(self, late: float) -> None:
         if late > BLOCKED_FOR:
-            running = [attempt.record for attempt in self._held.where(lambda attempt: attempt.slot is not None)]
+            running = [attempt.record for attempt in self._held.where(_on_loop)]
             suspects = [*self._recently_long, *running[:5]]
             log.loop_blocked(late, [f"{record.task} {record.id}" for record in suspects])
         self._recently_long.clear()
+
+
+def _on_loop(attempt: Attempt) -> bool:
+    return attempt.slot is not None or (attempt.batch is not None and not attempt.ended)

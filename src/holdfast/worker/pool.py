@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ..errors import InvalidCall, StoreError
 from ..observe import log
+from .lifetime import Lifetime
 from .service import LONGEST_PAUSE
-from .worker import Worker, WorkerSpec, _on_signals
+from .worker import Worker, WorkerSpec
 
 
-class WorkerPool:
+class WorkerPool(Lifetime):
     """Workers that run side by side and do not know of each other.
 
     `await WorkerPool(app, [WorkerSpec(tasks=["embed"], routing_key="vector"), WorkerSpec(queues=["mail"])]).run()`
@@ -32,7 +32,7 @@ class WorkerPool:
             raise InvalidCall(f"two workers of a pool are named {double[0]!r}; a name= is for one")
         self._starting: list[asyncio.Task[None]] = []
         self._failures: list[Exception] = []
-        self._stopped = asyncio.Event()
+        super().__init__()
 
     @property
     def workers(self) -> tuple[Worker, ...]:
@@ -57,37 +57,6 @@ class WorkerPool:
             if len(self._failures) == 1:
                 raise self._failures[0]
             raise ExceptionGroup("no worker of the pool could start", self._failures)
-
-    async def run(self) -> None:
-        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
-        asked, hurry = asyncio.Event(), asyncio.Event()
-
-        def on_signal() -> None:
-            (hurry if asked.is_set() else asked).set()
-
-        removed = _on_signals(on_signal)
-        try:
-            await self.start()
-            waiting = [asyncio.create_task(event.wait()) for event in (self._stopped, asked)]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
-            await self._stop(hurry)
-        finally:
-            removed()
-
-    async def stop(self) -> None:
-        """Stop all workers, each as `worker.stop()` does, at the same time."""
-        await self._stop(asyncio.Event())
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        await self.stop()
 
     async def _start(self, worker: Worker, tried: asyncio.Event) -> None:
         while True:

@@ -58,6 +58,9 @@ class Pull:
             raise InvalidCall(f"limit must be a whole number of at least 1, it is {limit!r}")
         self._app = app
         self._asked_tasks = [getattr(task, "name", task) for task in tasks]
+        for name in self._asked_tasks:
+            if not isinstance(name, str):
+                raise InvalidCall(f"app.claim takes tasks or their names, not {name!r}")
         self._routing = routing_key
         self._limit = limit
         self._max_wait = micros_of(max_wait, "max_wait") / SECOND

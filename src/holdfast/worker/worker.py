@@ -7,12 +7,10 @@ import importlib
 import json
 import os
 import platform
-import signal
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
 
 from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
@@ -30,6 +28,7 @@ from .board import RunnerBoard
 from .gates import Gates
 from .held import Held
 from .keeper import Keeper
+from .lifetime import Lifetime
 from .menu import Menu
 from .patience import Patience
 from .probe import Condition
@@ -63,7 +62,7 @@ class WorkerSpec(TypedDict, total=False):
     unknown: Literal["leave", "fail"]
 
 
-class Worker:
+class Worker(Lifetime):
     """Claims and runs jobs in this process.
 
     `async with app.worker(): …`, or `await worker.run()` until SIGTERM or SIGINT.
@@ -107,7 +106,7 @@ class Worker:
         self._unknown = unknown
         self._running: _Running | None = None
         self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
-        self._stopped = asyncio.Event()
+        super().__init__()
         self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
 
     def __repr__(self) -> str:
@@ -125,38 +124,6 @@ class Worker:
         running = _Running(self, store, definitions)
         await running.start()
         self._running = running
-
-    async def run(self) -> None:
-        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
-        hurry = asyncio.Event()
-        asked = asyncio.Event()
-
-        def on_signal() -> None:
-            (hurry if asked.is_set() else asked).set()
-
-        removed = _on_signals(on_signal)
-        try:
-            await self.start()
-            waiting = [asyncio.create_task(event.wait()) for event in (self._stopped, asked)]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
-            await self._stop(hurry)
-        finally:
-            removed()
-
-    async def stop(self) -> None:
-        """Claim nothing more, let handlers finish for `grace`, tell the rest to stop, hand their jobs back."""
-        await self._stop(asyncio.Event())
-
-    async def __aenter__(self) -> Self:
-        await self.start()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None:
-        await self.stop()
 
     async def _flush(self, seconds: float) -> None:
         """Claim nothing more, hand back what has not begun, say what has ended."""
@@ -397,21 +364,3 @@ def _about(worker: Worker, tasks: Sequence[str] | None, known: Collection[str]) 
         "known": None if tasks is None or len(tasks) == len(known) else sorted(known),  # if it takes fewer
         "concurrency": worker._concurrency,
     }
-
-
-def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:
-    """Call back on SIGTERM and SIGINT; gives the function that undoes it."""
-    loop = asyncio.get_running_loop()
-    added = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        try:
-            loop.add_signal_handler(number, callback)
-            added.append(number)
-        except (NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
-            continue
-
-    def remove() -> None:
-        for number in added:
-            loop.remove_signal_handler(number)
-
-    return remove

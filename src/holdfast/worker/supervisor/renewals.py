@@ -15,6 +15,7 @@ from ...clock import boottime
 from ...job import Hold
 from ...storage.contract import Started, Storage
 from ..board import CLAIMED, Seen
+from ..patience import Patience
 from ..service import sleep
 from .losses import OpenStore
 from .member import SILENT_FOR, Member
@@ -28,6 +29,7 @@ class Renewals:
     def __init__(self, open_store: OpenStore, members: Callable[[], Iterable[Member]]) -> None:
         self._open_store = open_store
         self._members = members
+        self._patience: Patience | None = None
 
     async def run(self, stopping: asyncio.Event) -> None:
         pause = LONGEST_SLEEP
@@ -53,12 +55,20 @@ class Renewals:
             member.renewed_at = {hold: at for hold, at in member.renewed_at.items() if hold in held}
         return due, shortest / 10
 
+    def _patience_with(self, store: Storage) -> Patience:
+        if self._patience is None:
+            self._patience = Patience(store.answers_within)
+        return self._patience
+
     async def _renew(self, store: Storage, due: list[tuple[Member, Seen]]) -> None:
         for start in range(0, len(due), store.chunk):
             some = due[start : start + store.chunk]
             asked_at = boottime()
             started = [Started(seen.hold, seen.started_at) for _, seen in some if seen.started]
-            verdicts = await store.renew([seen.hold for _, seen in some], started)
+            # an answer that takes longer comes too late to try once more before the lease is over
+            longest = min(seen.lease for _, seen in some) / 3_000_000
+            asking = store.renew([seen.hold for _, seen in some], started)
+            verdicts = await self._patience_with(store).answer(asking, longest)
             for (member, seen), verdict in zip(some, verdicts, strict=True):
                 if verdict.refusal is not None:
                     member.refused.add(seen.hold)

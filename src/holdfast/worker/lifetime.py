@@ -1,0 +1,75 @@
+"""What has the life of a worker: started, at work until a signal or a word, stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+
+class Lifetime(ABC):
+    """`async with` it, or `await it.run()` until SIGTERM or SIGINT."""
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Begin to work."""
+
+    async def run(self) -> None:
+        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
+        hurry = asyncio.Event()
+        asked = asyncio.Event()
+
+        def on_signal() -> None:
+            (hurry if asked.is_set() else asked).set()
+
+        removed = _on_signals(on_signal)
+        try:
+            await self.start()
+            waiting = [asyncio.create_task(event.wait()) for event in (self._stopped, asked)]
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in waiting:
+                task.cancel()
+            await self._stop(hurry)
+        finally:
+            removed()
+
+    async def stop(self) -> None:
+        """Claim nothing more, let handlers finish for `grace`, tell the rest to stop, hand their jobs back."""
+        await self._stop(asyncio.Event())
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.stop()
+
+    @abstractmethod
+    async def _stop(self, hurry: asyncio.Event) -> None:
+        """Come to an end, at once when told to hurry."""
+
+
+def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:
+    """Call back on SIGTERM and SIGINT; gives the function that undoes it."""
+    loop = asyncio.get_running_loop()
+    added = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, callback)
+            added.append(number)
+        except (NotImplementedError, ValueError, RuntimeError):  # Windows, or not the main thread
+            continue
+
+    def remove() -> None:
+        for number in added:
+            loop.remove_signal_handler(number)
+
+    return remove
