@@ -25,8 +25,8 @@ from .rows import Many, json_text, lists_of
 _sql = load("gates", row_version=str(ROW_VERSION))
 _STARTS = Many(_sql["starts"], 1)
 _NOTE_STARTS = Many(_sql["note_starts"], 3, (20, 4, 1))
-_CLOSE = Many(_sql["close"], 2, (20, 4, 1))
-_NOTE_CLOSERS = Many(_sql["note_closers"], 3, (20, 4, 1))
+_CLOSE = Many(_sql["close"], 2, (500, 100, 20, 4, 1))
+_NOTE_CLOSERS = Many(_sql["note_closers"], 3, (100, 20, 4, 1))
 _MOVE_HEADS = Many(_sql["move_heads"], 4, (20, 4, 1))
 _starts = msgspec.json.Decoder(Starts)
 
@@ -79,10 +79,10 @@ def best_closed(work: Work, closer: str, count: int) -> list[Standing]:
 
 
 def jobs_at(work: Work, gates: Sequence[Standing], most: int, now: int) -> dict[int, list[Waiting]]:
-    """The best jobs at each gate that may run, as many as could start there."""
+    """The best jobs at each gate that may run: as many as could start there, and the one behind them."""
     found: dict[int, list[Waiting]] = {gate.number: [] for gate in gates}
     size = next(size for size in GATES_AT_ONCE if size >= len(gates))
-    arms = [(*gate[:5], now, _could_start(gate.limits, most)) for gate in gates]
+    arms = [(*gate[:5], now, _could_start(gate.limits, most) + 1) for gate in gates]
     parameters = [value for arm in [*arms, *[NO_GATE] * (size - len(gates))] for value in arm]
     for gate, number, priority, rank, id in work.connection.rows(_places(size), parameters):
         found[gate].append(Waiting(number, (-priority, rank, id)))
@@ -91,7 +91,7 @@ def jobs_at(work: Work, gates: Sequence[Standing], most: int, now: int) -> dict[
 
 def _could_start(limits: str, most: int) -> int:
     bounds = [bound for limit in limits_of(limits) for bound in (limit.most, limit.starts) if bound is not None]
-    return max(1, min([most, *bounds]))
+    return min([most, *bounds])
 
 
 @cache
@@ -138,13 +138,15 @@ def rates(work: Work, count: int) -> list[tuple[str, int]]:
     return work.connection.rows(_sql["rates"], (count,))
 
 
-def reopen(work: Work, closer: str, count: int) -> int:
-    """Open the best gates that these limits keep closed; gives how many."""
-    gates = [gate.number for gate in best_closed(work, closer, count)]
-    work.connection.change(_sql["reopen"], (json_text(gates),))
-    if len(gates) < count:
-        work.connection.change(_sql["forget_closers"], (json_text([closer]),))
-    return len(gates)
+def reopen(work: Work, closer: str, count: int) -> tuple[int, Place | None]:
+    """Open the best gates that these limits keep closed; gives how many, and where those begin that stay closed."""
+    found = best_closed(work, closer, count + 1)
+    opened = [gate.number for gate in found[:count]]
+    work.connection.change(_sql["reopen"], (json_text(opened),))
+    if len(found) <= count:
+        work.connection.change(_sql["forget_closer"], (closer,))
+        return len(opened), None
+    return len(opened), found[count].place
 
 
 def mind_the_clock(work: Work, now: int) -> None:
@@ -180,6 +182,8 @@ class Used:
 
     def start(self, starts: dict[str, Starts], texts: Iterable[str]) -> None:
         """Starts of keys as they are now, noted until they are over."""
+        if not starts:
+            return
         windows: Counter[str] = Counter()
         for limit in (limit for text in texts for limit in limits_of(text)):
             windows[limit.key] = max(windows[limit.key], limit.window or 0)

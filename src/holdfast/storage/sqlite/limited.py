@@ -7,18 +7,19 @@ if it stands before every gate that was not looked at, so the order is that of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.storage.limiting import Gate, Place, closed_now, pass_gates
+from holdfast.storage.limiting import Gate, Passed, Place, closed_now, pass_gates
 
 from . import gates
 from .database import Work
 from .gates import Standing, Used, Waiting, Wanted
 
 LOOKED_AT = 64  # gates in a round
+PASSED_BY = 512  # gates that are full, at once
 REOPENED = 16  # gates of one key in a round
-ROUNDS = 100  # in a claim, however many gates are full
+IN_VAIN = 3  # rounds that find nobody, however many gates are full; the next claim goes on
 
 
 class Suspect(NamedTuple):
@@ -31,19 +32,19 @@ class Suspect(NamedTuple):
 def rounds(work: Work, wanted: Wanted, limit: int, now: int) -> Iterator[list[int]]:
     """The rows that may start, best first. Those of a round are to be taken before the next ones are asked for."""
     claiming = _Claiming(work, wanted, now)
-    for _ in range(ROUNDS):
-        if limit <= 0 or not claiming.go_on():
-            return
+    in_vain = 0
+    while limit > 0 and in_vain < IN_VAIN and claiming.go_on():
         taken = claiming.let_through(limit)
-        limit -= len(taken)
         if taken:
             yield taken
+        limit -= len(taken)
+        in_vain = 0 if taken else in_vain + 1
 
 
 def opens_at(work: Work, wanted: Wanted, now: int) -> int | None:
     """When the first of the wanted jobs could start: now, or when a rate lets it."""
     claiming = _Claiming(work, wanted, now)
-    for _ in range(ROUNDS):
+    for _ in range(IN_VAIN):
         if not claiming.go_on():
             return claiming.next_opening()
         claiming.let_through(0)
@@ -62,52 +63,72 @@ class _Claiming:
         self._used = Used(work)
         self._idle: set[int] = set()  # gates at which nobody can run now
         self._best: list[Standing] = []
+        self._bound: Place | None = None  # where gates begin that are not looked at
         self.busy: list[Standing] = []
         gates.mind_the_clock(work, now)
 
     def go_on(self) -> bool:
         """Whether there are gates that may be open; they are the next to be looked at."""
-        reopened = self._reopen()
-        best = gates.best_open(self._work, self._wanted, LOOKED_AT + 1 + len(self._idle))
-        self._best = [gate for gate in best if gate.number not in self._idle]
-        return bool(reopened or self._best)
+        reopened, behind = self._reopen()
+        full = self._look_for_best(LOOKED_AT + 1)
+        if full:  # there may be many more of those
+            self._look_for_best(PASSED_BY)
+        self._bound = min((place for place in (self._bound, behind) if place is not None), default=None)
+        return bool(reopened or full or self._best)
 
-    def _reopen(self) -> int:
-        """Open gates whose closing limits have room again; gives how many."""
+    def _look_for_best(self, count: int) -> int:
+        """The best gates, as far as they are among so many and not full; gives how many were full, and are closed now."""
+        found = gates.best_open(self._work, self._wanted, count + len(self._idle))
+        texts = {gate.limits for gate in found}
+        passed = pass_gates([Gate(text, ()) for text in texts], self._used.of(texts), 0, self._now)
+        self._note(passed, texts)
+        self._best = [gate for gate in found if gate.limits not in passed.closed and gate.number not in self._idle]
+        self._bound = found[-1].place if len(found) == count + len(self._idle) else None
+        if len(self._best) > LOOKED_AT:
+            self._bound = self._best[LOOKED_AT].place
+        return sum(gate.limits in passed.closed for gate in found)
+
+    def _reopen(self) -> tuple[int, Place | None]:
+        """Open gates whose closing limits have room again; gives how many, and where those begin that stay closed."""
         found = gates.closers(self._work, LOOKED_AT, self._now)
         used = self._used.of(found)
         why = {closer: closed_now(closer, used, self._now) for closer in found}
         later = {closer: closed for closer, closed in why.items() if closed and closed.opens_at != found[closer]}
         gates.note_closers(self._work, later, self._now)
-        return sum(gates.reopen(self._work, closer, REOPENED) for closer in found if why[closer] is None)
+        opened = [gates.reopen(self._work, closer, REOPENED) for closer in found if why[closer] is None]
+        return sum(count for count, _ in opened), min((place for _, place in opened if place), default=None)
 
     def let_through(self, limit: int) -> list[int]:
         """Who may start, of those that wait at the best gates."""
-        looked_at, beyond = self._best[:LOOKED_AT], self._best[LOOKED_AT:]
+        looked_at = self._best[:LOOKED_AT]
         jobs = gates.jobs_at(self._work, looked_at, limit, self._now) if looked_at else {}
         empty = {number for number, waiting in jobs.items() if not waiting}
         gates.forget(self._work, empty)
         self._idle |= empty
-        self.busy = [gate for gate in looked_at if jobs[gate.number]]
-        taken = self._pass(jobs, beyond[0].place if beyond else None, limit)
-        heads = {gate: [job.place for job in jobs[gate.number] if job.number not in taken] for gate in self.busy}
-        gates.move_heads(self._work, [(gate, places[0]) for gate, places in heads.items() if places])
+        asked = {gate: jobs[gate.number] for gate in looked_at if jobs[gate.number]}
+        taken = self._pass(asked, limit)
+        left = {gate: [job.place for job in waiting if job.number not in taken] for gate, waiting in asked.items()}
+        gates.move_heads(self._work, [(gate, places[0]) for gate, places in left.items() if places])
         return taken
 
-    def _pass(self, jobs: Mapping[int, Sequence[Waiting]], bound: Place | None, limit: int) -> list[int]:
+    def _pass(self, asked: Mapping[Standing, Sequence[Waiting]], limit: int) -> list[int]:
+        bound = self._bound
         before = [
-            Gate(gate.limits, [job.place for job in jobs[gate.number] if bound is None or job.place < bound])
-            for gate in self.busy
+            Gate(gate.limits, [job.place for job in waiting if bound is None or job.place < bound])
+            for gate, waiting in asked.items()
         ]
-        texts = {gate.limits for gate in self.busy}
+        texts = {gate.limits for gate in asked}
         passed = pass_gates(before, self._used.of(texts), limit, self._now)
-        numbers = {job.place[2]: (job.number, gate.limits) for gate in self.busy for job in jobs[gate.number]}
+        self._note(passed, texts)
+        rows = {job.place[2]: (job.number, gate.limits) for gate, waiting in asked.items() for job in waiting}
         for id in passed.ids:
-            self._used.run(numbers[id][1])
+            self._used.run(rows[id][1])
+        self.busy = [gate for gate in asked if gate.limits not in passed.closed]
+        return [rows[id][0] for id in passed.ids]
+
+    def _note(self, passed: Passed, texts: Iterable[str]) -> None:
         self._used.start(passed.starts, texts)
         gates.close(self._work, passed.closed, self._now)
-        self.busy = [gate for gate in self.busy if gate.limits not in passed.closed]
-        return [numbers[id][0] for id in passed.ids]
 
     def next_opening(self) -> int | None:
         """When a rate opens a gate with a job that is wanted; it may be early where very many are closed."""

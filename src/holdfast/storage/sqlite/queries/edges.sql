@@ -38,7 +38,7 @@ WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NOT NULL AND rel
 -- name: followers
 -- Who still waits for these jobs.
 SELECT json_group_array(json_array(parent, child)) FROM (
-    SELECT parent, child FROM holdfast_edges
+    SELECT parent, child FROM holdfast_edges INDEXED BY holdfast_edges_open
     WHERE open = 1 AND parent IN (SELECT value FROM json_each(?)) ORDER BY child);
 
 -- name: parents

@@ -92,12 +92,9 @@ DELETE FROM holdfast_closers WHERE opens_at IS NOT NULL AND closed_at > ?;
 UPDATE holdfast_gates SET closed_by = ''
 WHERE closed_by <> '' AND NOT EXISTS (SELECT 1 FROM holdfast_closers WHERE holdfast_closers.limits = closed_by);
 
--- name: forget_closers
--- Limits that no gate is closed by any more.
-DELETE FROM holdfast_closers
-WHERE limits IN (SELECT value FROM json_each(?))
-    AND NOT EXISTS (
-        SELECT 1 FROM holdfast_gates WHERE closed_by <> '' AND closed_by = holdfast_closers.limits);
+-- name: forget_closer
+-- No gate is closed by these limits any more.
+DELETE FROM holdfast_closers WHERE limits = ?;
 
 -- name: places
 -- The best jobs of a gate that may run, in the order of a claim.
