@@ -100,7 +100,7 @@ class Edges:
             if not lines:
                 return Looked(0, False)
             edges, rest = await self._edges(connection, lines, limit)
-            more = await self._settle(connection, edges, effects, now) if edges else False
+            more = await self._settle(connection, lines, edges, effects, now)
             done = lines if rest is None else lines[: lines.index(rest)]
             after: list[Statement] = [(self._sql["forget"], {"numbers": numbers(line.number for line in done)})]
             if rest is not None:
@@ -124,9 +124,12 @@ class Edges:
         edges = found[:limit]
         return edges, next(line for line in lines if line.number == edges[-1].line)
 
-    async def _settle(self, connection: Connection, edges: Sequence[Edge], effects: Effects, now: int | None) -> bool:
+    async def _settle(
+        self, connection: Connection, lines: Sequence[Line], edges: Sequence[Edge], effects: Effects, now: int | None
+    ) -> bool:
         """Do what follows for these edges; gives whether that made more to be looked at."""
-        parents, blocked = await self._locked(connection, edges)
+        ids = {edge.parent for edge in edges} | {line.parent for line in lines if line.parent is not None}
+        parents, blocked = await self._locked(connection, ids, {edge.child for edge in edges})
         await self._mark_followed(connection, parents)
         work = _Fates(edges, parents, blocked)
         closed = await self._closed(connection, work)
@@ -136,16 +139,15 @@ class Edges:
             effects.ready |= {queue for (queue,) in await cursor.fetchall()}
         if work.over or work.cancelled:
             await connection.execute(self._sql["close_all"], {"ids": array(sorted(work.over | work.cancelled))})
-        before = effects.settles
-        if work.cancelled:
-            await self._cancel(connection, work.cancelled, effects, now)
-        return bool(work.led) or (effects.settles and not before)
+        followed = await self._cancel(connection, work.cancelled, effects, now) if work.cancelled else False
+        return followed or bool(work.led)
 
-    async def _locked(self, connection: Connection, edges: Sequence[Edge]) -> tuple[dict[str, Standing], set[str]]:
+    async def _locked(
+        self, connection: Connection, parents: set[str], children: set[str]
+    ) -> tuple[dict[str, Standing], set[str]]:
         """The parents as they stand, and the children that are blocked, all locked. A parent that moved meanwhile is looked
         for again."""
-        parents = {edge.parent for edge in edges}
-        both = array(sorted(parents | {edge.child for edge in edges}))
+        both = array(sorted(parents | children))
         standing: dict[str, Standing] = {}
         blocked: set[str] = set()
         while True:
@@ -187,14 +189,15 @@ class Edges:
             fresh = set(await cursor.fetchall())
             # that it waits for the next job of the chain already is enough
             fewer += Counter(child for _, child in leading) - Counter(child for _, child in fresh)
-        return fewer
+        return Counter({child: times for child, times in fewer.items() if child not in work.cancelled})
 
-    async def _cancel(self, connection: Connection, ids: set[str], effects: Effects, now: int | None) -> None:
-        """Cancel children whose parent was cancelled, or is not on record."""
+    async def _cancel(self, connection: Connection, ids: set[str], effects: Effects, now: int | None) -> bool:
+        """Cancel children whose parent was cancelled, or is not on record; gives whether one of them is followed."""
         await connection.execute(self._sql["wait_for_nobody"], {"ids": array(sorted(ids))})
         children = await self._apply.look(connection, sorted(ids))
         changes = [decide(child, Cancelled(PARENT_CANCELLED)) for child in children.values()]
         await self._apply.apply(connection, changes, effects, now)
+        return any(child.followed for child in children.values())
 
     # -- shares --------------------------------------------------------------------------------------
     async def place(self, connection: Connection, limit: int, effects: Effects, now: int | None) -> int:
@@ -221,26 +224,25 @@ class _Fates:
     """What becomes of edges, and of the children that they lead to."""
 
     def __init__(self, edges: Sequence[Edge], parents: Mapping[str, Standing], blocked: set[str]) -> None:
-        self.closed: list[tuple[str, str]] = []
+        self.closed: set[tuple[str, str]] = set()
         self.led: dict[tuple[str, str], tuple[str, str, bool]] = {}  # edge, the one that stands for it from now on
         self.cancelled: set[str] = set()
         self.over: set[str] = set()  # children that are not blocked any more
-        for edge in dict.fromkeys(edges):
+        for edge in sorted(set(edges), key=lambda edge: (edge.parent, edge.child)):
             parent = parents.get(edge.parent)
             what = fate(parent, "finished" if edge.finished else "succeeded")
             if what is Fate.STAY:
                 continue
             if edge.child not in blocked:
                 self.over.add(edge.child)
+            elif edge.child in self.cancelled:
+                continue  # it waits for nobody
             elif what is Fate.CANCEL:
                 self.cancelled.add(edge.child)
             elif what is Fate.LEAD_ON and parent is not None and parent.next_id is not None:
                 self.led[edge.parent, edge.child] = (parent.next_id, edge.child, edge.finished)
             else:
-                self.closed.append((edge.parent, edge.child))
-        # a child that is cancelled waits for nobody
-        self.closed = [pair for pair in dict.fromkeys(self.closed) if pair[1] not in self.cancelled]
-        self.led = {pair: led for pair, led in self.led.items() if pair[1] not in self.cancelled}
+                self.closed.add((edge.parent, edge.child))
 
 
 def _as_enqueued(id: str, task: str, queue: str, priority: int, run_at: int, tenant: str | None) -> NewJob:

@@ -234,11 +234,10 @@ def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
     gates: dict[str, list[Place]] = {}
     empty: list[int] = []
     for _, number, limits, urgency, rank, id in rows:
-        places = gates.setdefault(limits, [])
         if id is None:
             empty.append(number)
         else:
-            places.append((urgency, rank, id))
+            gates.setdefault(limits, []).append((urgency, rank, id))
     numbers_seen = {row[1] for row in rows}
     ordered = {limits: sorted(places) for limits, places in gates.items()}
     return Lanes(rows[0][0], ordered, empty, max(numbers_seen), len(numbers_seen) >= LOOK)
