@@ -1,7 +1,8 @@
 """Applying changes: each takes hold if its guard does, and is refused alone if not.
 
 Plain successes are one guarded statement. For every other change the job's moving rows are locked, in the order of their
-ids, and read; the change is judged and the row after it worked out in Python, and the moving row is replaced.
+ids, and read; the change is judged and the row after it worked out in Python, and the moving row is replaced. Jobs that a
+change puts on record follow it in the same transaction.
 """
 
 from __future__ import annotations
@@ -11,27 +12,28 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.job import FINAL, Hold, Record, State
+from holdfast.job import FINAL, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.plain import is_plain_success
 from holdfast.storage.rules import write_change
 
+from .enqueue import Enqueue
 from .queries import load
-from .rows import JOINT, array, joined, json_text, marked, numbers, numbers_or_none, records_of
+from .rows import JOINT, array, digest, joined, json_text, marked, numbers, numbers_or_none, records_of, route_of
 from .server import Connection, Statement, together
 
 WAITING = tuple(
     """
     rank run_at expires_at started_at settled urgency min_version version attempt failures losses waits id parked suspect
-    key_waits state queue task route held_key reason progress
+    key_waits state queue task route held_key reason progress followed gate
     """.split()  # noqa: SIM905
 )
 OUTCOMES = tuple(
     """
     created_at finished_at prune_at keep_last run_at rank started_at settled version attempt failures losses waits id
-    hidden suspect task state result held_key reason progress
+    hidden suspect task state result held_key reason progress followed next_id
     """.split()  # noqa: SIM905
 )
 TABLES = ("waiting", "holds", "outcomes")  # the order in which they are locked
@@ -43,12 +45,15 @@ class Effects:
 
     ready: set[str] = field(default_factory=set)  # queues in which jobs became ready
     changed: bool = False  # a job ended or told progress
+    settles: bool = False  # there are edges to be looked at
+    places: bool = False  # and perhaps jobs without their share of a fair queue
 
 
 class Apply:
     """The statements of one schema."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, enqueue: Enqueue) -> None:
+        self._enqueue = enqueue
         self._sql = load("apply", schema)
         self._lock = {table: load("apply", schema, table=table)["lock"] for table in TABLES}
         self._leave = {table: load("apply", schema, table=table)["leave"] for table in TABLES}
@@ -85,6 +90,8 @@ class Apply:
     ) -> list[Verdict]:
         """Apply changes, as if in list order, inside a transaction."""
         rows, at = await self._locked(connection, [change.id for change in changes], now)
+        if adds := [job for change in changes for job in change.adds]:
+            await self._enqueue.refuse_orphans(connection, adds)
         work = _Moves(at)
         verdicts = []
         for change in changes:
@@ -92,11 +99,24 @@ class Apply:
             if verdict is ACCEPTED:
                 verdict = await self._accept(connection, work, rows[change.id], change)
             verdicts.append(verdict)
+            if verdict is ACCEPTED and change.adds:
+                await self._write(connection, work, effects)
+                work = _Moves(at)
+                await self._add(connection, change.adds, effects, now)
+        await self._write(connection, work, effects)
+        return verdicts
+
+    async def _add(self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None) -> None:
+        await self._enqueue.put_planned(connection, jobs, now, bounded=False)
+        effects.ready |= {job.queue for job in jobs}
+        effects.settles |= any(job.after is not None for job in jobs)
+
+    async def _write(self, connection: Connection, work: _Moves, effects: Effects) -> None:
         if work.any:
             await together(connection, self._writes(work))
         effects.ready |= work.ready
         effects.changed |= work.changed
-        return verdicts
+        effects.settles |= bool(work.unsettled)
 
     async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
         if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:
@@ -144,6 +164,20 @@ class Apply:
             statements.append((self._sql["errors"], {"ids": array(ids), "errors": list(errors)}))
         if work.freed:
             statements.append(self._freed(work))
+        if work.unsettled:
+            statements.append((self._sql["unsettled"], {"ids": array(sorted(work.unsettled))}))
+        return [*statements, *self.limit_news(work.parked, work.given_up)]
+
+    def limit_news(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
+        """Word for claimers of limited jobs: who waits from now on, and which holds are over."""
+        lanes = {lane_of(record) for record in parked}
+        statements: list[Statement] = []
+        if lanes:
+            rows = [dict(zip(("gate", "queue", "task", "route"), lane, strict=True)) for lane in sorted(lanes)]
+            statements.append((self._sql["parked"], {"lanes": json_text(rows)}))
+        if given_up:
+            holds = {"ids": array(each.id for each in given_up), "stamps": numbers(each.stamp for each in given_up)}
+            statements.append((self._sql["given_up"], holds))
         return statements
 
     def _freed(self, work: _Moves) -> Statement:
@@ -167,13 +201,16 @@ class Apply:
         cursor = await connection.execute(self._sql["standing"], _holds(holds))
         return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
 
+    async def check_locked(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
+        """Whether these holds stand, and will until the transaction is over."""
+        await connection.execute(self._lock["holds"], {"ids": array(sorted({hold.id for hold in holds}))})
+        return await self.check(connection, holds)
+
     async def note(
         self, connection: Connection, notes: Sequence[Note], effects: Effects, now: int | None
     ) -> list[Verdict]:
         """Write progress and log lines, inside a transaction."""
-        await connection.execute(self._lock["holds"], {"ids": array(sorted({note.hold.id for note in notes}))})
-        holds = [note.hold for note in notes]
-        verdicts = await self.check(connection, holds)
+        verdicts = await self.check_locked(connection, [note.hold for note in notes])
         heard = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict is ACCEPTED]
         progress = {note.hold.id: note.progress for note in heard if note.progress is not None}
         lines = [(note.hold.id, marked(line)) for note in heard for line in note.lines]
@@ -216,6 +253,9 @@ class _Moves:
         self.ended_holds: set[str] = set()
         self.errors: dict[str, str] = {}
         self.freed: dict[str, str] = {}  # key, job
+        self.unsettled: set[str] = set()
+        self.parked: list[Record] = []
+        self.given_up: list[Record] = []  # limited jobs, as they were held
         self.ready: set[str] = set()
         self.changed = False
         self.any = False
@@ -225,16 +265,22 @@ class _Moves:
         self.left["waiting" if before.state not in FINAL and before.stamp is None else _table_of(before)].add(before.id)
         if before.stamp is not None and after.stamp is None:
             self.left["holds"].add(before.id)
+            if before.limits is not None:
+                self.given_up.append(before)
+                self.ready.add(before.queue)
         elif before.stamp is not None:
             self.left["holds"].discard(before.id)
             self.ended_holds.add(before.id)
         if after.state in FINAL:
             self.outcomes.append(outcome_row(after))
             self.changed = True
+            if after.followed:
+                self.unsettled.add(after.id)
         else:
             self.waiting.append(waiting_row(after))
             if after.state is State.READY:
                 self.ready.add(after.queue)
+                self.parked += [after] if after.parked else []
         if change.errors is not None:
             self.errors[after.id] = change.errors
         if before.holds_key and not after.holds_key and before.unique_key is not None:
@@ -252,9 +298,15 @@ def waiting_row(record: Record) -> dict[str, Any]:
     """The moving row of a job that waits."""
     row = _row(record, WAITING)
     row["urgency"] = -1 - record.priority
-    row["route"] = "" if record.routing_key is None else f"={record.routing_key}"
+    row["route"] = route_of(record.routing_key)
+    row["gate"] = None if record.limits is None else digest(record.limits)
     row["key_waits"] = record.unique_scope == "waiting"
     return row
+
+
+def lane_of(record: Record) -> tuple[str, str, str, str]:
+    """Where a job under limits is parked: gate, queue, task, route."""
+    return digest(record.limits or ""), record.queue, record.task, route_of(record.routing_key)
 
 
 def outcome_row(record: Record) -> dict[str, Any]:

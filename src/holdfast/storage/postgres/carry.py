@@ -15,11 +15,12 @@ from psycopg.errors import UniqueViolation
 from holdfast.errors import StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
+from holdfast.storage.limiting import keys_of
 
-from .apply import OUTCOMES, TABLES, WAITING, Effects, outcome_row, waiting_row
+from .apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
 from .insertion import USUAL
 from .queries import load
-from .rows import array, json_text, marked, numbers, records_of, unmarked
+from .rows import array, digest, json_text, marked, numbers, records_of, unmarked
 from .server import Connection, Statement, together
 
 FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job
@@ -32,7 +33,7 @@ JOBS = tuple(
 HOLDS = tuple(
     """
     stamp leased_until lease run_at rank started_at settled version attempt failures losses waits id ended suspect
-    leased_by held_key reason progress
+    leased_by held_key reason progress followed limited
     """.split()  # noqa: SIM905
 )
 _COLUMNS = {"jobs": JOBS, "waiting": WAITING, "holds": HOLDS, "outcomes": OUTCOMES}
@@ -41,7 +42,8 @@ _COLUMNS = {"jobs": JOBS, "waiting": WAITING, "holds": HOLDS, "outcomes": OUTCOM
 class Carry:
     """The statements of one schema."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, apply: Apply) -> None:
+        self._apply = apply
         self._sql = load("carry", schema)
         self._insert = {
             table: load("carry", schema, table=table, columns=", ".join(columns))["insert"]
@@ -55,11 +57,17 @@ class Carry:
         created_at, id = after or FIRST
         values = {"created_at": created_at, "id": id, "limit": limit}
         records = records_of(await (await connection.execute(self._sql["export"], values)).fetchall())
-        found = await connection.execute(self._sql["lines"], {"ids": array(record.id for record in records)})
+        ids = {"ids": array(record.id for record in records)}
+        found, edges = await together(connection, [(self._sql["lines"], ids), (self._sql["parents"], ids)])
         lines: defaultdict[str, list[str]] = defaultdict(list)
+        parents: defaultdict[str, list[str]] = defaultdict(list)
         for job, line in await found.fetchall():
             lines[job].append(unmarked(line) or "")
-        return [Carried(record, tuple(lines.get(record.id, ()))) for record in records]
+        for child, parent in await edges.fetchall():
+            parents[child].append(parent)
+        return [
+            Carried(record, tuple(lines.get(record.id, ())), tuple(parents.get(record.id, ()))) for record in records
+        ]
 
     async def restore(self, connection: Connection, jobs: Sequence[Carried], effects: Effects) -> None:
         records = [job.record for job in jobs]
@@ -67,7 +75,8 @@ class Carry:
         try:
             async with connection.transaction():
                 await self._check_keys(connection, records)
-                removals: list[Statement] = [(statement, ids) for statement in (self._sql["free_keys"], *self._remove)]
+                before = [self._sql[name] for name in ("free_keys", "close_edges", "give_up")]
+                removals: list[Statement] = [(statement, ids) for statement in (*before, *self._remove)]
                 await together(connection, [*removals, *self._inserts(jobs)])
         except UniqueViolation as error:  # taken since it was looked for
             raise StoreError(f"a unique key of the jobs that were brought was taken meanwhile: {error}") from error
@@ -98,6 +107,26 @@ class Carry:
         if lines := [(job.record.id, marked(line)) for job in jobs for line in job.lines]:
             given = {"ids": array(id for id, _ in lines), "lines": [line for _, line in lines]}
             statements.append((self._sql["insert_lines"], given))
+        if edges := [(parent, job.record) for job in jobs for parent in job.waits_for]:
+            between = {
+                "parents": array(parent for parent, _ in edges),
+                "children": array(child.id for _, child in edges),
+                "finished": [child.run_when == "finished" for _, child in edges],
+            }
+            statements.append((self._sql["insert_edges"], between))
+        return [*statements, *self._limited(records)]
+
+    def _limited(self, records: Sequence[Record]) -> list[Statement]:
+        """What claimers of limited jobs must know of those that came."""
+        statements = self._apply.limit_news([record for record in records if record.parked], [])
+        held = [record for record in records if record.limits is not None and record.stamp is not None]
+        if uses := [(digest(key), record) for record in held for key in keys_of([record.limits])]:
+            slots = {
+                "keys": array(key for key, _ in uses),
+                "jobs": array(record.id for _, record in uses),
+                "stamps": numbers(record.stamp for _, record in uses),
+            }
+            statements.append((self._sql["use"], slots))
         return statements
 
     # -- kept keys -----------------------------------------------------------------------------------
@@ -128,4 +157,5 @@ def _hold_row(record: Record) -> dict[str, Any]:
     row = {name: getattr(record, name, None) for name in HOLDS}
     row |= {"held_key": marked(record.unique_key) if record.holds_key else None, "reason": marked(record.reason)}
     row["ended"] = record.state in FINAL
+    row["limited"] = None if record.limits is None else record.queue
     return row

@@ -20,7 +20,7 @@ from holdfast.job import ANY, Record
 from holdfast.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import COLUMNS, records_of
+from .rows import COLUMNS, records_of, route_of
 from .server import Connection, Cursor, Statement, together
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
@@ -42,12 +42,15 @@ class Outlook(NamedTuple):
 
 class Exchange(NamedTuple):
     """The answer to successes and a claim in one. `accepted` are the successes that took hold, None: all of them. Where
-    `next_due` is not in the future nothing was claimed."""
+    `next_due` is not in the future nothing was claimed, nor where jobs that others wait for ended (`followed`). `limited`:
+    queues of limited jobs that ended."""
 
     claimed: list[Record]
     next_due: int | None
     suspects: bool
     accepted: list[str] | None
+    followed: bool
+    limited: list[str]
 
 
 class Marks:
@@ -78,7 +81,7 @@ class Marks:
             return
         furthest = {(record.queue, record.task, record.routing_key): record for record in claimed}
         for (queue, task, key), last in furthest.items():
-            lanes[queue, task, _route(key)] = (-1 - last.priority, last.rank, last.id)
+            lanes[queue, task, route_of(key)] = (-1 - last.priority, last.rank, last.id)
 
 
 class Claims:
@@ -110,8 +113,8 @@ class Claims:
         values = {
             **successes,
             "told": told,
-            **_wanted(want),
-            **_claimer(claim, want.limit),
+            **wanted(want),
+            **claimer(claim, want.limit),
             **_marked(marks),
             "now": now,
         }
@@ -119,29 +122,33 @@ class Claims:
         picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
         cursor = await connection.execute(self._exchange[lanes, picking], values)
         rows = await cursor.fetchall()
-        next_due, suspects, took, passed_over, accepted = rows.pop()[len(COLUMNS) :]
+        next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
         found = records_of(rows)
-        if passed_over and len(found) < want.limit and (next_due is None or next_due > 0):
+        withheld = followed or (next_due is not None and next_due <= 0)
+        if passed_over and len(found) < want.limit and not withheld:
             found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
         self._marks.note(want, found, took, from_start=marks is None)
-        return Exchange(found, next_due, suspects, accepted)
+        return Exchange(found, next_due, suspects, accepted, followed, limited or [])
 
     def promote(self, limit: int, now: int | None) -> Statement:
         return self._sql["promote"], {"limit": limit, "now": now}
 
     async def claim(
         self, connection: Connection, before: Sequence[Statement], claim: Claim, chunk: int, now: int | None
-    ) -> tuple[list[Cursor], list[Record], Outlook, set[str]]:
+    ) -> tuple[list[Cursor], dict[int, list[Record]], Outlook, set[str]]:
         """Run what comes before, promote what is due, take what is wanted and look out, in one round trip. Gives the
-        cursors of what came before, the jobs, the outlook, and the queues of promoted jobs."""
-        wants = [want for want in claim.wants if want.limit > 0]
+        cursors of what came before, the jobs by the place of the want, the outlook, and the queues of promoted jobs.
+        Limited jobs are left out."""
+        places = [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
+        wants = [claim.wants[place] for place in places]
         began = monotonic()
         marks = [self._marks.of(want, began) for want in wants]
         takes = [self._taking(claim, want, mark, now) for want, mark in zip(wants, marks, strict=True)]
-        outlooks = [(self._sql["outlook"], {**_wanted(want), "now": now}) for want in claim.wants]
+        plain = [want for want in claim.wants if not want.limited]
+        outlooks = [self.outlook(want, now) for want in plain or claim.wants[:1]]
         # asked with the claim, so that a short one is followed by another only if that finds something
         asked = [
-            (self._sql["left"], {**_wanted(want), "limit": 1, "now": now})
+            (self._sql["left"], {**wanted(want), "limit": 1, "now": now})
             for want, mark in zip(wants, marks, strict=True)
             if mark is None and not want.alone
         ]
@@ -149,26 +156,30 @@ class Claims:
         earlier, promoted = cursors[: len(before)], cursors[len(before)]
         taken = cursors[len(before) + 1 : len(before) + 1 + len(takes)]
         left = iter(cursors[len(before) + 1 + len(takes) :])
-        outlook = await _outlook(cursors[len(cursors) - len(outlooks) :])
-        claimed: list[Record] = []
-        for want, mark, cursor in zip(wants, marks, taken, strict=True):
+        outlook = await read_outlook(cursors[len(cursors) - len(outlooks) :])
+        outlook = outlook if plain else outlook._replace(suspects=False)
+        claimed: dict[int, list[Record]] = {}
+        for place, want, mark, cursor in zip(places, wants, marks, taken, strict=True):
             found = records_of(await cursor.fetchall())
             if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
                 found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
             self._marks.note(want, found, outlook.took, from_start=mark is None)
-            claimed += found
+            claimed[place] = found
         return earlier, claimed, outlook, {queue for (queue,) in await promoted.fetchall()}
+
+    def outlook(self, want: Want, now: int | None) -> Statement:
+        return self._sql["outlook"], {**wanted(want), "limited": want.limited, "now": now}
 
     async def _passed_over(
         self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
     ) -> list[Record]:
         """Jobs behind those that another claimer had locked when the lanes were merged."""
-        values = {**_wanted(want), **_claimer(claim, limit), "now": now}
+        values = {**wanted(want), **claimer(claim, limit), "now": now}
         cursor = await connection.execute(self._take["all_lanes", "locked"], values)
         return records_of(await cursor.fetchall())
 
     def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
-        values: dict[str, Any] = {**_wanted(want), **_claimer(claim, want.limit), "now": now}
+        values: dict[str, Any] = {**wanted(want), **claimer(claim, want.limit), "now": now}
         if want.alone:
             return self._sql["take_suspects"], values
         if not marks:
@@ -190,7 +201,7 @@ async def _is_true(cursor: Cursor) -> bool:
     return bool((await cursor.fetchall())[0][0])
 
 
-async def _outlook(cursors: Sequence[Cursor]) -> Outlook:
+async def read_outlook(cursors: Sequence[Cursor]) -> Outlook:
     next_due: int | None = None
     suspects, took = False, 0.0
     for cursor in cursors:
@@ -201,22 +212,18 @@ async def _outlook(cursors: Sequence[Cursor]) -> Outlook:
     return Outlook(next_due, suspects, took)
 
 
-def _wanted(want: Want) -> dict[str, Any]:
+def wanted(want: Want) -> dict[str, Any]:
     return {
         "queues": None if want.queues is None else list(want.queues),
         "tasks": None if want.tasks is None else list(want.tasks),
-        "route": None if want.routing is ANY else _route(want.routing),
+        "route": None if want.routing is ANY else route_of(want.routing),
     }
 
 
-def _claimer(claim: Claim, limit: int) -> dict[str, Any]:
+def claimer(claim: Claim, limit: int) -> dict[str, Any]:
     return {"stamp": claim.stamp, "worker": claim.worker, "limit": limit}
 
 
 def _kind(want: Want) -> Want:
     """What is wanted, however many of it."""
     return Want(0, want.queues, want.tasks, want.routing, want.alone)
-
-
-def _route(routing_key: str | None) -> str:
-    return "" if routing_key is None else f"={routing_key}"

@@ -1,8 +1,11 @@
 """Putting jobs on record.
 
-Plain jobs of one shape are one statement. Jobs with a key, or for a bounded queue, and repeated ones are planned first: what
-stands in their way is read, then their keys are taken in order. Should another session have taken one of those keys
-meanwhile, everything is undone and planned again; it sees the other's job then.
+Plain jobs of one shape are one statement. Jobs with a key or parents, or for a bounded or fair queue, and repeated ones are
+planned first: what stands in their way is read, then their keys are taken in order. Should another session have taken one
+of those keys meanwhile, everything is undone and planned again; it sees the other's job then.
+
+What a job waits for is looked at afterwards, in a transaction of its own (`edges`): here it is stored as blocked, with its
+edges and a note of that.
 """
 
 from __future__ import annotations
@@ -15,18 +18,19 @@ from psycopg.errors import UniqueViolation
 from holdfast.job import NewJob
 from holdfast.storage.contract import Placed, QueueSettings
 from holdfast.storage.plain import is_plain
-from holdfast.storage.rules import KeyName, key_name, plan
+from holdfast.storage.rules import KeyName, key_name, parents_of, plan, refuse_orphans
 
-from .insertion import USUAL, full_text, unusual
+from .insertion import USUAL, full_text, insert_into, unusual
 from .queries import load
 from .rows import JOINT, array, marked, numbers_or_none
 from .server import Connection, Statement, together
+from .shares import Shares
 
 SHAPES = 20  # so many different ones in a call are stored one statement each
 
 
 class _Bounded(Exception):
-    """Nothing was stored: a queue is bounded, so that it must be counted first."""
+    """Nothing was stored: a queue is bounded or fair, so that it must be looked at first."""
 
 
 class _Outrun(Exception):
@@ -37,13 +41,13 @@ class Enqueue:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
+        self._schema = schema
         self._sql = load("enqueue", schema)
-        self._insert = load("insertion", schema, parameter="%(jobs)s")["insert"]
-        self._planned_insert = load("insertion", schema, parameter="%(jobs)s", room="true")["insert"]
+        self._shares = Shares(schema)
 
     async def put(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
         """Put jobs on record in a transaction of their own."""
-        if not any(job.unique_key is not None for job in jobs):
+        if not any(job.unique_key is not None or job.after is not None for job in jobs):
             try:
                 await self._at_once(connection, self._inserts(jobs, now))
                 return [Placed(job.id) for job in jobs]
@@ -61,29 +65,65 @@ class Enqueue:
             if not all(stored.rowcount for stored in await together(connection, inserts)):
                 raise _Bounded
 
-    async def put_planned(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
+    async def put_planned(
+        self,
+        connection: Connection,
+        jobs: Sequence[NewJob],
+        now: int | None,
+        *,
+        bounded: bool = True,
+        brief: bool = True,
+    ) -> list[Placed]:
         """Put jobs on record after a look at what stands in their way; in a transaction that is open already, beside its
-        other work."""
+        other work. One that is not `brief` keeps nobody waiting: shares are given afterwards."""
         while True:
             try:
                 async with connection.transaction():
-                    return await self._planned(connection, jobs, now)
+                    return await self._planned(connection, jobs, now, bounded, brief)
             except _Outrun:
                 continue
 
-    async def _planned(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
-        bounds = await self._locked_bounds(connection, jobs)
+    async def _planned(
+        self, connection: Connection, jobs: Sequence[NewJob], now: int | None, bounded: bool, brief: bool
+    ) -> list[Placed]:
+        queues = await self._locked_queues(connection, jobs, bounded, brief)
+        bounds = {name: queue for name, queue in queues.items() if bounded and queue.max_depth is not None}
         known, owners, depths = await self._look(connection, jobs, bounds, now)
-        placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__)
+        placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__, bounded=bounded)
         if fresh:
+            refuse_orphans(fresh, await self._parents(connection, fresh, brief))
             await self._take_keys(connection, fresh, now)
-            await connection.execute(self._planned_insert, {"jobs": full_text(fresh, now)})
+            weights = {name: queue.weights for name, queue in queues.items() if queue.fair}
+            ranks, at = await self._shares.give(connection, fresh, weights, now)
+            insert = insert_into(self._schema, fresh, parameter="%(jobs)s", room="true")["insert"]
+            await connection.execute(insert, {"jobs": full_text(fresh, at, ranks)})
         return placed
 
-    async def _locked_bounds(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, QueueSettings]:
-        queues = sorted({job.queue for job in jobs})
-        rows = await (await connection.execute(self._sql["lock_bounded"], {"queues": queues})).fetchall()
+    async def _locked_queues(
+        self, connection: Connection, jobs: Sequence[NewJob], bounded: bool, placing: bool
+    ) -> dict[str, QueueSettings]:
+        values = {"queues": sorted({job.queue for job in jobs}), "bounded": bounded, "placing": placing}
+        rows = await (await connection.execute(self._sql["lock_queues"], values)).fetchall()
         return {row[0]: QueueSettings(row[0], False, *row[1:]) for row in rows}
+
+    async def weights(self, connection: Connection, jobs: Sequence[NewJob]) -> dict[str, str | None]:
+        """The fair ones among the queues of these jobs, locked, each with its weights."""
+        queues = await self._locked_queues(connection, jobs, False, True)
+        return {name: queue.weights for name, queue in queues.items()}
+
+    async def _parents(self, connection: Connection, fresh: Sequence[NewJob], keep: bool) -> set[str]:
+        """Those on record that these jobs would wait for. Kept from being pruned, if that keeps nobody waiting for long."""
+        parents = {parent for job in fresh for parent in parents_of(job.after)}
+        if not parents:
+            return set()
+        ids = {"ids": array(sorted(parents))}
+        before = [(self._sql["keep"], ids)] if keep else []
+        *_, known = await together(connection, [*before, (self._sql["known"], ids)])
+        return {id for (id,) in await known.fetchall()}
+
+    async def refuse_orphans(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
+        """`Orphan`, if one of these would wait for a job that is neither on record nor among them."""
+        refuse_orphans(jobs, await self._parents(connection, jobs, True))
 
     async def _look(
         self, connection: Connection, jobs: Sequence[NewJob], bounds: Mapping[str, QueueSettings], now: int | None
@@ -130,7 +170,8 @@ class Enqueue:
             shapes, others = {}, list(jobs)
         statements = [(self._sql["insert_plain"], _plain(same, now)) for same in shapes.values()]
         if others:
-            statements.append((self._insert, {"jobs": full_text(others, now)}))
+            insert = insert_into(self._schema, others, parameter="%(jobs)s")["insert"]
+            statements.append((insert, {"jobs": full_text(others, now)}))
         return statements
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.job import NewJob
 from holdfast.storage.contract import Insertion
 
 from .queries import load
-from .rows import json_text, marked
+from .rows import digest, json_text, marked
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 
@@ -17,7 +17,7 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion:
     """The statements that put the jobs on record in a transaction that the caller owns."""
     # a text before it is JSON: callers teach their drivers other ways with JSON
-    sql = load("insertion", schema, parameter="?::text", room="true")
+    sql = insert_into(schema, jobs, parameter="?::text", room="true")
     text = _in_ascii(full_text(jobs, now))
     scopes = {job.unique_scope for job in jobs if job.unique_key is not None}
     inserts = [(sql["insert"], text)]
@@ -28,9 +28,20 @@ def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion
     return Insertion(tuple(inserts), (sql["readback"], text))
 
 
-def full_text(jobs: Sequence[NewJob], now: int | None) -> str:
+def insert_into(schema: str, jobs: Sequence[NewJob], **parts: str) -> Mapping[str, str]:
+    """The statements that store these jobs: only with limits or parents they write word of that."""
+    parameter = parts["parameter"]
+    plain = load("insertion", schema, parameter=parameter)
+    also = plain["also_edges"] if any(job.after is not None for job in jobs) else ""
+    also += plain["also_news"] if any(job.limits is not None for job in jobs) else ""
+    return load("insertion", schema, also=also, **parts)
+
+
+def full_text(jobs: Sequence[NewJob], now: int | None, ranks: Sequence[int | None] | None = None) -> str:
     """Jobs with everything that a job may have."""
-    return json_text([_fields(number, job, now) for number, job in enumerate(jobs)])
+    shares = ranks or [None] * len(jobs)
+    given = enumerate(zip(jobs, shares, strict=True))
+    return json_text([_fields(number, job, now, rank) for number, (job, rank) in given])
 
 
 def _in_ascii(text: str) -> str:
@@ -43,7 +54,7 @@ def _escaped(found: re.Match[str]) -> str:
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
 
-def _fields(number: int, job: NewJob, now: int | None) -> dict[str, object]:
+def _fields(number: int, job: NewJob, now: int | None, rank: int | None) -> dict[str, object]:
     fields: dict[str, object] = {
         "number": number,
         "id": job.id,
@@ -75,6 +86,8 @@ def _fields(number: int, job: NewJob, now: int | None) -> dict[str, object]:
         "waits": job.waits,
         "limits": job.limits,
         "min_version": job.min_version,
+        "gate": None if job.limits is None else digest(job.limits),
+        "rank": rank,
     }
     return {name: value for name, value in fields.items() if value is not None}
 

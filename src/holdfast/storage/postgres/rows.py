@@ -8,7 +8,9 @@ place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from hashlib import sha256
 from typing import Any
+from uuid import UUID
 
 import msgspec
 
@@ -45,6 +47,16 @@ def marked(text: str | None) -> str | None:
 
 def unmarked(text: str | None) -> str | None:
     return text if text is None or MARK not in text else text.replace(MARK, NUL)
+
+
+def route_of(routing_key: str | None) -> str:
+    """A routing key as a lane has it: never NULL."""
+    return "" if routing_key is None else f"={routing_key}"
+
+
+def digest(text: str) -> str:
+    """A short name for a text of any length: as a uuid, which every index can hold."""
+    return str(UUID(sha256(text.encode()).hexdigest()[:32]))
 
 
 def array(values: Iterable[str]) -> str:

@@ -14,7 +14,12 @@ from .address import Address
 from .faults import explained
 from .queries import load
 
-TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "log", "queues", "workers")
+TABLES = tuple(
+    """
+    jobs waiting holds outcomes held_keys kept_keys log queues workers edges unsettled limit_gates limit_news limit_slots
+    limit_starts limit_room fair_accounts shelf
+    """.split()  # noqa: SIM905
+)
 OUTBOX_TABLES = ("holdfast_outbox",)
 META = {False: "meta", True: "holdfast_outbox_meta"}  # of a store, and of an outbox, which may share the schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from holdfast.clock import Clock, reader
@@ -15,7 +15,7 @@ from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
 from holdfast.storage.contract import (
-    ACCEPTED,
+    CHUNK,
     Carried,
     Claim,
     Durability,
@@ -28,6 +28,8 @@ from holdfast.storage.contract import (
     Placed,
     QueueRow,
     QueueSettings,
+    Shelved,
+    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -40,17 +42,21 @@ from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
 
 from .address import Address
-from .apply import Apply, Effects, is_short_success
+from .apply import Apply, Effects
 from .carry import Carry
 from .claim import Claims
 from .durability import read_durability
+from .edges import Edges
 from .enqueue import Enqueue
+from .exchange import Exchanges
 from .findings import findings
 from .home import look
 from .insertion import insertion
+from .limits import Limits
 from .listing import Listing
 from .schema import PostgresLedger, migrations
-from .server import Connection, Cursor, Server, Statement, together
+from .server import Connection, Server, together
+from .shelf import Shelf
 from .signals import Signals
 from .transaction import PostgresTransaction
 from .upkeep import Upkeep
@@ -75,11 +81,15 @@ class PostgresStorage(Storage):
         self._demand = demand
         self._migrate = migrate
         self._enqueue = Enqueue(address.schema)
-        self._apply = Apply(address.schema)
+        self._apply = Apply(address.schema, self._enqueue)
         self._claims = Claims(address.schema)
-        self._upkeep = Upkeep(address.schema)
+        self._limits = Limits(address.schema)
+        self._edges = Edges(address.schema, self._enqueue, self._apply)
+        self._exchanges = Exchanges(self._apply, self._claims, self._limits, self._edges, self._server, self._now)
+        self._shelf = Shelf(address.schema, self._enqueue, self._apply)
+        self._upkeep = Upkeep(address.schema, self._limits)
         self._listing = Listing(address.schema)
-        self._carry = Carry(address.schema)
+        self._carry = Carry(address.schema, self._apply)
         self._home: Home | None = None
         self._opening = asyncio.Lock()
         self._opened: tuple[Server, Signals, int] | None = None
@@ -126,8 +136,19 @@ class PostgresStorage(Storage):
             return []
         put = self._enqueue.put
         placed = await self._server().quickly(lambda connection: put(connection, jobs, self._now()), repeat=True)
-        self._signals().tell({job.queue for job in jobs if not job.delay and not job.waits}, False)
+        await self._followed_up(jobs)
         return placed
+
+    async def _followed_up(self, jobs: Sequence[NewJob]) -> None:
+        """What follows from an enqueue that is committed: for jobs that wait, and for those who wait for jobs."""
+        ready = {job.queue for job in jobs if not job.delay and not job.waits}
+        effects = Effects(ready, settles=any(job.after is not None for job in jobs))
+        await self._finish(effects)
+
+    async def _finish(self, effects: Effects) -> None:
+        if effects.settles:
+            await self._exchanges.settle(effects)
+        self._tell(effects)
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         return insertion(jobs, self._address.schema, self._now())
@@ -143,93 +164,9 @@ class PostgresStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         effects = Effects()
-        if all(is_short_success(change) for change in changes):
-            work = self._exchange_plainly
-        else:
-            work = self._exchange_carefully
-        answer = await self._server().quickly(lambda connection: work(connection, changes, claim, started, effects))
+        answer = await self._exchanges.exchange(changes, claim, started, effects)
         self._tell(effects)
         return answer
-
-    async def _exchange_plainly(
-        self,
-        connection: Connection,
-        changes: Sequence[Change],
-        claim: Claim | None,
-        started: Sequence[Started],
-        effects: Effects,
-    ) -> Exchanged:
-        """Successes, then the claim, in one round trip; in one statement where that is all."""
-        if claim is not None and not started and [want.limit > 0 and not want.alone for want in claim.wants] == [True]:
-            accepted, exchanged = await self._exchange_at_once(connection, changes, claim, effects)
-        else:
-            accepted, exchanged = await self._exchange_in_steps(connection, changes, claim, started, effects)
-        effects.changed |= bool(accepted)
-        if len(accepted) == len(changes):
-            return Exchanged([ACCEPTED] * len(changes), exchanged.claimed, exchanged.next_due, exchanged.suspects)
-        # refused or repeated: looked at as they stand
-        others = [change for change in changes if change.id not in accepted]
-        async with connection.transaction():
-            verdicts = await self._apply.apply(connection, others, effects, self._now())
-        told = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
-        verdicts = [told.get(change.id, ACCEPTED) for change in changes]
-        return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
-
-    async def _exchange_at_once(
-        self, connection: Connection, changes: Sequence[Change], claim: Claim, effects: Effects
-    ) -> tuple[Collection[str], Exchanged]:
-        now = self._now()
-        answer = await self._claims.exchange(connection, self._apply.successes(changes, now), len(changes), claim, now)
-        accepted = [change.id for change in changes] if answer.accepted is None else set(answer.accepted)
-        if answer.next_due is not None and answer.next_due <= 0:
-            _, exchanged = await self._claim(connection, [], claim, effects)
-            return accepted, exchanged
-        return accepted, Exchanged((), answer.claimed, answer.next_due, answer.suspects)
-
-    async def _exchange_in_steps(
-        self,
-        connection: Connection,
-        changes: Sequence[Change],
-        claim: Claim | None,
-        started: Sequence[Started],
-        effects: Effects,
-    ) -> tuple[Collection[str], Exchanged]:
-        before: list[Statement] = []
-        if changes:
-            before.append(self._apply.succeed(changes, self._now()))
-        if started:
-            before.append(self._apply.started(started))
-        if claim is not None:
-            cursors, exchanged = await self._claim(connection, before, claim, effects)
-        else:
-            cursors, exchanged = await together(connection, before) if before else [], Exchanged([])
-        return {id for (id,) in await cursors[0].fetchall()} if changes else (), exchanged
-
-    async def _exchange_carefully(
-        self,
-        connection: Connection,
-        changes: Sequence[Change],
-        claim: Claim | None,
-        started: Sequence[Started],
-        effects: Effects,
-    ) -> Exchanged:
-        async with connection.transaction():
-            verdicts = await self._apply.apply(connection, changes, effects, self._now())
-            before = [self._apply.started(started)] if started else []
-            if claim is None:
-                await together(connection, before) if before else None
-                return Exchanged(verdicts)
-            _, exchanged = await self._claim(connection, before, claim, effects)
-            return Exchanged(verdicts, exchanged.claimed, exchanged.next_due, exchanged.suspects)
-
-    async def _claim(
-        self, connection: Connection, before: Sequence[Statement], claim: Claim, effects: Effects
-    ) -> tuple[list[Cursor], Exchanged]:
-        cursors, claimed, outlook, promoted = await self._claims.claim(
-            connection, before, claim, self.chunk, self._now()
-        )
-        effects.ready |= promoted
-        return cursors, Exchanged((), claimed, outlook.next_due, outlook.suspects)
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         renew = self._apply.renew
@@ -254,6 +191,42 @@ class PostgresStorage(Storage):
         verdicts = await self._server().quickly(write)
         self._tell(effects)
         return verdicts
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        effects = Effects()
+        place, follow = self._edges.place, self._edges.follow
+        looked = await self._server().quickly(lambda connection: place(connection, limit, effects, self._now()))
+        found = await self._server().quickly(
+            lambda connection: follow(connection, limit, effects, self._now(), newest=False)
+        )
+        self._tell(effects)
+        return looked + found.edges
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        return await self._server().quickly(lambda connection: self._edges.followers(connection, ids), repeat=True)
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        look = self._shelf.look
+        return await self._server().quickly(
+            lambda connection: look(connection, kind, names, job, due, limit, self._now()), repeat=True
+        )
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        if not writes:
+            return []
+        done, jobs = await self._server().quickly(lambda connection: self._shelf.write(connection, writes, self._now()))
+        await self._followed_up(jobs)
+        return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
@@ -325,6 +298,12 @@ class PostgresStorage(Storage):
         await self._server().plainly(lambda connection: self._carry.restore(connection, jobs, effects))
         self._tell(effects)
 
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await self._server().plainly(lambda connection: self._shelf.export(connection, after, limit))
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await self._server().plainly(lambda connection: self._shelf.restore(connection, rows))
+
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         return await self._server().plainly(lambda connection: self._carry.export_keys(connection, cursor, limit))
 
@@ -348,7 +327,7 @@ class PostgresStorage(Storage):
 
     # -- the handler's own transaction ---------------------------------------------------------------
     async def begin(self, longest: int) -> StoreTransaction:
-        transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._tell, self._now, longest)
+        transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._finish, self._now, longest)
         await transaction.begin()
         return transaction
 

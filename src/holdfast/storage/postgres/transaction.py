@@ -29,7 +29,7 @@ from .faults import explained
 from .server import Connection, Server
 
 T = TypeVar("T")
-Tell = Callable[[Effects], None]
+Finish = Callable[[Effects], Awaitable[None]]  # what is done after the commit
 
 # words of statements that outlive their transaction
 _LASTING = re.compile(
@@ -43,12 +43,18 @@ class PostgresTransaction(StoreTransaction):
     """See the module. One statement at a time: the connection is not shared with anybody else."""
 
     def __init__(
-        self, server: Server, enqueue: Enqueue, apply: Apply, tell: Tell, now: Callable[[], int | None], longest: int
+        self,
+        server: Server,
+        enqueue: Enqueue,
+        apply: Apply,
+        finish: Finish,
+        now: Callable[[], int | None],
+        longest: int,
     ) -> None:
         self._server = server
         self._enqueue = enqueue
         self._apply = apply
-        self._tell = tell
+        self._finish = finish
         self._now = now
         self._longest = longest / SECOND
         self._effects = Effects()
@@ -89,8 +95,10 @@ class PostgresTransaction(StoreTransaction):
         return await self._inside(run)
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        placed = await self._inside(lambda connection: self._enqueue.put_planned(connection, jobs, self._now()))
+        put = self._enqueue.put_planned
+        placed = await self._inside(lambda connection: put(connection, jobs, self._now(), brief=False))
         self._effects.ready |= {job.queue for job in jobs}
+        self._effects.settles = self._effects.places = True
         return placed
 
     async def complete(self, change: Change) -> Verdict:
@@ -120,7 +128,7 @@ class PostgresTransaction(StoreTransaction):
                 raise
             if verdict is ACCEPTED:
                 await self._end(False, "it is committed")
-                self._tell(self._effects)
+                await self._finish(self._effects)
             else:
                 await self._end(True, "its completion was refused")
             return verdict

@@ -9,20 +9,26 @@ from psycopg.errors import InsufficientPrivilege
 
 from holdfast.job import Record
 
+from .limits import Limits
 from .queries import load
 from .rows import array, records_of
 from .server import Connection, together
+from .shares import Shares
 
 SMALL = 20_000
 DAY = 86_400_000_000
 PARTITIONS_EVERY = 3600.0
 DAYS_AHEAD = 2
+MEND_EVERY = 10.0
+_GOING = ("outcomes", "jobs", "logs", "edges", "edges_to", "texts")  # what is removed of a job
 
 
 class Upkeep:
     """The statements of one schema."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, limits: Limits) -> None:
+        self._limits = limits
+        self._shares = Shares(schema)
         self._sql = load("upkeep", schema)
         self._too_many_of = {
             among: load("upkeep", schema, among=self._sql[among])["too_many"]
@@ -30,6 +36,7 @@ class Upkeep:
         }
         self._next_long_kept = 0
         self._partitions_at = 0.0
+        self._mend_at = 0.0
 
     async def lapsed(self, connection: Connection, limit: int, contact: int, now: int | None) -> list[Record]:
         """Jobs whose lease is over; leases that reach too far are cut first."""
@@ -45,6 +52,7 @@ class Upkeep:
         """Remove what is no longer kept; gives the number of jobs."""
         dropped = await self._keep_partitions(connection, now)
         await connection.execute(self._sql["remove_keys"], {"now": now})
+        await self._mend(connection, now)
         gone = await self._ids(connection, self._sql["brief"], limit, now)
         gone += await self._long_kept(connection, limit - len(gone), now)
         tasks = await (await connection.execute(self._sql["counted_tasks"])).fetchall()
@@ -100,12 +108,20 @@ class Upkeep:
             return 0
         async with connection.transaction():
             cursor = await connection.execute(self._sql["lock_ended"], {"ids": array(sorted(ids))})
+            locked = {"ids": array(id for (id,) in await cursor.fetchall())}
+            cursor = await connection.execute(self._sql["still_free"], locked)
             gone = {"ids": array(id for (id,) in await cursor.fetchall())}
-            outcomes, *_ = await together(
-                connection,
-                [(self._sql[f"remove_{what}"], gone) for what in ("outcomes", "jobs", "logs")],
-            )
+            outcomes, *_ = await together(connection, [(self._sql[f"remove_{what}"], gone) for what in _GOING])
         return outcomes.rowcount
+
+    async def _mend(self, connection: Connection, now: int | None) -> None:
+        """Once in a while: accounts that say nothing more, and word about limits that was lost."""
+        if monotonic() < self._mend_at:
+            return
+        self._mend_at = monotonic() + MEND_EVERY
+        await connection.execute(*self._shares.forget())
+        async with connection.transaction():
+            await self._limits.mend(connection, now)
 
     async def _ids(self, connection: Connection, statement: str, limit: int, now: int | None) -> list[str]:
         cursor = await connection.execute(statement, {"now": now, "limit": limit})

@@ -8,15 +8,19 @@ FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS g
         OFFSET 0) AS hold
 
 -- name: succeed
--- The plain success of holders, the most common change of all; gives the ids of those that took hold.
-WITH {succeeding} SELECT id::text FROM succeeded;
+-- The plain success of holders, the most common change of all; gives the ids of those that took hold, whether they are
+-- followed, and the queues of those under limits.
+WITH {succeeding} SELECT id::text, followed, limited FROM ended;
 
 -- name: succeeding
 -- Holds that stand leave, and outcomes come in their place.
 ended AS (
     DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}))
-    RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress
+    RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress, followed, limited
 ),
+noted AS MATERIALIZED (SELECT id, stamp, followed, limited FROM ended WHERE followed OR limited IS NOT NULL),
+left_open AS (INSERT INTO {schema}.unsettled (parent) SELECT id FROM noted WHERE followed),
+given_up AS (INSERT INTO {schema}.limit_news (job, stamp) SELECT id, stamp FROM noted WHERE limited IS NOT NULL),
 ended_keys AS (
     DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM ended WHERE held_key IS NOT NULL))
 ),
@@ -24,10 +28,10 @@ clock AS MATERIALIZED (SELECT {now} AS now),
 succeeded AS (
     INSERT INTO {schema}.outcomes (
         finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
-        progress)
+        progress, followed)
     SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), ended.run_at,
         ended.rank, coalesce(said.began, ended.started_at), ended.stamp, ended.version + 1, ended.attempt, said.failures,
-        ended.waits, ended.id, 'succeeded', said.result, ended.progress
+        ended.waits, ended.id, 'succeeded', said.result, ended.progress, ended.followed
     FROM ended
         JOIN unnest(
             %(ids)s::uuid[], %(failures)s::integer[], string_to_array(%(results)s::text, chr(30), chr(31)),
@@ -69,6 +73,21 @@ SELECT {columns} FROM json_populate_recordset(NULL::{schema}.outcomes, %(rows)s:
 -- name: end_held
 -- Holds of jobs that were ended from outside: they stand until the holder stops or the lease is over.
 UPDATE {schema}.holds SET ended = true WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: unsettled
+-- Jobs that are followed and have ended: their edges are to be looked at.
+INSERT INTO {schema}.unsettled (parent) SELECT id FROM unnest(%(ids)s::uuid[]) AS given (id);
+
+-- name: parked
+-- Lanes in which jobs under limits became ready.
+INSERT INTO {schema}.limit_news (gate, queue, task, route)
+SELECT gate, queue, task, route
+FROM json_to_recordset(%(lanes)s::json) AS given (gate uuid, queue text, task text, route text);
+
+-- name: given_up
+-- Holds of limited jobs that were given up.
+INSERT INTO {schema}.limit_news (job, stamp)
+SELECT id, stamp FROM unnest(%(ids)s::uuid[], %(stamps)s::bigint[]) AS given (id, stamp);
 
 -- name: errors
 -- What went wrong, on the jobs' own rows.

@@ -13,6 +13,33 @@ ORDER BY j.created_at, j.id;
 -- The log lines of jobs, oldest first.
 SELECT job::text, line FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]) ORDER BY job, number;
 
+-- name: parents
+-- The jobs that jobs still wait for, by id.
+SELECT child::text, parent::text FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]) AND open ORDER BY child, parent;
+
+-- name: close_edges
+-- The edges of jobs that are replaced.
+UPDATE {schema}.edges SET open = false WHERE child = ANY(%(ids)s::uuid[]) AND open;
+
+-- name: insert_edges
+-- The edges of jobs as they are.
+INSERT INTO {schema}.edges (parent, child, finished)
+SELECT parent, child, finished
+FROM unnest(%(parents)s::uuid[], %(children)s::uuid[], %(finished)s::boolean[]) AS given (parent, child, finished)
+ON CONFLICT (parent, child) DO UPDATE SET open = true, finished = excluded.finished;
+
+-- name: give_up
+-- Holds of limited jobs that are replaced.
+INSERT INTO {schema}.limit_news (job, stamp)
+SELECT id, stamp FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) AND limited IS NOT NULL;
+
+-- name: use
+-- The keys that held jobs use.
+INSERT INTO {schema}.limit_slots (key, job, stamp)
+SELECT key, job, stamp
+FROM unnest(%(keys)s::uuid[], %(jobs)s::uuid[], %(stamps)s::bigint[]) AS given (key, job, stamp)
+ON CONFLICT (key, job, stamp) DO NOTHING;
+
 -- name: owners
 -- Who occupies these keys of scope waiting and active.
 SELECT key, job::text FROM {schema}.held_keys WHERE key = ANY(%(keys)s::text[]);

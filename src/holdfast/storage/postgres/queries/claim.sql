@@ -1,15 +1,23 @@
 -- name: promote
--- Scheduled jobs whose time has come become ready, the earliest first.
-UPDATE {schema}.waiting SET state = 'ready', version = coalesce(version, 1) + 1
-WHERE id = ANY(ARRAY(
-    SELECT id FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now}
-    ORDER BY run_at, id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED))
-RETURNING queue;
+-- Scheduled jobs whose time has come become ready, the earliest first; those under limits are parked.
+WITH promoted AS (
+    UPDATE {schema}.waiting SET state = 'ready', version = coalesce(version, 1) + 1, parked = gate IS NOT NULL
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now}
+        ORDER BY run_at, id LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED))
+    RETURNING queue, task, route, gate
+),
+news AS (
+    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    SELECT DISTINCT gate, queue, task, route FROM promoted WHERE gate IS NOT NULL
+)
+SELECT queue FROM promoted;
 
 -- name: outlook
 -- When the next job is due, whether there are suspects that this want would get, and how long the transaction took so far.
 SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now}, EXISTS (
-        SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
+        SELECT 1 FROM {schema}.waiting AS w
+        WHERE state = 'ready' AND suspect AND parked = %(limited)s::boolean AND {wanted} AND {can_run}),
     extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8;
 
 -- name: wanted
@@ -99,7 +107,7 @@ FROM taken AS j ORDER BY j.urgency, j.rank, j.id
 gone AS (
     DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked))
     RETURNING id, queue, task, urgency, rank, run_at, expires_at, settled, min_version, version, attempt, failures, losses,
-        waits, suspect, key_waits, held_key, reason, progress
+        waits, suspect, key_waits, held_key, reason, progress, followed, gate
 ),
 taken AS MATERIALIZED (
     SELECT gone.*, {now} AS now, j.created_at, j.lease, j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id,
@@ -110,10 +118,11 @@ taken AS MATERIALIZED (
 held AS (
     INSERT INTO {schema}.holds (
         stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id, suspect,
-        leased_by, held_key, reason, progress)
+        leased_by, held_key, reason, progress, followed, limited)
     SELECT %(stamp)s::bigint, now + lease, lease, nullif(coalesce(run_at, rank), coalesce(first_run_at, created_at)),
         nullif(rank, coalesce(run_at, rank)), settled, coalesce(version, 1) + 1, coalesce(attempt, 0) + 1, failures,
-        losses, waits, id, suspect, %(worker)s::text, CASE WHEN NOT key_waits THEN held_key END, reason, progress
+        losses, waits, id, suspect, %(worker)s::text, CASE WHEN NOT key_waits THEN held_key END, reason, progress,
+        followed, CASE WHEN gate IS NOT NULL THEN queue END
     FROM taken
 ),
 freed AS (
@@ -128,28 +137,32 @@ j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(
     {backoff}, {retention}, {dead_retention}, j.created_at, coalesce(j.run_at, j.rank), NULL, NULL, j.expires_at, NULL,
     NULL, %(stamp)s::bigint, j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress,
     j.errors, j.reason, j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
-    j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0), j.limits,
-    coalesce(j.min_version, 1)
+    j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0),
+    coalesce(j.followed, false), NULL, j.limits, coalesce(j.min_version, 1)
 
 -- name: exchange
 -- Successes and a claim in one statement. Its last row tells, behind the columns of a record, when the next job is due,
--- whether there are suspects, how long it took, whether jobs were passed over that another claimer has locked, and which
--- successes took hold if not all did. Where a job is due already nothing is claimed: it has to be promoted first.
+-- whether there are suspects, how long it took, whether jobs were passed over that another claimer has locked, which
+-- successes took hold if not all did, whether followed jobs ended, and the queues of limited ones. Where a job is due
+-- already nothing is claimed: it has to be promoted first. Nor where a followed job ended: who waits for it comes first.
 WITH due AS MATERIALIZED (
     SELECT (SELECT run_at FROM {schema}.waiting WHERE state = 'scheduled' ORDER BY run_at LIMIT 1) - {now} AS wait
 ),
 {succeeding},
-lane AS MATERIALIZED (SELECT every.* FROM ({lanes}) AS every WHERE (SELECT coalesce(wait, 1) > 0 FROM due)),
+lane AS MATERIALIZED (
+    SELECT every.* FROM ({lanes}) AS every
+    WHERE (SELECT coalesce(wait, 1) > 0 FROM due) AND (SELECT count(*) = 0 FROM noted WHERE followed)),
 {picking},
 {moved}
-SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL
+SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM taken AS j
 UNION ALL
 SELECT {nothing}, (SELECT wait FROM due), EXISTS (
         SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
     extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8,
     (SELECT count(*) FROM seen) > (SELECT count(*) FROM picked),
-    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded)
+    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
+    (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(limited) FROM noted WHERE limited IS NOT NULL)
 ORDER BY 5 DESC NULLS LAST, 6, 1;
 
 -- name: picking_merged

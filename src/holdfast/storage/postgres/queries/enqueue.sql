@@ -1,6 +1,6 @@
 -- name: insert_plain
 -- Jobs of one shape (task, queue, priority, budget, times, policies) that wait for nothing but a worker or a time. None
--- of them is stored when the queue is bounded. An id that is known already makes it fail.
+-- of them is stored when the queue is bounded or fair. An id that is known already makes it fail.
 WITH stored AS (
     INSERT INTO {schema}.jobs (
         created_at, run_at, lease, timeout, max_attempts, priority, id, task, queue, payload, backoff, retention,
@@ -12,7 +12,8 @@ WITH stored AS (
             %(ids)s::uuid[], string_to_array(%(payloads)s::text, chr(30)), %(delays)s::bigint[], %(ats)s::bigint[]
         ) AS given (id, payload, delay, at)
         CROSS JOIN (SELECT {now} AS now) AS clock
-    WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE name = %(queue)s::text AND max_depth IS NOT NULL)
+    WHERE NOT EXISTS (
+        SELECT 1 FROM {schema}.queues WHERE name = %(queue)s::text AND (max_depth IS NOT NULL OR fair))
     RETURNING id, created_at, run_at
 )
 INSERT INTO {schema}.waiting (rank, run_at, urgency, id, state, queue, task, route)
@@ -20,10 +21,11 @@ SELECT coalesce(run_at, created_at), CASE WHEN run_at > created_at THEN run_at E
     CASE WHEN run_at > created_at THEN 'scheduled' ELSE 'ready' END, %(queue)s::text, %(task)s::text, ''
 FROM stored;
 
--- name: lock_bounded
--- Enqueues into a bounded queue take turns, so that the count stays true until they commit.
-SELECT name, max_depth, on_full, drop_below FROM {schema}.queues
-WHERE max_depth IS NOT NULL AND name = ANY(%(queues)s::text[]) ORDER BY name FOR UPDATE;
+-- name: lock_queues
+-- Enqueues into a bounded or fair queue take turns, so that counts and shares stay true until they commit.
+SELECT name, max_depth, on_full, drop_below, fair, weights FROM {schema}.queues
+WHERE (max_depth IS NOT NULL AND %(bounded)s::boolean OR fair AND %(placing)s::boolean)
+    AND name = ANY(%(queues)s::text[]) ORDER BY name FOR UPDATE;
 
 -- name: depth
 -- Jobs of a queue that wait, counted no further than needed.
@@ -38,6 +40,10 @@ SELECT count(*) FROM (
 -- name: known
 -- Which of these ids are on record.
 SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: keep
+-- Ended jobs that are not to be pruned until this transaction is over.
+SELECT id FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR KEY SHARE;
 
 -- name: held_keys
 -- Who occupies these keys of scope waiting or active.

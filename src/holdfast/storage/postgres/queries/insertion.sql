@@ -7,7 +7,8 @@ FROM clock CROSS JOIN json_to_recordset({parameter}::json) AS job (
     number integer, id uuid, task text, queue text, priority integer, at bigint, delay bigint, now bigint, payload text,
     max_attempts bigint, timeout bigint, lease bigint, backoff text, retention text, dead_retention text, expires bigint,
     key text, tenant text, routing_key text, tags text, meta text, unique_key text, unique_scope text,
-    unique_window bigint, chain_id uuid, after text, run_when text, waits integer, limits text, min_version integer)
+    unique_window bigint, chain_id uuid, after text, run_when text, waits integer, limits text, min_version integer,
+    gate uuid, rank bigint)
 
 -- name: take_kept
 -- Keys of scope any and window that nobody has, in the caller's transaction.
@@ -37,7 +38,7 @@ ORDER BY given.unique_key, given.number
 ON CONFLICT (key) DO NOTHING;
 
 -- name: insert
--- Jobs whose key is theirs, or that have none.
+-- Jobs whose key is theirs, or that have none. One that has no share of its fair queue yet is blocked until it is placed.
 WITH given AS MATERIALIZED ({given}),
 stored AS (
     INSERT INTO {schema}.jobs (
@@ -58,21 +59,54 @@ stored AS (
     ORDER BY number
     ON CONFLICT (id) DO NOTHING
     RETURNING id, created_at, run_at, expires_at
+),
+fair AS MATERIALIZED (SELECT name FROM {schema}.queues WHERE queues.fair),
+placed AS MATERIALIZED (
+    SELECT stored.id, coalesce(given.rank, stored.run_at, stored.created_at) AS rank,
+        CASE WHEN stored.run_at > stored.created_at OR given.rank IS NOT NULL
+            THEN coalesce(stored.run_at, stored.created_at) END AS run_at,
+        stored.expires_at, given.priority, given.min_version, given.waits, given.unique_scope, given.unique_key,
+        CASE WHEN given.waits > 0 OR fair.name IS NOT NULL THEN 'blocked'
+            WHEN stored.run_at > stored.created_at THEN 'scheduled' ELSE 'ready' END AS state,
+        given.queue, given.task, coalesce('=' || given.routing_key, '') AS route, given.gate, given.after,
+        coalesce(given.run_when = 'finished', false) AS finished, fair.name IS NOT NULL AS unplaced
+    FROM stored JOIN given ON given.id = stored.id
+        LEFT JOIN fair ON fair.name = given.queue AND given.rank IS NULL
+),
+{also}
+left_open AS (
+    INSERT INTO {schema}.unsettled (child, unplaced)
+    SELECT placed.id, placed.unplaced FROM placed WHERE placed.unplaced OR placed.after IS NOT NULL
 )
 INSERT INTO {schema}.waiting (
-    rank, run_at, expires_at, urgency, min_version, id, waits, key_waits, state, queue, task, route, held_key)
-SELECT coalesce(stored.run_at, stored.created_at), CASE WHEN stored.run_at > stored.created_at THEN stored.run_at END,
-    stored.expires_at, -1 - given.priority, given.min_version, stored.id, nullif(given.waits, 0),
-    coalesce(given.unique_scope = 'waiting', false),
-    CASE WHEN given.waits > 0 THEN 'blocked' WHEN stored.run_at > stored.created_at THEN 'scheduled' ELSE 'ready' END,
-    given.queue, given.task, coalesce('=' || given.routing_key, ''),
-    CASE WHEN given.unique_scope IN ('waiting', 'active') THEN given.unique_key END
-FROM stored JOIN given ON given.id = stored.id;
+    rank, run_at, expires_at, urgency, min_version, id, waits, key_waits, state, queue, task, route, held_key, gate, parked)
+SELECT rank, run_at, expires_at, -1 - priority, min_version, id, nullif(waits, 0), coalesce(unique_scope = 'waiting', false),
+    state, queue, task, route, CASE WHEN unique_scope IN ('waiting', 'active') THEN unique_key END, gate,
+    state = 'ready' AND gate IS NOT NULL
+FROM placed;
+
+-- name: also_edges
+-- The edges from the jobs that they wait for.
+new_edges AS (
+    INSERT INTO {schema}.edges (parent, child, finished)
+    SELECT DISTINCT parent.id::uuid, placed.id, placed.finished
+    FROM placed CROSS JOIN LATERAL json_array_elements_text(placed.after::json) AS parent (id)
+    ON CONFLICT (parent, child) DO NOTHING
+),
+
+-- name: also_news
+-- Word of the lanes in which jobs are parked.
+news AS (
+    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    SELECT DISTINCT placed.gate, placed.queue, placed.task, placed.route
+    FROM placed WHERE placed.gate IS NOT NULL AND placed.state = 'ready'
+),
 
 -- name: room
--- Whether all the queues take any number of jobs; if not, nothing is stored.
+-- Whether all the queues take any number of jobs as they come; if not, nothing is stored.
 NOT EXISTS (
-    SELECT 1 FROM {schema}.queues WHERE max_depth IS NOT NULL AND queues.name IN (SELECT every.queue FROM given AS every))
+    SELECT 1 FROM {schema}.queues
+    WHERE (queues.max_depth IS NOT NULL OR queues.fair) AND queues.name IN (SELECT every.queue FROM given AS every))
 
 -- name: readback
 -- The job that stands for each: itself, or the one whose key it shares; nobody when that key became free just now. A job

@@ -23,7 +23,8 @@ CASE WHEN o.id IS NOT NULL THEN o.reason WHEN h.id IS NOT NULL THEN h.reason ELS
 j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
 coalesce(o.held_key, h.held_key, w.held_key) IS NOT NULL AS holds_key, j.chain_id::text AS chain_id, j.after,
 {run_when} AS run_when, coalesce(CASE WHEN o.id IS NOT NULL THEN o.waits WHEN h.id IS NOT NULL THEN h.waits ELSE w.waits END, 0)
-    AS waits, j.limits, coalesce(j.min_version, 1) AS min_version
+    AS waits, coalesce(o.followed, h.followed, w.followed, false) AS followed, o.next_id::text AS next_id, j.limits,
+coalesce(j.min_version, 1) AS min_version
 
 -- name: backoff
 -- How long a failed job waits.

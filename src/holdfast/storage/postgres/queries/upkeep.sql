@@ -25,15 +25,13 @@ ORDER BY late.expires_at, late.id;
 -- name: brief
 -- Ended jobs that were to be kept for less than a day, and have been.
 SELECT o.id::text FROM {schema}.outcomes AS o
-WHERE o.prune_at <= {now} AND o.prune_at < o.finished_at + 86400000000
-    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+WHERE o.prune_at <= {now} AND o.prune_at < o.finished_at + 86400000000 AND NOT {needed}
 ORDER BY o.prune_at, o.id LIMIT %(limit)s::integer;
 
 -- name: long_kept
 -- Ended jobs that were to be kept for longer and are overdue by a day: their piece of the history cannot be dropped.
 SELECT o.id::text FROM {schema}.outcomes AS o
-WHERE o.prune_at <= {now} - 86400000000 AND o.prune_at >= o.finished_at + 86400000000
-    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+WHERE o.prune_at <= {now} - 86400000000 AND o.prune_at >= o.finished_at + 86400000000 AND NOT {needed}
 LIMIT %(limit)s::integer;
 
 -- name: next_long_kept
@@ -46,13 +44,12 @@ SELECT DISTINCT task FROM {schema}.outcomes WHERE keep_last IS NOT NULL;
 
 -- name: too_many
 -- Ended jobs of a task that have as many newer ones as are kept. A job that is kept for another reason takes a place too.
-SELECT id::text FROM (
+SELECT o.id::text FROM (
     SELECT o.id, o.keep_last,
         row_number() OVER (PARTITION BY o.state = 'dead' ORDER BY o.finished_at DESC, o.id DESC) AS place
     FROM {schema}.outcomes AS o {among}
-) AS ended
-WHERE keep_last IS NOT NULL AND place > keep_last
-    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = ended.id)
+) AS o
+WHERE o.keep_last IS NOT NULL AND o.place > o.keep_last AND NOT {needed}
 LIMIT %(limit)s::integer;
 
 -- name: among_all
@@ -70,8 +67,19 @@ SELECT count(*) < %(small)s::integer FROM (SELECT 1 FROM {schema}.outcomes LIMIT
 -- name: lock_ended
 -- Ended jobs that may be removed, locked; one that somebody is at is left for the next time.
 SELECT o.id::text FROM {schema}.outcomes AS o
-WHERE o.id = ANY(%(ids)s::uuid[]) AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id)
+WHERE o.id = ANY(%(ids)s::uuid[]) AND NOT {needed}
 ORDER BY o.id FOR UPDATE SKIP LOCKED;
+
+-- name: needed
+-- Whether somebody holds an ended job, waits for it, or waited for it and has not ended.
+(EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = o.id) OR EXISTS (
+    SELECT 1 FROM {schema}.edges WHERE edges.parent = o.id AND (
+        edges.open OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = edges.child)
+        OR EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = edges.child AND NOT holds.ended))))
+
+-- name: still_free
+-- Those of them that nobody has come to follow before they were locked.
+SELECT o.id::text FROM {schema}.outcomes AS o WHERE o.id = ANY(%(ids)s::uuid[]) AND NOT {needed};
 
 -- name: remove_outcomes
 -- Outcomes that are no longer kept.
@@ -84,6 +92,18 @@ DELETE FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
 -- name: remove_logs
 -- The logs of jobs that are no longer kept.
 DELETE FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]);
+
+-- name: remove_edges
+-- The edges from jobs that are no longer kept.
+DELETE FROM {schema}.edges WHERE parent = ANY(%(ids)s::uuid[]);
+
+-- name: remove_edges_to
+-- The edges to jobs that are no longer kept.
+DELETE FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]);
+
+-- name: remove_texts
+-- The texts on the shelf of jobs that are no longer kept.
+DELETE FROM {schema}.shelf WHERE job = ANY(%(ids)s::uuid[]);
 
 -- name: remove_keys
 -- Keys whose window has been over for a while. Not at once: who is about to take one again must meet it.

@@ -1,0 +1,268 @@
+"""Claiming jobs under limits, which are parked while they are ready.
+
+Claimers of limited jobs take turns (one advisory lock, held until they commit), so that what they count stays true. Nobody
+else waits for them or writes what they keep: whoever parks a job or gives up a hold of a limited one leaves word in a
+table that is only added to (`limit_news`), in the same transaction, and the next claimer hears it.
+
+**Gates.** Parked jobs stand in lanes of gate (their very limits), queue, task and routing key. A claimer looks at open gates
+alone, and closes those that let nobody through: by the key that is used up, or until the instant at which a rate lets the
+next one start. So jobs that cannot start cost nothing, however many they are. A key of which a hold was given up may have
+room (`limit_room`) until a gate is found closed by it again: meanwhile the gates that it closed are opened, those that have
+been closed for longest first.
+
+**Slots.** What runs under a key is counted: a row for each hold and key, written with the claim, removed when the word of
+the hold's end is heard. **Starts** are rows too, as long as they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.job import Record
+from holdfast.storage.contract import Claim, Want
+from holdfast.storage.limiting import (
+    Closed,
+    Gate,
+    Passed,
+    Place,
+    Starts,
+    Use,
+    closed_now,
+    keys_of,
+    limits_of,
+    pass_gates,
+)
+
+from .claim import claimer, wanted
+from .queries import load
+from .rows import array, digest, json_text, numbers, records_of
+from .server import Connection, Statement, together
+
+LOOK = 128  # gates that are looked at together
+NEWS = 1_000  # that are heard together
+LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
+_SHARED = ("wanted", "can_run", "claimed")
+
+
+class Lanes(NamedTuple):
+    """What a claimer sees of its gates: the time, the best jobs by limits, lanes without one, and how far it looked."""
+
+    now: int
+    gates: dict[str, list[Place]]
+    empty: list[int]
+    last: int
+    full: bool
+
+
+class Limits:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        claims = load("claim", schema)
+        self._sql = load("limits", schema, **{name: claims[name] for name in _SHARED})
+        self._behind = 0  # so that all get their turn where there are more gates than are looked at together
+
+    async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+        """Claim limited jobs, inside a transaction."""
+        if want.alone:
+            return await self._claim_suspects(connection, claim, want, now)
+        cursor = await connection.execute(self._sql["anything"], {**wanted(want), "now": now})
+        return await self._claim(connection, claim, want, now) if (await cursor.fetchall())[0][0] else []
+
+    async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+        claimed: list[Record] = []
+        more = await self._hear(connection, now)
+        while True:
+            claimed += await self._claim_open(connection, claim, want, want.limit - len(claimed), now)
+            if len(claimed) >= want.limit:
+                return claimed
+            if more:
+                more = await self._hear(connection, now)
+            elif not await self._open_for_room(connection):
+                return claimed
+
+    async def _claim_open(
+        self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
+    ) -> list[Record]:
+        """Claim what the open gates let through, looking at so many together until it is enough."""
+        claimed: list[Record] = []
+        start = behind = self._behind
+        while True:
+            lanes = await self._look(connection, want, limit - len(claimed), behind, now)
+            if lanes is not None:
+                claimed += await self._pass(connection, claim, lanes, limit - len(claimed))
+            enough = len(claimed) >= limit
+            behind = self._behind = lanes.last if lanes is not None and lanes.full else 0
+            if enough or not (behind or start):
+                return claimed
+            start = start if behind else 0  # next, those before the place where this look began
+
+    # -- what happened meanwhile ---------------------------------------------------------------------
+    async def _hear(self, connection: Connection, now: int | None) -> bool:
+        """Take our turn and hear the news; gives whether there are more."""
+        at = {"now": now, "most": NEWS, "look": LOOK}
+        names = ("turn", "hear", "open_by_time", "open_for_room")
+        _, news, *_ = await together(connection, [(self._sql[name], at) for name in names])
+        heard, *unknown = await news.fetchall()
+        if unknown:
+            lanes = [_lane(*row[:5]) for row in unknown]
+            await connection.execute(self._sql["know"], {"lanes": json_text(lanes)})
+        return bool(heard[5] >= NEWS)
+
+    async def _open_for_room(self, connection: Connection) -> bool:
+        cursor = await connection.execute(self._sql["open_for_room"], {"look": LOOK})
+        return bool((await cursor.fetchall())[0][0])
+
+    # -- gates ---------------------------------------------------------------------------------------
+    async def _look(self, connection: Connection, want: Want, limit: int, behind: int, now: int | None) -> Lanes | None:
+        values = {**wanted(want), "now": now, "limit": max(1, limit), "look": LOOK, "behind": behind}
+        rows = await (await connection.execute(self._sql["look"], values)).fetchall()
+        return _lanes(rows)
+
+    async def _pass(self, connection: Connection, claim: Claim, lanes: Lanes, limit: int) -> list[Record]:
+        """Let the best through. Those that somebody else is at are passed over."""
+        used = await self._used(connection, lanes.gates)
+        gates = lanes.gates
+        ours: set[str] = set()
+        while True:
+            passed = pass_gates([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
+            fresh = [id for id in passed.ids if id not in ours]
+            locked = await self._locked(connection, fresh)
+            ours |= locked
+            if len(locked) == len(fresh):
+                break
+            missed = set(fresh) - locked
+            gates = {limits: [place for place in places if place[2] not in missed] for limits, places in gates.items()}
+        limits_by_id = {place[2]: limits for limits, places in gates.items() for place in places}
+        return await self._take(connection, claim, lanes, passed, used, limits_by_id)
+
+    async def _locked(self, connection: Connection, ids: Sequence[str]) -> set[str]:
+        if not ids:
+            return set()
+        cursor = await connection.execute(self._sql["lock"], {"ids": array(sorted(ids))})
+        return {id for id, parked in await cursor.fetchall() if parked}
+
+    async def _take(
+        self,
+        connection: Connection,
+        claim: Claim,
+        lanes: Lanes,
+        passed: Passed,
+        used: Mapping[str, Use],
+        limits_by_id: Mapping[str, str],
+    ) -> list[Record]:
+        statements: list[Statement] = []
+        if passed.ids:
+            values = {"ids": array(passed.ids), **claimer(claim, len(passed.ids)), "now": lanes.now}
+            uses = [(digest(key), id) for id in passed.ids for key in keys_of([limits_by_id[id]])]
+            slots = {"keys": array(key for key, _ in uses), "jobs": array(id for _, id in uses), "stamp": claim.stamp}
+            statements += [(self._sql["take"], values), (self._sql["use"], slots)]
+        statements += self._starts({key: used.get(key, Use()).starts for key in passed.starts}, passed.starts)
+        if passed.closed:
+            statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
+        if lanes.empty:
+            statements.append((self._sql["forget_gates"], {"numbers": numbers(lanes.empty)}))
+        if not statements:
+            return []
+        cursors = await together(connection, statements)
+        return records_of(await cursors[0].fetchall()) if passed.ids else []
+
+    def _starts(self, before: Mapping[str, Starts], after: Mapping[str, Starts]) -> list[Statement]:
+        """The starts as they are now, in place of those that were remembered."""
+        old = {(digest(key), at): times for key, starts in before.items() for at, times in starts}
+        new = {(digest(key), at): times for key, starts in after.items() for at, times in starts}
+        gone = [place for place in old if place not in new]
+        fresh = {place: times for place, times in new.items() if old.get(place) != times}
+        statements: list[Statement] = []
+        if gone:
+            statements.append((self._sql["forget_starts"], _places(gone)))
+        if fresh:
+            statements.append((self._sql["note_starts"], {**_places(fresh), "times": numbers(fresh.values())}))
+        return statements
+
+    async def _used(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
+        keys = {digest(key): key for key in keys_of(limits)}
+        if not keys:
+            return {}
+        asked = {"keys": array(keys)}
+        running, starts = await together(connection, [(self._sql[name], asked) for name in ("running", "starts")])
+        remembered: dict[str, list[tuple[int, int]]] = {}
+        for key, at, times in await starts.fetchall():
+            remembered.setdefault(key, []).append((at, times))
+        counts = await running.fetchall()
+        return {keys[key]: Use(count, tuple(remembered.get(key, ()))) for key, count in counts}
+
+    # -- suspects ------------------------------------------------------------------------------------
+    async def _claim_suspects(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+        if await self._suspects(connection, want, 1, now) is None:
+            return []
+        await self._hear(connection, now)
+        lanes = await self._suspects(connection, want, want.limit, now)
+        return [] if lanes is None else await self._pass(connection, claim, lanes, want.limit)
+
+    async def _suspects(self, connection: Connection, want: Want, limit: int, now: int | None) -> Lanes | None:
+        values = {**wanted(want), "now": now, "limit": max(1, limit)}
+        rows = await (await connection.execute(self._sql["look_at_suspects"], values)).fetchall()
+        return _lanes(rows)
+
+    # -- the outlook ---------------------------------------------------------------------------------
+    async def opening(self, connection: Connection, want: Want, now: int | None) -> int | None:
+        """How long until a wanted job may start; 0: one may now; None: not before another has ended."""
+        if want.alone:
+            lanes = await self._suspects(connection, want, 1, now)
+            at, gates = (lanes.now, list(lanes.gates)) if lanes is not None else (0, [])
+        else:
+            values = {**wanted(want), "now": now, "look": LOOK}
+            rows = await (await connection.execute(self._sql["openings"], values)).fetchall()
+            at, gates = (rows[0][0], list({limits for _, limits in rows})) if rows else (0, [])
+        used = await self._used(connection, gates)
+        why = [closed_now(limits, used, at) for limits in gates]
+        opening = [at if each is None else each.opens_at for each in why]
+        return min((max(0, each - at) for each in opening if each is not None), default=None)
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def mend(self, connection: Connection, now: int | None) -> None:
+        """Should word have been lost, or an older version have worked here: put it right, inside a transaction."""
+        await connection.execute(self._sql["turn"])
+        await connection.execute(self._sql["mend"], {"now": now, "long": LONG, "look": LOOK})
+
+
+def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
+    if not rows:
+        return None
+    gates: dict[str, list[Place]] = {}
+    empty: list[int] = []
+    for _, number, limits, urgency, rank, id in rows:
+        if id is None:
+            empty.append(number)
+        else:
+            gates.setdefault(limits, []).append((urgency, rank, id))
+    numbers_seen = {row[1] for row in rows}
+    ordered = {limits: sorted(places) for limits, places in gates.items()}
+    return Lanes(rows[0][0], ordered, empty, max(numbers_seen), len(numbers_seen) >= LOOK)
+
+
+def _lane(gate: str, queue: str, task: str, route: str, limits: str) -> dict[str, Any]:
+    most = [most for limit in limits_of(limits) for most in (limit.most, limit.starts) if most is not None]
+    return {
+        "gate": gate,
+        "queue": queue,
+        "task": task,
+        "route": route,
+        "limits": limits,
+        "most": min(most, default=None),
+    }
+
+
+def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:
+    return {
+        "gates": array(digest(limits) for limits in closed),
+        "keys": array(digest(why.key) for why in closed.values()),
+        "opens": numbers(why.opens_at for why in closed.values()),
+    }
+
+
+def _places(places: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    listed = list(places)
+    return {"keys": array(key for key, _ in listed), "ats": numbers(at for _, at in listed)}

@@ -1,0 +1,147 @@
+-- name: take
+-- What is to be looked at, the oldest or the newest first; what another session is at is left to it.
+SELECT number, parent::text, child::text, mark::text FROM {schema}.unsettled
+WHERE NOT unplaced ORDER BY number {direction} LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
+
+-- name: edges
+-- The open edges of these parents and children, behind the marks of each.
+SELECT given.number, edge.parent::text, edge.child::text, edge.finished
+FROM unnest(%(numbers)s::bigint[], %(parents)s::uuid[], %(children)s::uuid[], %(marks)s::uuid[])
+        AS given (number, parent, child, mark)
+    CROSS JOIN LATERAL (
+        (SELECT down.parent, down.child, down.finished FROM {schema}.edges AS down
+            WHERE down.parent = given.parent AND down.child > given.mark AND down.open
+            ORDER BY down.child LIMIT %(limit)s::integer)
+        UNION ALL
+        (SELECT up.parent, up.child, up.finished FROM {schema}.edges AS up
+            WHERE up.child = given.child AND up.parent > given.mark AND up.open
+            ORDER BY up.parent LIMIT %(limit)s::integer)) AS edge
+LIMIT %(limit)s::integer;
+
+-- name: lock_waiting
+-- Jobs that wait, locked in the order of their ids: which of them are followed, and which are blocked.
+SELECT id::text, followed, state = 'blocked' FROM {schema}.waiting WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: lock_holds
+-- Jobs that run, locked in the order of their ids.
+SELECT id::text, followed FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE;
+
+-- name: lock_outcomes
+-- Jobs that have ended, locked in the order of their ids.
+SELECT id::text, followed, state, next_id::text FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[])
+ORDER BY id FOR UPDATE;
+
+-- name: known
+-- Which of these ids are on record.
+SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: mark_followed
+-- Jobs that others wait for.
+UPDATE {schema}.{table} SET followed = true WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: close
+-- Edges that are closed; gives the children of those that were open.
+UPDATE {schema}.edges SET open = false
+WHERE ctid = ANY(ARRAY(
+    SELECT edge.place FROM unnest(%(parents)s::uuid[], %(children)s::uuid[]) AS given (parent, child)
+        CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM {schema}.edges
+            WHERE edges.parent = given.parent AND edges.child = given.child AND edges.open OFFSET 0) AS edge))
+RETURNING parent::text, child::text;
+
+-- name: close_all
+-- All edges of children that are not blocked any more.
+UPDATE {schema}.edges SET open = false WHERE child = ANY(%(ids)s::uuid[]) AND open;
+
+-- name: lead
+-- Edges that lead from other jobs from now on, which are to be looked at; gives those that were not open already.
+WITH led AS (
+    INSERT INTO {schema}.edges (parent, child, finished)
+    SELECT parent, child, finished
+    FROM unnest(%(parents)s::uuid[], %(children)s::uuid[], %(finished)s::boolean[]) AS given (parent, child, finished)
+    ON CONFLICT (parent, child) DO UPDATE SET open = true WHERE NOT edges.open
+    RETURNING parent, child
+),
+noted AS (INSERT INTO {schema}.unsettled (parent) SELECT DISTINCT parent FROM led)
+SELECT parent::text, child::text FROM led;
+
+-- name: let_go
+-- Children of whose edges so many were closed. At the last they are ready, or scheduled, and those under limits parked.
+WITH freed AS (
+    UPDATE {schema}.waiting SET run_at = coalesce(waiting.run_at, waiting.rank), (waits, version, state, parked) = (
+        SELECT going.waits, coalesce(waiting.version, 1) + (going.waits <= 0)::integer,
+            CASE WHEN going.waits > 0 THEN 'blocked' WHEN going.later THEN 'scheduled' ELSE 'ready' END,
+            waiting.gate IS NOT NULL AND going.waits <= 0 AND NOT going.later
+        FROM (
+            SELECT coalesce(waiting.run_at, waiting.rank) > {now} AS later,
+                coalesce(waiting.waits, 0) - (%(closed)s::integer[])[array_position(%(ids)s::uuid[], waiting.id)] AS waits
+        ) AS going)
+    WHERE id = ANY(%(ids)s::uuid[])
+    RETURNING state, queue, task, route, gate, parked
+),
+{parking}
+SELECT DISTINCT queue FROM freed WHERE state = 'ready';
+
+-- name: parking
+-- Word of lanes in which jobs are parked.
+news AS (
+    INSERT INTO {schema}.limit_news (gate, queue, task, route)
+    SELECT DISTINCT gate, queue, task, route FROM freed WHERE parked
+)
+
+-- name: wait_for_nobody
+-- Children that are about to be cancelled.
+UPDATE {schema}.waiting SET waits = NULL WHERE id = ANY(%(ids)s::uuid[]);
+
+-- name: forget
+-- What has been looked at.
+DELETE FROM {schema}.unsettled WHERE number = ANY(%(numbers)s::bigint[]);
+
+-- name: go_on_behind
+-- One parent or child has more edges: the next look begins behind this one.
+UPDATE {schema}.unsettled SET mark = %(mark)s::uuid WHERE number = %(number)s::bigint;
+
+-- name: left
+-- Whether there is anything to look at.
+SELECT EXISTS (SELECT 1 FROM {schema}.unsettled);
+
+-- name: followers
+-- Who still waits for these jobs.
+SELECT edge.parent::text, edge.child::text
+FROM unnest(%(ids)s::uuid[]) AS given (id)
+    CROSS JOIN LATERAL (
+        SELECT parent, child FROM {schema}.edges WHERE edges.parent = given.id AND edges.open OFFSET 0) AS edge
+ORDER BY edge.parent, edge.child;
+
+-- name: unplaced
+-- Jobs that have no share of their fair queue yet.
+SELECT unsettled.number, unsettled.child::text FROM {schema}.unsettled
+WHERE unsettled.unplaced ORDER BY unsettled.number LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
+
+-- name: to_place
+-- These of them that still wait, locked, as they were enqueued.
+SELECT w.id::text, w.task, w.queue, -1 - w.urgency, coalesce(w.run_at, w.rank), (
+        SELECT jobs.tenant FROM {schema}.jobs WHERE jobs.id = w.id)
+FROM {schema}.waiting AS w WHERE w.id = ANY(%(ids)s::uuid[]) ORDER BY w.id FOR UPDATE OF w;
+
+-- name: place
+-- Their shares. Those that wait for nothing else are ready, or scheduled.
+WITH freed AS (
+    UPDATE {schema}.waiting SET run_at = coalesce(waiting.run_at, waiting.rank),
+        rank = coalesce((%(ranks)s::bigint[])[array_position(%(ids)s::uuid[], waiting.id)], waiting.rank),
+        (version, state, parked) = (
+            SELECT coalesce(waiting.version, 1) + (waiting.state <> going.state)::integer, going.state,
+                waiting.gate IS NOT NULL AND going.state = 'ready'
+            FROM (
+                SELECT CASE WHEN waiting.state <> 'blocked' OR waiting.waits > 0 THEN waiting.state
+                    WHEN coalesce(waiting.run_at, waiting.rank) > {now} THEN 'scheduled' ELSE 'ready' END AS state
+            ) AS going)
+    WHERE id = ANY(%(ids)s::uuid[])
+    RETURNING state, queue, task, route, gate, parked
+),
+{parking}
+SELECT DISTINCT queue FROM freed WHERE state = 'ready';
+
+-- name: placed
+-- They have their shares; their edges are looked at next.
+UPDATE {schema}.unsettled SET unplaced = false WHERE number = ANY(%(numbers)s::bigint[]);

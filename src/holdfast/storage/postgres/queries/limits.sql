@@ -1,0 +1,207 @@
+-- name: turn
+-- Claimers of limited jobs take turns, until their transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('holdfast limits {schema}', 0));
+
+-- name: anything
+-- Whether a claim could find something. Nothing is locked for this.
+SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= {now})
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now});
+
+-- name: hear
+-- The news: holds that were given up leave their slots, and the keys of those may have room for gates that are closed by
+-- them. Gives how many news there were, and lanes that are not known yet, each with the limits of its jobs.
+WITH news AS (
+    DELETE FROM {schema}.limit_news
+    WHERE number = ANY(ARRAY(SELECT number FROM {schema}.limit_news ORDER BY number LIMIT %(most)s::integer))
+    RETURNING stamp, gate, job, queue, task, route
+),
+freed AS (
+    DELETE FROM {schema}.limit_slots WHERE ctid = ANY(ARRAY(
+        SELECT slot.place FROM news CROSS JOIN LATERAL (
+            SELECT ctid AS place FROM {schema}.limit_slots
+            WHERE limit_slots.job = news.job AND limit_slots.stamp = news.stamp OFFSET 0) AS slot))
+    RETURNING key
+),
+roomy AS (
+    INSERT INTO {schema}.limit_room (key)
+    SELECT DISTINCT freed.key FROM freed CROSS JOIN LATERAL (
+        SELECT 1 FROM {schema}.limit_gates
+        WHERE limit_gates.closed_by = freed.key AND limit_gates.opens_at IS NULL LIMIT 1) AS closed
+    ON CONFLICT (key) DO NOTHING
+)
+SELECT NULL::text AS gate, NULL AS queue, NULL AS task, NULL AS route, NULL AS limits, count(*) AS heard FROM news
+UNION ALL
+SELECT lane.gate::text, lane.queue, lane.task, lane.route, parked.limits, NULL
+FROM (SELECT DISTINCT gate, queue, task, route FROM news WHERE gate IS NOT NULL) AS lane
+    CROSS JOIN LATERAL (
+        SELECT (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = w.id) AS limits FROM {schema}.waiting AS w
+        WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+            AND w.state = 'ready' AND w.parked AND NOT w.suspect
+        ORDER BY w.urgency, w.rank, w.id LIMIT 1) AS parked
+WHERE NOT EXISTS (
+    SELECT 1 FROM {schema}.limit_gates AS known
+    WHERE known.gate = lane.gate AND known.queue = lane.queue AND known.task = lane.task AND known.route = lane.route
+    OFFSET 0);
+
+-- name: know
+-- Lanes that hold parked jobs from now on.
+INSERT INTO {schema}.limit_gates (gate, queue, task, route, limits, most)
+SELECT gate, queue, task, route, limits, most
+FROM json_to_recordset(%(lanes)s::json)
+    AS given (gate uuid, queue text, task text, route text, limits text, most bigint)
+ON CONFLICT (gate, queue, task, route) DO NOTHING;
+
+-- name: open_by_time
+-- Gates that a rate closed until now; all of those, if the clock has gone back behind the moment at which they were closed.
+UPDATE {schema}.limit_gates SET closed_by = NULL, opens_at = NULL
+WHERE number = ANY(ARRAY(
+    (SELECT number FROM {schema}.limit_gates WHERE opens_at <= {now} LIMIT %(most)s::integer)
+    UNION ALL
+    (SELECT number FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now} LIMIT %(most)s::integer)));
+
+-- name: open_for_room
+-- Of the gates that are closed by keys which may have room, those that have been closed for longest. Gives how many.
+WITH roomy AS MATERIALIZED (SELECT key FROM {schema}.limit_room LIMIT %(look)s::integer),
+opening AS MATERIALIZED (
+    SELECT roomy.key, full_gate.number FROM roomy LEFT JOIN LATERAL (
+        SELECT number FROM {schema}.limit_gates
+        WHERE limit_gates.closed_by = roomy.key AND limit_gates.opens_at IS NULL
+        ORDER BY closed_at, number LIMIT %(look)s::integer) AS full_gate ON true
+),
+idle AS (DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT key FROM opening WHERE number IS NULL))),
+opened AS (
+    UPDATE {schema}.limit_gates SET closed_by = NULL
+    WHERE number = ANY(ARRAY(SELECT number FROM opening WHERE number IS NOT NULL)) RETURNING 1
+)
+SELECT count(*) FROM opened;
+
+-- name: look
+-- Open gates behind a number that hold wanted jobs, each with the best of its jobs that can run, and the time.
+SELECT {now}, lane.number, lane.limits, best.urgency, best.rank, best.id::text
+FROM (
+        SELECT w.number, w.gate, w.queue, w.task, w.route, w.limits, w.most FROM {schema}.limit_gates AS w
+        WHERE w.closed_by IS NULL AND w.number > %(behind)s::bigint AND {wanted}
+        ORDER BY w.number LIMIT %(look)s::integer
+    ) AS lane
+    LEFT JOIN LATERAL ({best_parked} LIMIT least(lane.most, %(limit)s::integer)) AS best ON true;
+
+-- name: best_parked
+-- The jobs of one lane that can run, the best first.
+SELECT w.urgency, w.rank, w.id FROM {schema}.waiting AS w
+WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+    AND w.state = 'ready' AND w.parked AND NOT w.suspect AND {can_run}
+ORDER BY w.urgency, w.rank, w.id
+
+-- name: look_at_suspects
+-- Suspects under limits, in the columns of `look`: the best of each gate.
+SELECT {now}, 0, (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = best.id), best.urgency, best.rank, best.id::text
+FROM (
+    SELECT w.id, w.urgency, w.rank, row_number() OVER (PARTITION BY w.gate ORDER BY w.urgency, w.rank, w.id) AS place
+    FROM {schema}.waiting AS w WHERE w.state = 'ready' AND w.suspect AND w.parked AND {wanted} AND {can_run}
+) AS best
+WHERE best.place <= %(limit)s::integer;
+
+-- name: openings
+-- Wanted gates that have a job which can run, and are open or closed by a rate; and the time.
+SELECT {now}, lane.limits
+FROM (
+        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
+            WHERE w.closed_by IS NULL AND {wanted} ORDER BY w.number LIMIT %(look)s::integer)
+        UNION ALL
+        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
+            WHERE w.opens_at IS NOT NULL AND {wanted} ORDER BY w.opens_at LIMIT %(look)s::integer)
+    ) AS lane
+    CROSS JOIN LATERAL ({best_parked} LIMIT 1) AS best;
+
+-- name: running
+-- How many run under these keys.
+SELECT given.key::text, (SELECT count(*) FROM {schema}.limit_slots WHERE limit_slots.key = given.key)
+FROM unnest(%(keys)s::uuid[]) AS given (key);
+
+-- name: starts
+-- The remembered claims under these keys, the oldest first.
+SELECT key::text, at, times FROM {schema}.limit_starts WHERE key = ANY(%(keys)s::uuid[]) ORDER BY key, at;
+
+-- name: lock
+-- These jobs, locked, and whether they are parked; those that somebody else is at are left out.
+SELECT id::text, state = 'ready' AND parked FROM {schema}.waiting WHERE id = ANY(%(ids)s::uuid[])
+ORDER BY id FOR UPDATE SKIP LOCKED;
+
+-- name: use
+-- The keys that claimed jobs use.
+INSERT INTO {schema}.limit_slots (key, job, stamp)
+SELECT key, job, %(stamp)s::bigint FROM unnest(%(keys)s::uuid[], %(jobs)s::uuid[]) AS given (key, job);
+
+-- name: forget_starts
+-- Claims that count no more.
+DELETE FROM {schema}.limit_starts WHERE ctid = ANY(ARRAY(
+    SELECT found.place FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[]) AS given (key, at) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}.limit_starts
+        WHERE limit_starts.key = given.key AND limit_starts.at = given.at OFFSET 0) AS found));
+
+-- name: note_starts
+-- Claims that count from now on.
+INSERT INTO {schema}.limit_starts (key, at, times)
+SELECT key, at, times FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[], %(times)s::bigint[]) AS given (key, at, times)
+ON CONFLICT (key, at) DO UPDATE SET times = excluded.times;
+
+-- name: close
+-- Gates that let nobody through, by the key that is used up; that key has no room.
+WITH shut AS (
+    UPDATE {schema}.limit_gates SET closed_at = %(now)s::bigint,
+        closed_by = (%(keys)s::uuid[])[array_position(%(gates)s::uuid[], gate)],
+        opens_at = (%(opens)s::bigint[])[array_position(%(gates)s::uuid[], gate)]
+    WHERE gate = ANY(%(gates)s::uuid[]) RETURNING closed_by, opens_at
+)
+DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT closed_by FROM shut WHERE opens_at IS NULL));
+
+-- name: forget_gates
+-- Those of these lanes that hold no jobs. One that is about to get some hears of it by the news.
+DELETE FROM {schema}.limit_gates AS lane WHERE number = ANY(%(numbers)s::bigint[]) AND NOT EXISTS (
+    SELECT 1 FROM {schema}.waiting AS w
+    WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+        AND w.state = 'ready' AND w.parked AND NOT w.suspect
+    OFFSET 0);
+
+-- name: mend
+-- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
+-- again, and lanes that nobody knows are told of.
+WITH lost AS (
+    INSERT INTO {schema}.limit_news (job, stamp)
+    SELECT DISTINCT slot.job, slot.stamp FROM {schema}.limit_slots AS slot
+    WHERE NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = slot.job AND holds.stamp = slot.stamp)
+),
+opened AS (
+    UPDATE {schema}.limit_gates SET closed_by = NULL WHERE number = ANY(ARRAY(
+        SELECT number FROM {schema}.limit_gates
+        WHERE closed_by IS NOT NULL AND opens_at IS NULL AND closed_at < {now} - %(long)s::bigint
+        ORDER BY closed_at LIMIT %(look)s::integer))
+)
+INSERT INTO {schema}.limit_news (gate, queue, task, route)
+SELECT lane.gate, lane.queue, lane.task, lane.route FROM ({parked_lanes}) AS lane
+WHERE NOT EXISTS (
+    SELECT 1 FROM {schema}.limit_gates AS known
+    WHERE known.gate = lane.gate AND known.queue = lane.queue AND known.task = lane.task AND known.route = lane.route);
+
+-- name: parked_lanes
+-- The lanes that hold parked jobs: a loose scan of their index.
+WITH RECURSIVE every AS (
+    (SELECT w.gate, w.queue, w.task, w.route FROM {schema}.waiting AS w
+        WHERE w.state = 'ready' AND w.parked AND NOT w.suspect AND w.gate IS NOT NULL
+        ORDER BY w.gate, w.queue, w.task, w.route LIMIT 1)
+    UNION ALL
+    SELECT next.gate, next.queue, next.task, next.route
+    FROM every CROSS JOIN LATERAL (
+        SELECT w.gate, w.queue, w.task, w.route FROM {schema}.waiting AS w
+        WHERE w.state = 'ready' AND w.parked AND NOT w.suspect
+            AND (w.gate, w.queue, w.task, w.route) > (every.gate, every.queue, every.task, every.route)
+        ORDER BY w.gate, w.queue, w.task, w.route LIMIT 1) AS next
+)
+SELECT every.gate, every.queue, every.task, every.route FROM every
+
+-- name: take
+-- Claim these jobs, which are locked.
+WITH picked AS MATERIALIZED (SELECT w.ctid AS place FROM {schema}.waiting AS w WHERE w.id = ANY(%(ids)s::uuid[])),
+{claimed};
