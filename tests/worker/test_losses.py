@@ -45,7 +45,7 @@ async def test_a_job_that_was_alone_is_charged():
     store = MemoryStorage(clock)
     (record,) = await claimed(store, "w", 1, begun=1)
     clock.advance(61)
-    assert await reap(store, 60 * SECOND, 100) == 1
+    assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 1
     (seen,) = await store.get([record.id])
     assert (seen.state, seen.losses, seen.suspect) == (State.READY, 1, True)
     assert "WorkerLost" in seen.errors
@@ -57,7 +57,7 @@ async def test_several_are_suspects_and_run_alone_whatever_start_was_noted(begun
     store = MemoryStorage(clock)
     records = await claimed(store, "w", 3, begun=begun)
     clock.advance(61)
-    await reap(store, 60 * SECOND, 100)
+    await reap(store, await store.lapsed(100, 60 * SECOND))
     seen = await store.get([record.id for record in records])
     assert [(job.losses, job.suspect) for job in seen] == [(0, True)] * 3
     plain = await store.exchange((), Claim("v", 8, (Want(10),)))
@@ -74,9 +74,9 @@ async def test_leases_that_end_one_after_the_other_are_judged_together():
     clock.advance(15)
     (late,) = await claimed(store, "w", 1, begun=1, stamp=8)
     clock.advance(46)
-    assert await reap(store, 60 * SECOND, 100) == 0
+    assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 0
     clock.advance(15)
-    assert await reap(store, 60 * SECOND, 100) == 2
+    assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 2
     seen = await store.get([early.id, late.id])
     assert [(job.state, job.losses, job.suspect) for job in seen] == [(State.READY, 0, True)] * 2
 
@@ -89,10 +89,10 @@ async def test_a_stray_of_a_worker_that_lives_comes_back_though_the_others_are_r
     for _ in range(4):
         clock.advance(20)
         await store.renew([renewed.hold])
-        assert await reap(store, 60 * SECOND, 100) == 0
+        assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 0
     clock.advance(20)
     await store.renew([renewed.hold])
-    assert await reap(store, 60 * SECOND, 100) == 1
+    assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 1
     (seen,) = await store.get([stray.id])
     assert (seen.state, seen.losses) == (State.READY, 0)
 
@@ -105,7 +105,7 @@ async def test_a_worker_started_again_under_its_name_does_not_shield_what_killed
     await store.beat(WorkerRow("w", await store.now(), 0, 0, "{}"))
     (healthy,) = await claimed(store, "w", 1, begun=1, stamp=8)
     clock.advance(56)
-    assert await reap(store, 60 * SECOND, 100) == 1
+    assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 1
     seen = await store.get([poison.id, healthy.id])
     assert [(job.state, job.losses) for job in seen] == [(State.READY, 1), (State.RUNNING, 0)]
 
@@ -116,11 +116,11 @@ async def test_three_charged_losses_are_poison():
     (record,) = await claimed(store, "w1", 1, begun=1)
     for loss in range(2, 4):
         clock.advance(61)
-        await reap(store, 60 * SECOND, 10)
+        await reap(store, await store.lapsed(10, 60 * SECOND))
         (again,) = await store.claim(Claim(f"w{loss}", loss, (Want(1, alone=True),)))
         await store.exchange((), None, [Started(again.hold, await store.now())])
     clock.advance(61)
-    await reap(store, 60 * SECOND, 10)
+    await reap(store, await store.lapsed(10, 60 * SECOND))
     (seen,) = await store.get([record.id])
     assert (seen.state, seen.losses, seen.attempt, seen.failures) == (State.DEAD, 3, 3, 0)
     assert seen.reason == "poison: 3 workers died while running it"

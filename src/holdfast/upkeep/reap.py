@@ -24,9 +24,8 @@ from ..storage.contract import Filter, Storage
 LIFE = 86_400 * SECOND  # how long ago a worker may have been seen last
 
 
-async def reap(store: Storage, contact: int, limit: int) -> int:
+async def reap(store: Storage, records: Sequence[Record]) -> int:
     """Bring lapsed jobs back; gives how many."""
-    records = await store.lapsed(limit, contact)
     if not records:
         return 0
     still_held = await _still_held(store, records)

@@ -1,7 +1,8 @@
-"""The round of upkeep: about one question a second, so that an idle worker costs the store next to nothing.
+"""The round of upkeep: about a question and a half a second, so that an idle worker costs the store next to nothing.
 
-Most rounds look for lapsed leases; some for edges that are unsettled, answers that were not heard, expired jobs, promotion
-and pruning instead. (A claim promotes due jobs by itself; this is for workers whose slots are full.)
+Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
+answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
+full.)
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .expire import expire
 from .reap import reap
 
 ROUND = 1.1  # seconds
-SETTLE_EVERY, ANSWER_EVERY, EXPIRE_EVERY, PROMOTE_EVERY, PRUNE_EVERY = 3, 4, 5, 7, 30
+CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 LIMIT = 500
 
 Sleep = Callable[[asyncio.Event, float], Awaitable[bool]]
@@ -24,7 +25,7 @@ Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but 
 
 
 class Upkeep:
-    """Reaps, expires, promotes and prunes, in turns."""
+    """Reaps in every round, and does a chore in every other one."""
 
     def __init__(self, store: Storage, contact: Contact, sleep: Sleep, answer: Answer) -> None:
         self._store = store
@@ -32,6 +33,18 @@ class Upkeep:
         self._sleep = sleep
         self._answer = answer
         self._round = 0
+        settle = store.settle
+        self._chores: tuple[Callable[[int], Awaitable[int]], ...] = (
+            settle,
+            lambda limit: expire(store, limit),
+            settle,
+            lambda limit: tell_due(store, limit),
+            settle,
+            store.promote,
+            settle,
+            store.prune,
+        )
+        self._chore = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
@@ -43,22 +56,29 @@ class Upkeep:
             await self._sleep(stopping, 0.01 if again else ROUND)
 
     async def one_round(self) -> bool:
-        """One question. True when there is more of the same to do."""
+        """True when there is more of the same to do."""
         self._round += 1
-        done = await self._answer(self._question())
+        again = await self._answer(self._reap()) >= LIMIT
         self._contact.reached()
-        return done >= LIMIT
+        if self._round % 2:
+            return again
+        done = await self._answer(self._chores[self._chore](LIMIT))
+        self._contact.reached()
+        if done >= LIMIT:
+            return True
+        self._chore = (self._chore + 1) % len(self._chores)
+        return again
 
-    async def _question(self) -> int:
-        if self._round % SETTLE_EVERY == 1:
-            return await self._store.settle(LIMIT)
-        if self._round % ANSWER_EVERY == 0:
-            return await tell_due(self._store, LIMIT)
-        if self._round % PRUNE_EVERY == 0:
-            return await self._store.prune(LIMIT)
-        if self._round % PROMOTE_EVERY == 0:
-            return await self._store.promote(LIMIT)
-        if self._round % EXPIRE_EVERY == 0:
-            return await expire(self._store, LIMIT)
+    async def _reap(self) -> int:
+        """Before anybody is reaped the store's clock is looked at: leases that all lapse at once may be its doing."""
+        if self._round % CLOCK_EVERY == 1:
+            await self._look_at_clock()
+        records = await self._store.lapsed(LIMIT, self._contact.unbroken)
+        if not records:
+            return 0
+        await self._look_at_clock()
+        trusted = 3 * self._contact.unbroken
+        return await reap(self._store, [record for record in records if record.lease <= trusted])
+
+    async def _look_at_clock(self) -> None:
         self._contact.saw_clock(await self._store.now())
-        return await reap(self._store, self._contact.unbroken, LIMIT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ class Held:
         self._attempts: dict[str, Attempt] = {}
         self.tell: Callable[[Attempt, Change | None], None] = lambda attempt, change: self.drop(attempt)
         self.settled = 0  # attempts whose end the store has confirmed
+        self.filled = asyncio.Event()  # something came since it was last cleared
 
     def __len__(self) -> int:
         return len(self._attempts)
@@ -38,6 +40,8 @@ class Held:
         if self.board is not None:
             self.board.publish(attempts)
         self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])
+        if attempts and not self.filled.is_set():
+            self.filled.set()
 
     def drop(self, attempt: Attempt) -> None:
         """The store has confirmed the end, or the hold is gone."""

@@ -36,6 +36,9 @@ class Keeper:
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
+            if not len(self._held):
+                await self._until_filled(stopping)
+                continue
             pause = self._pause()
             before = monotonic()
             await sleep(stopping, pause)
@@ -45,6 +48,16 @@ class Keeper:
                 await self._ask()
             finally:
                 self._distrust()  # most of all when nobody answers
+
+    async def _until_filled(self, stopping: asyncio.Event) -> None:
+        """A worker that holds nothing has nothing to keep: not even a timer."""
+        self._held.filled.clear()
+        waits = [asyncio.ensure_future(event.wait()) for event in (stopping, self._held.filled)]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def renew(self) -> None:
         due = self._held.due_for_renewal(boottime())

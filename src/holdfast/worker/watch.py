@@ -16,7 +16,7 @@ from .patience import LONGEST
 from .pump import Pump
 from .service import sleep
 
-TICK = 0.25
+TICK = 1.0
 LATE = 1.0  # a watch that wakes this much late has nothing to say: the whole loop stood still
 UNANSWERED = 6.0  # seconds beyond the poll after which claims count as unanswered
 STUCK = LONGEST + 20.0  # seconds beyond the poll after which the pump is started anew
@@ -24,7 +24,7 @@ TURNED_WITHIN = 5.0  # seconds without a turn of the loop after which it counts 
 
 
 class Watch:
-    """Looks at the pump a few times a second."""
+    """Looks at the pump once a second."""
 
     def __init__(self, pump: Pump, poll: float, restart: Callable[[], None]) -> None:
         self._pump = pump
