@@ -96,6 +96,15 @@ async def waits(ctx: Context, path: str) -> str:
     return "done"
 
 
+@app.task(run_in="process")
+def far_away(ctx: Context, path: str) -> str:
+    """In a child, until there is a file."""
+    note(ctx)
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return "done"
+
+
 @app.task(run_in="thread")
 def blocks_for(ctx: Context, seconds: float) -> str:
     """Holds the interpreter's lock, one bit at a time."""

@@ -26,7 +26,7 @@ _HOLDFAST = __file__.rpartition("worker")[0]
 
 
 class BlockWatch:
-    """Looks at the loop of the thread it is made in. `turned_at` tells when that loop last turned; `drivers` is the code that
+    """Looks at the loop of the thread it is made in. `turned_at` tells when that loop last turned; `drivers` is code that
     drives handlers."""
 
     def __init__(self, turned_at: Callable[[], float], drivers: frozenset[CodeType]) -> None:
