@@ -13,7 +13,7 @@ import pytest
 from holdfast import State
 
 from ..addresses import ON_SERVERS, address
-from .plant import Plant, until
+from .plant import FAR_AWAY, Plant, until
 
 
 @pytest.fixture
@@ -66,7 +66,8 @@ async def test_several_are_suspects_and_none_is_charged(plant):
     assert sum(job.attempt == 2 for job in jobs) == len(victims)
 
 
-async def test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back_free(plant):
+async def test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back_free(tmp_path):
+    plant = Plant(tmp_path, address("sqlite", tmp_path), FAR_AWAY)
     gate = plant.folder / "gate"
     plant.start()
     async with plant.app:
@@ -78,6 +79,7 @@ async def test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back
         assert not _alive(began.pid)
         gate.touch()
         job = await plant.ended(id)
+    plant.stop()
     assert again.pid != began.pid
     assert (job.state, job.attempt, job.failures, job.losses) == (State.SUCCEEDED, 2, 0, 0)
 
