@@ -105,6 +105,18 @@ def blocks_for(ctx: Context, seconds: float) -> str:
 '''
 
 
+FAR_AWAY = '''
+
+@app.task(run_in="process")
+def far_away(ctx: Context, path: str) -> str:
+    """In a child, until there is a file."""
+    note(ctx)
+    while not os.path.exists(path):
+        time.sleep(0.02)
+    return "done"
+'''
+
+
 class Line:
     """A line of the journal."""
 
@@ -116,8 +128,9 @@ class Line:
 class Plant:
     """The program on a store, its workers, and the journal of what was begun."""
 
-    def __init__(self, folder: Path, url: str) -> None:
+    def __init__(self, folder: Path, url: str, more: str = "") -> None:
         self.folder = folder
+        self._more = more
         self.url = url
         self.journal = folder / "journal"
         self.written = folder / "stderr"
@@ -127,14 +140,14 @@ class Plant:
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def write(self, generation: int) -> str:
-        text = PROGRAM.format(url=self.url, journal=str(self.journal), generation=generation)
+        text = PROGRAM.format(url=self.url, journal=str(self.journal), generation=generation) + self._more
         (self.folder / "plant.py").write_text(text)
         return text
 
     async def enqueue(self, task: str, *arguments: object) -> str:
         return str((await self.names[task].enqueue(*arguments)).id)
 
-    async def ended(self, id: str, within: float = 30) -> Job:
+    async def ended(self, id: str, within: float = 60) -> Job:
         async with asyncio.timeout(within):
             while True:
                 job = await self.app.jobs.get(id)
@@ -175,10 +188,11 @@ class Plant:
         children = Path(f"/proc/{self.workers[-1].pid}/task/{self.workers[-1].pid}/children")
         return [int(pid) for pid in children.read_text().split()]
 
-    def stop(self, within: float = 30) -> list[int]:
+    def stop(self, within: float = 60) -> list[int]:
         for worker in self.workers:
             if worker.poll() is None:
                 worker.send_signal(signal.SIGTERM)
+                worker.send_signal(signal.SIGCONT)
         try:
             return [worker.wait(within) for worker in self.workers]
         finally:
@@ -187,7 +201,7 @@ class Plant:
                 worker.wait()
 
 
-def until(done, within: float = 30, told: str = "it did not happen in time"):
+def until(done, within: float = 60, told: str = "it did not happen in time"):
     """What `done` gives, once that is true."""
     deadline = time.monotonic() + within
     while not (value := done()):

@@ -13,7 +13,7 @@ import pytest
 from holdfast import State
 
 from ..addresses import ON_SERVERS, address
-from .plant import Plant, until
+from .plant import FAR_AWAY, Plant, until
 
 
 @pytest.fixture
@@ -64,6 +64,24 @@ async def test_several_are_suspects_and_none_is_charged(plant):
     assert {job.state for job in jobs} == {State.SUCCEEDED}
     assert {job.losses for job in jobs} == {0}
     assert sum(job.attempt == 2 for job in jobs) == len(victims)
+
+
+async def test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back_free(tmp_path):
+    plant = Plant(tmp_path, address("sqlite", tmp_path), FAR_AWAY)
+    gate = plant.folder / "gate"
+    plant.start()
+    async with plant.app:
+        id = await plant.enqueue("far_away", str(gate))
+        began = await begun(plant, id)
+        (runner,) = [pid for pid in plant.runners() if str(pid) == _parent(began.pid)]
+        os.kill(runner, signal.SIGKILL)
+        again = await begun(plant, id, 2)
+        assert not _alive(began.pid)
+        gate.touch()
+        job = await plant.ended(id)
+    plant.stop()
+    assert again.pid != began.pid
+    assert (job.state, job.attempt, job.failures, job.losses) == (State.SUCCEEDED, 2, 0, 0)
 
 
 async def test_poison_is_dead_with_the_evidence(plant):
@@ -203,6 +221,11 @@ async def test_zombies_are_harmless(store, tmp_path):
         assert plant.stop() == [0, 0]
     finally:
         plant.stop()
+
+
+def _parent(pid: int) -> str:
+    with open(f"/proc/{pid}/stat") as file:
+        return file.read().split(")")[-1].split()[1]
 
 
 def _alive(pid: int) -> bool:

@@ -136,6 +136,11 @@ def thread_given_up(record: Record) -> None:
     )  # fmt: skip
 
 
+def loop_is_blocked(seconds: float, where: str, record: Record | None) -> None:
+    job = "no job" if record is None else f"job {record.id} ({record.task})"
+    logger.warning("the event loop has been blocked for %.1f s by %s, at %s", seconds, _safe(job), _safe(where))
+
+
 def loop_blocked(seconds: float, names: Sequence[str]) -> None:
     logger.warning(
         "the event loop was blocked for %.1f s; on it: %s. Use `def` handlers or run blocking code in a thread",

@@ -37,11 +37,21 @@ class Held:
         return attempt is not None and attempt.record.stamp == record.stamp
 
     def add(self, attempts: Sequence[Attempt]) -> None:
+        if not self._attempts.keys().isdisjoint([attempt.record.id for attempt in attempts]):
+            self._replace(attempts)
         if self.board is not None:
             self.board.publish(attempts)
         self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])
         if attempts and not self.filled.is_set():
             self.filled.set()
+
+    def _replace(self, attempts: Sequence[Attempt]) -> None:
+        """A job was taken from us, and given to us again: the handler of the old hold must hear of it now, or never."""
+        for attempt in attempts:
+            old = self._attempts.get(attempt.record.id)
+            if old is not None and old.record.stamp != attempt.record.stamp:
+                self.lose(old, Loss.TAKEN_BY_ANOTHER_WORKER)
+                self.drop(old)
 
     def drop(self, attempt: Attempt) -> None:
         """The store has confirmed the end, or the hold is gone."""

@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from ..clock import MicrosReader, boottime
@@ -83,6 +84,11 @@ class Slots:
         self._confirm = confirm
         self._has_batches = bool(batch_sizes)
         self.recently_long = self._ends.recently_long
+
+    @classmethod
+    def drivers(cls) -> frozenset[CodeType]:
+        """The code that drives handlers in the loop: on the stack of whatever they do."""
+        return frozenset(each.__code__ for each in (cls._begun, cls._waits, cls._together))
 
     def prepare(self, definitions: Iterable[Definition]) -> None:
         """Before the first job: handlers may need processes of their own."""

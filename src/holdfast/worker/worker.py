@@ -24,6 +24,7 @@ from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
+from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
 from .held import Held
@@ -225,6 +226,7 @@ class _Running:
             Service("sign of life", self._beats),
             Service("watch", self._watch.run),
         ]
+        self._block_watch = BlockWatch(lambda: self._watch.turned_at, Slots.drivers())
         relay = worker._app._relay()
         if relay is not None:
             self._services.append(Service("relay", relay.run))
@@ -233,7 +235,6 @@ class _Running:
     async def start(self) -> None:
         for definition in self._definitions:
             definition.check_provided()
-        self._slots.prepare(self._definitions)
         await self._opened.open(
             provider
             for definition in self._definitions
@@ -244,10 +245,12 @@ class _Running:
             await self._begin()
         except BaseException:
             self._unlisten()
+            await self._slots.close()
             await self._close_opened()
             raise
 
     async def _begin(self) -> None:
+        self._slots.prepare(self._definitions)
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         await self._store.beat(self._row())
@@ -255,6 +258,7 @@ class _Running:
         await self._scheduler.begin()
         for service in self._services:
             service.start()
+        self._block_watch.start()
         log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
 
     async def flush(self, seconds: float) -> None:
@@ -276,6 +280,7 @@ class _Running:
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
         await self._until(lambda: self._pump.settled, FLUSH, None)
+        self._block_watch.stop()
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
@@ -299,9 +304,11 @@ class _Running:
     async def _until(self, done: Callable[[], bool], seconds: float, hurry: asyncio.Event | None) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
+        pause = 0.005
         while not done() and loop.time() < deadline and not (hurry is not None and hurry.is_set()):
             self._pump.wake()
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, 0.1)  # a runner that leaves may wait for hours
 
     async def _beats(self, stopping: asyncio.Event) -> None:
         patience = Patience(self._store.answers_within)

@@ -1,0 +1,59 @@
+"""The loop-block detector: it names the job and the line, while the loop is blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+import time
+
+import pytest
+
+from holdfast import Holdfast
+
+
+@pytest.mark.parametrize("waits_first", [False, True])
+async def test_it_names_the_job_and_the_line_while_it_is_blocked(caplog, waits_first):
+    app = Holdfast("memory://")
+    told = threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record):
+            if "has been blocked for" in record.getMessage() and "(blocks)" in record.getMessage():
+                told.set()
+
+    def innermost() -> bool:
+        return told.wait(20)  # this line
+
+    @app.task
+    async def blocks() -> bool:
+        if waits_first:
+            await asyncio.sleep(0.01)
+        return innermost()
+
+    handler = Told()
+    logging.getLogger("holdfast").addHandler(handler)
+    try:
+        async with app, app.worker(concurrency=2):
+            job = await blocks.enqueue()
+            assert await job.result(timeout=30) is True  # the warning came while it was blocked
+    finally:
+        logging.getLogger("holdfast").removeHandler(handler)
+    lines = [text for text in caplog.messages if f"by job {job.id} (blocks)" in text]
+    assert re.search(r"test_blocked\.py:\d+ in innermost: return told\.wait\(20\)  # this line", lines[0])
+
+
+async def test_it_blames_no_job_for_what_the_program_does_itself(caplog):
+    app = Holdfast("memory://")
+
+    @app.task
+    async def idle() -> None: ...
+
+    async with app, app.worker():
+        await (await idle.enqueue()).result(timeout=10)
+        deadline = time.monotonic() + 20
+        while not any("has been blocked" in text for text in caplog.messages):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert "by no job, at " in next(text for text in caplog.messages if "has been blocked" in text)

@@ -1,0 +1,129 @@
+"""Losing a hold, for every reason, on every store: the coroutine is cancelled, the thread gets the flag, and what either
+says afterwards is refused. (Processes: test_processes; timeout and shutdown: test_stopping.)"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, HoldLost, JobHandle, Loss, State, StoreError
+from holdfast.lifecycle import Change, RunnerLost, VersionGuard, decide
+
+
+async def cancelled(app: Holdfast, store: Any, handle: JobHandle[str]):
+    await handle.cancel()
+
+
+async def deleted(app: Holdfast, store: Any, handle: JobHandle[str]):
+    await app.jobs.delete(handle.id)
+
+
+async def completed(app: Holdfast, store: Any, handle: JobHandle[str]):
+    """As an outside completion does it: ended, while the holder still has the hold."""
+    (record,) = await store.get([str(handle.id)])
+    change = Change(record.id, VersionGuard(record.version), State.SUCCEEDED, result='"outside"', keeps_hold=True)
+    (verdict,) = await store.apply([change])
+    assert verdict.accepted
+
+
+async def taken(app: Holdfast, store: Any, handle: JobHandle[str]):
+    """As a supervisor or a reaper does it: another attempt may begin."""
+    (record,) = await store.get([str(handle.id)])
+    (verdict,) = await store.apply([decide(record, RunnerLost())])
+    assert verdict.accepted
+
+
+REASONS = {
+    Loss.CANCELLED: (cancelled, State.CANCELLED),
+    Loss.NOT_FOUND: (deleted, None),
+    Loss.ALREADY_COMPLETED: (completed, State.SUCCEEDED),
+    Loss.TAKEN_BY_ANOTHER_WORKER: (taken, State.SUCCEEDED),
+}
+
+
+class Scene:
+    """Handlers that hear of their loss and speak all the same."""
+
+    def __init__(self, app: Holdfast) -> None:
+        self.begun: set[str] = set()
+        self.heard: dict[str, Loss | None] = {}
+
+        @app.task(lease=1.5)
+        async def loop(ctx: Context) -> str:
+            if ctx.job.attempt > 1:
+                return "second"
+            self.begun.add(str(ctx.job.id))
+            try:
+                await asyncio.sleep(30)
+            except asyncio.CancelledError:
+                self.heard[str(ctx.job.id)] = ctx.lost.reason
+            return "zombie"
+
+        @app.task(lease=1.5)
+        def thread(ctx: Context) -> str:
+            if ctx.job.attempt > 1:
+                return "second"
+            self.begun.add(str(ctx.job.id))
+            while not ctx.lost.is_set():
+                threading.Event().wait(0.01)
+            with pytest.raises(HoldLost):
+                ctx.lost.check()
+            self.heard[str(ctx.job.id)] = ctx.lost.reason
+            return "zombie"
+
+        self._tasks = loop, thread
+
+    async def enqueue(self) -> list[JobHandle[str]]:
+        """One for the loop, one for a thread."""
+        return [await task.enqueue() for task in self._tasks]
+
+    async def until(self, seen: Any, count: int) -> None:
+        async with asyncio.timeout(20):
+            while len(seen) < count:
+                await asyncio.sleep(0.02)
+
+
+async def test_handlers_hear_why_and_their_words_are_refused(app):
+    scene = Scene(app)
+    async with app:
+        async with app.worker(poll=0.1):
+            store = await app._storage()
+            handles = {reason: await scene.enqueue() for reason in REASONS}
+            await scene.until(scene.begun, 2 * len(REASONS))
+            for reason, (strike, _) in REASONS.items():
+                for handle in handles[reason]:
+                    await strike(app, store, handle)
+            await scene.until(scene.heard, 2 * len(REASONS))
+            for handle in handles[Loss.TAKEN_BY_ANOTHER_WORKER]:
+                assert await handle.result(timeout=20) == "second"
+        for reason, (_, state) in REASONS.items():
+            for handle in handles[reason]:
+                assert scene.heard[str(handle.id)] is reason
+                job = await app.jobs.get(handle.id)
+                assert (None if job is None else job.state) is state
+                if reason is Loss.ALREADY_COMPLETED:
+                    assert job.result == "outside"
+
+
+async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    scene = Scene(app)
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreError("it is out of reach")
+
+    async with app, app.worker(poll=0.1):
+        store: Any = await app._storage()
+        whole = store.renew, store.check, store.exchange
+        handles = await scene.enqueue()
+        await scene.until(scene.begun, 2)
+        store.renew = store.check = store.exchange = fails
+        await scene.until(scene.heard, 2)
+        store.renew, store.check, store.exchange = whole
+        for handle in handles:
+            assert scene.heard[str(handle.id)] is Loss.ERROR
+            # nobody else has it: whether its word is still accepted is the store's to say
+            assert await handle.result(timeout=20) in ("zombie", "second")
