@@ -1,6 +1,7 @@
 """Stores, jobs and other processes for the tests of the SQLite store."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,11 @@ from holdfast.storage.urls import opener
 def job(**fields):
     plain = {"task": "t", "payload": "{}", "backoff": '["fixed",1000000,1.0,1000000,0]'}
     return NewJob(**{"id": new_id(), "retention": "{}", "dead_retention": "{}", **plain, **fields})
+
+
+def after(*parents, **fields):
+    """A job that waits for these."""
+    return job(after=json.dumps([parent.id for parent in parents]), waits=len(parents), **fields)
 
 
 def claim(limit=10, worker="w", **wanted):
@@ -34,7 +40,7 @@ async def store_at(path, *, scheme="sqlite", query="", **options):
 
 PRELUDE = """
 import asyncio, os, signal, sqlite3, sys, threading, time
-from tests.storage.sqlite.helpers import claim, job, store_at
+from tests.storage.sqlite.helpers import after, claim, job, store_at
 from holdfast.lifecycle import Succeeded, decide
 path = sys.argv[1]
 def say(*words):

@@ -1,0 +1,209 @@
+"""Edges and limits where the conformance cases do not reach: several processes, large numbers, files of an older version."""
+
+import asyncio
+import json
+import random
+import sqlite3
+
+import pytest
+
+from holdfast.job import State
+from holdfast.lifecycle import Cancelled, Stopped, Succeeded, decide
+from holdfast.storage.contract import Filter
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.sqlite.schema import migrations
+from holdfast.testing import ManualClock
+
+from .helpers import after, claim, finish, job, line, process, store_at
+
+
+async def settle_all(store):
+    while await store.settle(store.chunk):
+        pass
+
+
+async def work_off(store, *, limited=False, limit=500):
+    """Claim and succeed until nothing is ready; gives the ids in the order of the claims."""
+    ids, changes = [], []
+    while True:
+        answer = await store.exchange(changes, claim(limit, limited=limited))
+        ids += [record.id for record in answer.claimed]
+        changes = [decide(record, Succeeded()) for record in answer.claimed]
+        if not changes and not answer.unsettled:
+            return ids
+
+
+# ---- an older file ---------------------------------------------------------------------------------
+async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
+    path = tmp_path / "jobs.db"
+    with sqlite3.connect(path) as raw:
+        raw.executescript(migrations()[0].text)
+        raw.execute(
+            "create table holdfast_meta (name text not null primary key, value text not null) strict, without rowid"
+        )
+        raw.execute("insert into holdfast_meta values ('schema', '1')")
+        for state, stamp in (("ready", None), ("running", 5), ("succeeded", None)):
+            ended = 7 if state == "succeeded" else None
+            fields = dict(
+                id=state, task="t", queue="default", state=state, priority=0, rank=1, payload="{}", version=1, attempt=1,
+                failures=0, losses=0, lease=60, backoff='["fixed",1000000,1.0,1000000,0]', retention="{}",
+                dead_retention="{}", created_at=1, run_at=1, suspect=0, parked=0, hidden=0, holds_key=0, waits=0,
+                run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp, finished_at=ended,
+            )  # fmt: skip
+            places = ", ".join("?" * len(fields))
+            raw.execute(f"insert into holdfast_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))
+    raw.close()
+    async with store_at(path) as store:
+        ready, running, succeeded = await store.get(["ready", "running", "succeeded"])
+        children = [after(record) for record in (ready, running, succeeded)]
+        await store.enqueue([*children, limited := job(limits='[["k",1]]')])
+        await store.apply([decide(running, Succeeded())])
+        assert await work_off(store) == ["ready", children[1].id, children[2].id, children[0].id]
+        assert await work_off(store, limited=True) == [limited.id]
+
+
+# ---- edges -----------------------------------------------------------------------------------------
+async def test_nobody_is_stranded_between_processes(tmp_path):
+    """Children are enqueued in one process while their parents end in another."""
+    path, rounds = tmp_path / "jobs.db", 100
+    async with store_at(path) as store:
+        parents = [job() for _ in range(rounds)]
+        await store.enqueue(parents)
+        held = {record.id: record for record in (await store.exchange((), claim(rounds))).claimed}
+        other = process(
+            path,
+            """
+            from holdfast.job import Record
+            async def main():
+                async with store_at(path) as store:
+                    say("ready")
+                    for id in sys.stdin.readline().split():
+                        (parent,) = await store.get([id])
+                        await store.enqueue([after(parent, run_when="finished")])
+            asyncio.run(main())
+            """,
+        )
+        assert await line(other) == "ready"
+        other.stdin.write(" ".join(held) + "\n")
+        other.stdin.flush()
+        for number, parent in enumerate(parents):
+            await store.apply([decide(held[parent.id], Succeeded() if number % 2 else Cancelled())])
+        await asyncio.to_thread(finish, other)
+        await settle_all(store)
+        assert await store.count(Filter(states=(State.READY,))) == rounds
+        assert await store.count(Filter(states=(State.BLOCKED,))) == 0
+
+
+async def test_wide_flows(tmp_path):
+    """One job, then thousands, then one again."""
+    width = 3_000
+    async with store_at(tmp_path / "jobs.db", query="?journal=wal", durability="relaxed") as store:
+        first = job()
+        middle = [after(first) for _ in range(width)]
+        last = after(*middle)
+        await store.enqueue([first])
+        for begin in range(0, width, store.chunk):
+            await store.enqueue(middle[begin : begin + store.chunk])
+        await store.enqueue([last])
+        ran = await work_off(store)
+        assert (ran[0], set(ran[1:-1]), ran[-1]) == (first.id, {one.id for one in middle}, last.id)
+        assert len(ran) == width + 2
+
+
+async def test_a_crash_between_two_steps_leaves_nobody_behind(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        await store.enqueue([parent := job()])
+        children = [after(parent) for _ in range(20)]
+        await store.enqueue(children)
+        (held,) = (await store.exchange((), claim())).claimed
+        store.chunk = 5
+        answer = await store.exchange([decide(held, Succeeded())])
+        assert answer.unsettled
+        assert await store.settle(5) > 0
+    async with store_at(path) as store:
+        assert {record.state for record in await store.get([one.id for one in children])} == {"ready", "blocked"}
+        answer = await store.exchange((), claim(0))
+        assert not answer.unsettled
+        assert {record.state for record in await store.get([one.id for one in children])} == {"ready"}
+
+
+# ---- limits ----------------------------------------------------------------------------------------
+async def test_limits_hold_between_processes(tmp_path):
+    path = tmp_path / "jobs.db"
+    limits = [json.dumps([["all", 3], [f"tenant {number % 4}", 2]]) for number in range(60)]
+    async with store_at(path) as store:
+        await store.enqueue([job(limits=text) for text in limits])
+        code = """
+        async def main():
+            async with store_at(path) as store:
+                say("ready")
+                changes = []
+                while True:
+                    answer = await store.exchange(changes, claim(2, worker=str(os.getpid()), limited=True))
+                    changes = [decide(record, Succeeded()) for record in answer.claimed]
+                    if changes:
+                        await asyncio.sleep(0.002)
+                    elif not await store.count(WAITING):
+                        break
+        from holdfast.storage.contract import Filter
+        WAITING = Filter(states=("ready", "running"))
+        asyncio.run(main())
+        """
+        others = [process(path, code) for _ in range(3)]
+        peak = 0
+        with sqlite3.connect(path) as raw:
+            while any(other.poll() is None for other in others):
+                (running,) = raw.execute("select count(*) from holdfast_jobs where stamp is not null").fetchone()
+                peak = max(peak, running)
+                await asyncio.sleep(0.001)
+        raw.close()
+        for other in others:
+            finish(other)
+        assert 1 <= peak <= 3
+        assert await store.count(Filter(states=(State.SUCCEEDED,))) == len(limits)
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_the_order_holds_over_more_gates_than_a_claim_looks_at(seed):
+    """300 gates of which most are full, against the memory store."""
+    draw = random.Random(seed)
+    clock = ManualClock()
+    async with store_at(":memory:", clock=clock) as store:
+        memory = MemoryStorage(clock)
+        jobs = []
+        for number in range(600):
+            limits = [["all", 40], [f"tenant {draw.randrange(150)}", 1], [f"kind {number % 2}", 30, 200, 50_000_000]]
+            fields = {"limits": json.dumps(limits), "priority": draw.randrange(3), "queue": draw.choice("abc")}
+            jobs.append(job(id=f"{draw.randrange(10**9):09d}{number}", **fields))
+        stores = (memory, store)
+        for each in stores:
+            await each.enqueue(jobs[:500])
+            await each.enqueue(jobs[500:])
+        changes = []
+        for _ in range(25):
+            want = claim(draw.choice((1, 5, 60)), limited=True, queues=draw.choice((None, ("a", "c"))))
+            answers = [await each.exchange(changes, want) for each in stores]
+            claimed = [[record.id for record in answer.claimed] for answer in answers]
+            assert claimed[1] == claimed[0]
+            assert answers[1].next_due == answers[0].next_due
+            held = [record for record in await memory.get([one.id for one in jobs]) if record.stamp is not None]
+            changes = [decide(record, Succeeded()) for record in held if draw.random() < 0.4]
+            clock.advance(draw.choice((0, 1, 30)))
+
+
+@pytest.mark.parametrize("plain", [True, False], ids=["a plain success", "another end"])
+async def test_room_under_a_limit_wakes_who_waits_for_it(tmp_path, plain):
+    async with store_at(tmp_path / "jobs.db") as store:
+        await store.enqueue([job(limits='[["k",1]]', queue="mail"), job(limits='[["k",1]]', queue="mail")])
+        (held,) = (await store.exchange((), claim(limited=True))).claimed
+        mail, other = asyncio.Event(), asyncio.Event()
+        store.listen("ready", mail.set, frozenset({"mail"}))
+        store.listen("ready", other.set, frozenset({"other"}))
+        await store.apply([decide(held, Succeeded() if plain else Cancelled())])
+        if not plain:
+            assert not mail.is_set()  # its code may still run
+            (record,) = await store.get([held.id])
+            await store.apply([decide(record, Stopped())])
+        await asyncio.wait_for(mail.wait(), 5)
+        assert not other.is_set()
