@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
 _HEARD_FOR = 1.0  # seconds for which the list of subscriptions is believed
+
+
+Chunk = tuple[int, list[Placed]]  # where it begins in its list, and what became of it
 
 
 class Client:
@@ -74,23 +79,55 @@ class Client:
         jobs = _jobs(calls, bounds)
         if nodes:
             jobs = linked(nodes, jobs)
-        handles: list[JobHandle[Any]] = []
-        owners: dict[str, str] = {}  # of jobs that were duplicates
-        for start in range(0, len(jobs), ENQUEUE_CHUNK):
-            part = led_by(owners, jobs[start : start + ENQUEUE_CHUNK])
-            try:
-                placed = await (self.place_list(part) if where is None else self.place_in(where, part))
-            except HoldfastError as error:
-                _tell_stored(error, handles, len(jobs), inside=where is not None)
-                raise
-            owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
-            handles += [
-                JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
-                for each, bound in zip(placed, bounds[start:], strict=False)
-            ]
+        stored: list[Chunk] = []
+        try:
+            if len(jobs) <= ENQUEUE_CHUNK or nodes or where is not None:
+                await self._one_after_the_other(jobs, where, stored)
+            else:
+                await self._overlapping(jobs, stored)
+        except HoldfastError as error:
+            _tell_stored(error, self._handles(stored, bounds), len(jobs), inside=where is not None)
+            raise
         for call in calls:
             call._ids.clear()
-        return handles
+        return self._handles(stored, bounds)
+
+    async def _one_after_the_other(self, jobs: Sequence[NewJob], where: object, stored: list[Chunk]) -> None:
+        owners: dict[str, str] = {}  # of jobs that were duplicates
+        for start in range(0, len(jobs), ENQUEUE_CHUNK):
+            part = led_by(owners, list(jobs[start : start + ENQUEUE_CHUNK]))
+            placed = await (self.place_list(part) if where is None else self.place_in(where, part))
+            owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
+            stored.append((start, placed))
+
+    async def _overlapping(self, jobs: Sequence[NewJob], stored: list[Chunk]) -> None:
+        """Chunks of a plain list, the next made ready while the last is stored, where the store keeps their order."""
+        ahead = (await self._app._storage()).lists_ahead
+        under_way: deque[tuple[int, asyncio.Task[list[Placed]]]] = deque()
+
+        async def next_stored() -> None:
+            start, storing = under_way.popleft()
+            stored.append((start, await storing))
+
+        try:
+            for start in range(0, len(jobs), ENQUEUE_CHUNK):
+                if len(under_way) == ahead:
+                    await next_stored()
+                part = jobs[start : start + ENQUEUE_CHUNK]
+                under_way.append((start, asyncio.create_task(self.place_list(part), name="holdfast list")))
+            while under_way:
+                await next_stored()
+        finally:
+            for start, storing in under_way:  # after a failure: what was on its way may be stored too
+                with suppress(Exception):
+                    stored.append((start, await storing))
+
+    def _handles(self, stored: Sequence[Chunk], bounds: Sequence[Bound]) -> list[JobHandle[Any]]:
+        return [
+            JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
+            for start, placed in stored
+            for each, bound in zip(placed, bounds[start : start + len(placed)], strict=True)
+        ]
 
     async def publish(
         self, topic: str, event: object, routing_key: str | None, connection: object

@@ -297,6 +297,9 @@ class Storage(ABC):
     name: str  # the word for it in messages: "SQLite", "memory" …
     chunk: int = CHUNK
     in_flight: int = 1  # exchanges that a worker may have under way at once
+    lists_ahead: int = (
+        1  # enqueues of one list that may be under way at once; they take hold in the order of their calls
+    )
     # seconds without an answer after which a worker gives a question up and asks on another connection; a slow store is
     # given longer. Infinite where that would mend nothing.
     answers_within: float = float("inf")

@@ -45,11 +45,19 @@ class Enqueue:
         self._sql = load("enqueue", schema)
         self._shares = Shares(schema)
 
-    async def put(self, connection: Connection, jobs: Sequence[NewJob], now: int | None) -> list[Placed]:
-        """Put jobs on record in a transaction of their own."""
-        if not any(job.unique_key is not None or job.after is not None for job in jobs):
+    def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
+        """The statements for jobs that may be stored without a look; none, if they may not."""
+        if any(job.unique_key is not None or job.after is not None for job in jobs):
+            return ()
+        return self._inserts(jobs, now)
+
+    async def put(
+        self, connection: Connection, jobs: Sequence[NewJob], now: int | None, inserts: Sequence[Statement]
+    ) -> list[Placed]:
+        """Put jobs on record in a transaction of their own; `inserts` is what `ready` gave."""
+        if inserts:
             try:
-                await self._at_once(connection, self._inserts(jobs, now))
+                await self._at_once(connection, inserts)
                 return [Placed(job.id) for job in jobs]
             except (_Bounded, UniqueViolation):
                 pass  # a bounded queue, or an enqueue that is repeated

@@ -62,6 +62,7 @@ from .transaction import PostgresTransaction
 from .upkeep import Upkeep
 
 Demand = Literal["full", "normal", "relaxed"]
+LONG = 100  # jobs of an enqueue that keeps its place among others
 BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach
 _log = logging.getLogger("holdfast")
 
@@ -71,6 +72,7 @@ class PostgresStorage(Storage):
 
     name = "PostgreSQL"
     in_flight = 3
+    lists_ahead = 2
     answers_within = 5.0
 
     def __init__(
@@ -92,6 +94,7 @@ class PostgresStorage(Storage):
         self._carry = Carry(address.schema, self._apply)
         self._home: Home | None = None
         self._opening = asyncio.Lock()
+        self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
         self._opened: tuple[Server, Signals, int] | None = None
 
     # -- life ----------------------------------------------------------------------------------------
@@ -134,8 +137,13 @@ class PostgresStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         if not jobs:
             return []
-        put = self._enqueue.put
-        placed = await self._server().quickly(lambda connection: put(connection, jobs, self._now()), repeat=True)
+        server, put, now = self._server(), self._enqueue.put, self._now()
+        inserts = self._enqueue.ready(jobs, now)
+        if len(jobs) < LONG:
+            placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+        else:
+            async with self._in_order:  # the next chunk of a list is made ready meanwhile
+                placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
         await self._followed_up(jobs)
         return placed
 
