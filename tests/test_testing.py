@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, State
+from holdfast import Holdfast, InvalidCall, Limit, State
 from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
 from holdfast.testing.plugin import holdfast_clock, holdfast_memory
 
@@ -147,3 +147,21 @@ async def test_swap_checks_its_url(app):
             await app.jobs.count()
     with pytest.raises(InvalidCall):
         swap(app, "memory://", clock=5)
+
+
+async def test_drain_leaves_what_a_rate_holds_back():
+    clock = ManualClock()
+    app = Holdfast("memory://", clock=clock)
+    ran = []
+
+    @app.task(limit=Limit(rate="2/min"))
+    async def paced(number: int) -> None:
+        ran.append(number)
+
+    async with app:
+        await app.enqueue([paced.call(number) for number in range(5)])
+        await drain(app)
+        assert ran == [0, 1]
+        clock.advance(60)
+        await drain(app)
+        assert ran == [0, 1, 2, 3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.job import State
 from holdfast.schedules.firing import fire
@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
 _AT_WORK = (State.READY, State.RUNNING)
+LOOKS = 15  # longer than a worker needs to ask for jobs under limits
 
 
 @either
 async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
     """Run every job that is due, those of schedules and those they make due, until none is left. Jobs of a paused queue,
-    of a task that the app does not know, or due later stay as they are. TimeoutError when it takes too long.
+    of a task that the app does not know, due later, or held back by a rate stay as they are. TimeoutError when it takes too
+    long.
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
@@ -30,7 +32,9 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
     stop = storage.listen("changed", stir.set)
     try:
         async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0):
-            while await _busy(app, storage):
+            held_back = 0  # looks at nothing but jobs that no worker may start
+            while held_back < LOOKS and (busy := await _busy(app, storage)):
+                held_back = held_back + 1 if busy == "parked" else 0
                 stir.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.02):
@@ -44,7 +48,7 @@ def _in_use(app: Holdfast) -> bool:
     return app._places.outboxes is not None and app._places.outboxes.here() is not None
 
 
-async def _busy(app: Holdfast, storage: Storage) -> bool:
+async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["parked"]:
     if (relay := app._relay()) is not None and _in_use(app):
         await relay.once()
     if (await fire(storage, await storage.now(), app.definitions())).again:
@@ -56,8 +60,11 @@ async def _busy(app: Holdfast, storage: Storage) -> bool:
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
         return True
     queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
+    parked = False
     for queue in queues:
         for task in app.definitions():
-            if await storage.count(Filter(states=_AT_WORK, queue=queue, task=task)):
+            ready, more = await storage.find(Filter(states=_AT_WORK, queue=queue, task=task), storage.chunk, None)
+            if more is not None or not all(record.parked for record in ready):
                 return True
-    return False
+            parked = parked or bool(ready)
+    return "parked" if parked else False
