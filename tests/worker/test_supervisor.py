@@ -185,6 +185,19 @@ async def test_a_worker_that_cannot_start_says_so_and_ends(plant):
     assert "nowhere" in plant.said()
 
 
+async def test_a_worker_that_cannot_begin_says_so_and_ends(plant):
+    """The app can be imported, but nothing is provided for what a handler asks for."""
+    (plant.folder / "plant.py").write_text(
+        "from holdfast import Holdfast, PROVIDED\n"
+        f"app = Holdfast({plant.url!r})\n"
+        "class Pool: ...\n"
+        "@app.task\n"
+        "async def needs(pool: Pool = PROVIDED) -> None: ...\n"
+    )
+    assert await asyncio.to_thread(plant.start().wait, 30) == 2
+    assert "nothing of kind Pool is provided" in plant.said()
+
+
 async def test_a_store_in_memory_is_run_in_one_process(plant):
     plant.url = "memory://"
     plant.write(1)
