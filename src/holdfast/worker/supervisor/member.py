@@ -15,7 +15,7 @@ from typing import Any
 from ...clock import boottime
 from ...job import Hold
 from ...observe import log
-from ..board import Seen, SupervisorBoard, new_board
+from ..board import STARTED, Seen, SupervisorBoard, new_board
 from ..evidence import Tail
 from .link import Link, Word
 
@@ -150,10 +150,12 @@ class Member:
         late = [seen for seen in self.board.seen() if now >= seen.deadline]
         self._late = {seen.hold: self._late.get(seen.hold, now) for seen in late}
         pulse = self.board.pulse
+        # what runs in a child is not what blocks the loop, and the child ends itself if nobody kills it
+        blocked = {seen.hold for seen in late if pulse < seen.deadline and seen.status == STARTED}
         return [
             seen
             for seen in late
-            if now - self._late[seen.hold] >= (BLOCKED_FOR if pulse < seen.deadline else CANCELLED_FOR)
+            if now - self._late[seen.hold] >= (BLOCKED_FOR if seen.hold in blocked else CANCELLED_FOR)
         ]
 
     def forgive(self) -> None:
@@ -169,9 +171,14 @@ class Member:
         return max(seen.asked_at, self.renewed_at.get(seen.hold, 0.0))
 
     @property
+    def busy(self) -> bool:
+        """Whether it holds anything."""
+        return any(True for _ in self.board.seen())
+
+    @property
     def worked(self) -> bool:
         """Whether it came to work: by its own word, or as its board shows."""
-        return self._worked or self.board.settled > 0 or any(self.board.seen())
+        return self._worked or self.board.settled > 0 or self.busy
 
     def trouble(self) -> str | None:
         """Why it is not ready, if it is not."""

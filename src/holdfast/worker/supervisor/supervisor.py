@@ -35,7 +35,7 @@ from .losses import Death, report
 from .member import Member, Phase
 from .renewals import Renewals
 
-TICK = 0.1
+TICK, IDLE_TICK = 0.1, 0.5  # seconds between two looks; a death and a word wake it at once
 FLUSH_WITHIN = 0.5  # seconds for a condemned runner to say what can be said
 SHOWN_WITHIN = 0.1  # seconds to write down where its threads are
 LAST_WORDS = 17.0  # seconds beyond its grace that a runner has at a stop: told to stop, flush, goodbye
@@ -121,7 +121,7 @@ class Supervisor:
         while self._members or not self._stopping.is_set():
             looked_at = self._look(looked_at)
             try:
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(TICK if any(each.busy for each in self._members) else IDLE_TICK):
                     await self._wake.wait()
             except TimeoutError:
                 pass
