@@ -208,3 +208,11 @@ def until(done, within: float = 60, told: str = "it did not happen in time"):
         assert time.monotonic() < deadline, told
         time.sleep(0.01)
     return value
+
+
+def alive(pid: int) -> bool:
+    """Whether there is such a process, and it is not only waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Holdfast, InvalidCall, JobDead, JobSkipped, Loss, State
 
 from ..addresses import ON_SERVERS, address
-from .plant import SOURCE, until
+from .plant import SOURCE, alive, until
 
 PROGRAM = '''
 import asyncio, ctypes, os, signal, sys, time
@@ -201,7 +201,7 @@ async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, 
         assert (job.attempt, job.failures, job.losses) == (2, 1, 0)
         assert job.errors[0].kind == "TimeoutError"
         assert 0.6 <= (job.errors[0].ended_at - job.errors[0].started_at).total_seconds() < 2.6
-        assert not _alive(pid)
+        assert not alive(pid)
         assert (await neighbour.refresh()).attempt == 1
         assert await neighbour.cancel()
         await asyncio.to_thread(until, lambda: _text(tmp_path / "neighbour.reason"))
@@ -232,10 +232,10 @@ async def test_a_lost_hold_stops_the_process(on_sqlite, tmp_path):
             assert await listens.cancel()
             assert await deaf.cancel()
             await asyncio.to_thread(until, lambda: _text(tmp_path / "listens.reason"))
-            await asyncio.to_thread(until, lambda: not _alive(pids[1]))
+            await asyncio.to_thread(until, lambda: not alive(pids[1]))
         assert _text(tmp_path / "listens.reason") == Loss.CANCELLED
         assert _text(tmp_path / "at_stop.reason") == Loss.SHUTDOWN
-        assert not any(_alive(pid) for pid in pids)
+        assert not any(alive(pid) for pid in pids)
         back = await at_stop.refresh()
         assert (back.state, back.failures, back.losses) == (State.READY, 0, 0)
 
@@ -297,7 +297,7 @@ def test_children_do_not_outlive_their_worker(tmp_path, on_sqlite):
         pid = int(until(lambda: _text(path)))
         worker.kill()
         worker.wait()
-        until(lambda: not _alive(pid))
+        until(lambda: not alive(pid))
     finally:
         worker.kill()
         worker.wait()
@@ -310,11 +310,3 @@ async def _enqueue(program, path: str) -> None:
 
 def _text(path: Path) -> str:
     return path.read_text() if path.exists() else ""
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[-1].split()[:1]

@@ -13,7 +13,7 @@ import pytest
 from holdfast import State
 
 from ..addresses import ON_SERVERS, address
-from .plant import FAR_AWAY, Plant, until
+from .plant import FAR_AWAY, Plant, alive, until
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ async def test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back
         (runner,) = [pid for pid in plant.runners() if str(pid) == _parent(began.pid)]
         os.kill(runner, signal.SIGKILL)
         again = await begun(plant, id, 2)
-        assert not _alive(began.pid)
+        assert not alive(began.pid)
         gate.touch()
         job = await plant.ended(id)
     plant.stop()
@@ -117,7 +117,7 @@ async def test_when_the_supervisor_dies_runners_finish_and_end(plant):
         gate.touch()
         job = await plant.ended(id)
         assert (job.state, job.attempt) == (State.SUCCEEDED, 1)
-        await asyncio.to_thread(until, lambda: not any(_alive(pid) for pid in runners))
+        await asyncio.to_thread(until, lambda: not any(alive(pid) for pid in runners))
         assert (await plant.app.jobs.get(later)).state is State.READY
     assert began.pid in runners
 
@@ -141,11 +141,11 @@ async def test_sighup_starts_new_code_and_lets_the_old_finish(plant):
         async with asyncio.timeout(30):
             while not await new_code():
                 pass
-        assert _alive(began.pid)
+        assert alive(began.pid)
         gate.touch()
         job = await plant.ended(old)
         assert (job.state, job.attempt) == (State.SUCCEEDED, 1)
-        await asyncio.to_thread(until, lambda: not _alive(began.pid))
+        await asyncio.to_thread(until, lambda: not alive(began.pid))
     assert plant.stop() == [0]
 
 
@@ -183,6 +183,19 @@ async def test_a_worker_that_cannot_start_says_so_and_ends(plant):
     (plant.folder / "plant.py").write_text("import nowhere")
     assert await asyncio.to_thread(plant.start().wait, 30) == 1
     assert "nowhere" in plant.said()
+
+
+async def test_a_worker_that_cannot_begin_says_so_and_ends(plant):
+    """The app can be imported, but nothing is provided for what a handler asks for."""
+    (plant.folder / "plant.py").write_text(
+        "from holdfast import Holdfast, PROVIDED\n"
+        f"app = Holdfast({plant.url!r})\n"
+        "class Pool: ...\n"
+        "@app.task\n"
+        "async def needs(pool: Pool = PROVIDED) -> None: ...\n"
+    )
+    assert await asyncio.to_thread(plant.start().wait, 30) == 2
+    assert "nothing of kind Pool is provided" in plant.said()
 
 
 async def test_a_store_in_memory_is_run_in_one_process(plant):
@@ -226,15 +239,6 @@ async def test_zombies_are_harmless(store, tmp_path):
 def _parent(pid: int) -> str:
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split(")")[-1].split()[1]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    with open(f"/proc/{pid}/stat") as file:
-        return file.read().split(")")[-1].split()[0] != "Z"
 
 
 def test_a_stop_does_not_wait_for_a_runner_that_cannot_hear(plant):

@@ -128,6 +128,7 @@ def command(target: str, runner: str | None, **options: Any) -> None:
         if ended.alone is None:
             sys.exit(ended.code)
         why = ended.alone
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the supervisor's own handler is gone with its loop
     logging.getLogger("holdfast").warning("%s: everything runs in this one process, without a supervisor", why)
     app, chosen = _prepared(target, options)
     asyncio.run(_run(app, chosen, _probes(options)))

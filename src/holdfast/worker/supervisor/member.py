@@ -15,7 +15,7 @@ from typing import Any
 from ...clock import boottime
 from ...job import Hold
 from ...observe import log
-from ..board import Seen, SupervisorBoard, new_board
+from ..board import STARTED, Seen, SupervisorBoard, new_board
 from ..evidence import Tail
 from .link import Link, Word
 
@@ -39,6 +39,7 @@ class Member:
         self.name = name
         self.generation = generation
         self.phase = Phase.STARTING
+        self.came_to_work = False
         self.worn = False  # to be replaced when there is somebody to replace it
         self.hello: Word | None = None
         self.flushed = asyncio.Event()
@@ -50,6 +51,7 @@ class Member:
         self.refused: set[Hold] = set()  # it decides itself what that means
         self._late: dict[Hold, float] = {}
         self._condition: dict[str, Any] | None = None
+        self._worked = False
         ours, theirs = socket.socketpair()
         board, (read, write) = new_board(), os.pipe()
         stderr = os.dup(2)
@@ -80,6 +82,8 @@ class Member:
                 if self.phase is Phase.STARTING:
                     self.phase = Phase.READY
                     log.runner_ready(self.name)
+            elif word["word"] == "working":
+                self._worked = True
             elif word["word"] == "flushed":
                 self.flushed.set()
             elif word["word"] == "condition":
@@ -108,14 +112,19 @@ class Member:
         self.say("stop")
 
     def signal(self, number: int) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+        if self.process.returncode is None:  # once it is waited for, its number may be another's
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def kill(self) -> None:
         """It and all it has started."""
+        self.kill_group()
+        self.signal(signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        """What it has started: it is the leader of a group of processes."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
-        self.signal(signal.SIGKILL)
 
     def exit_code(self) -> int | None:
         """Look whether it has ended, was stopped or goes on. Its exit code, once."""
@@ -141,10 +150,12 @@ class Member:
         late = [seen for seen in self.board.seen() if now >= seen.deadline]
         self._late = {seen.hold: self._late.get(seen.hold, now) for seen in late}
         pulse = self.board.pulse
+        # what runs in a child is not what blocks the loop, and the child ends itself if nobody kills it
+        blocked = {seen.hold for seen in late if pulse < seen.deadline and seen.status == STARTED}
         return [
             seen
             for seen in late
-            if now - self._late[seen.hold] >= (BLOCKED_FOR if pulse < seen.deadline else CANCELLED_FOR)
+            if now - self._late[seen.hold] >= (BLOCKED_FOR if seen.hold in blocked else CANCELLED_FOR)
         ]
 
     def forgive(self) -> None:
@@ -158,6 +169,16 @@ class Member:
     def asked_at(self, seen: Seen) -> float:
         """When the lease of this was last asked for, as far as we know."""
         return max(seen.asked_at, self.renewed_at.get(seen.hold, 0.0))
+
+    @property
+    def busy(self) -> bool:
+        """Whether it holds anything."""
+        return any(True for _ in self.board.seen())
+
+    @property
+    def worked(self) -> bool:
+        """Whether it came to work: by its own word, or as its board shows."""
+        return self._worked or self.board.settled > 0 or self.busy
 
     def trouble(self) -> str | None:
         """Why it is not ready, if it is not."""

@@ -20,7 +20,7 @@ from ..service import sleep
 from .losses import OpenStore
 from .member import SILENT_FOR, Member
 
-LONGEST_SLEEP = 0.25
+LONGEST_SLEEP = 0.5
 
 
 class Renewals:

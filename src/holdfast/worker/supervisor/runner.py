@@ -58,6 +58,7 @@ class Supervised:
                 return
             self._worker = worker
             await worker.start()
+            self._link.say({"word": "working"})
             await self._told.wait()
             await worker._stop(self._hurry, float("inf") if self._leaves else None)
         await self._link.close()

@@ -35,7 +35,7 @@ from .losses import Death, report
 from .member import Member, Phase
 from .renewals import Renewals
 
-TICK = 0.1
+TICK, IDLE_TICK = 0.1, 0.5  # seconds between two looks; a death and a word wake it at once
 FLUSH_WITHIN = 0.5  # seconds for a condemned runner to say what can be said
 SHOWN_WITHIN = 0.1  # seconds to write down where its threads are
 LAST_WORDS = 17.0  # seconds beyond its grace that a runner has at a stop: told to stop, flush, goodbye
@@ -92,6 +92,7 @@ class Supervisor:
         self._opened: asyncio.Task[Storage] | None = None
         self._app: Any = None
         self._url: str | None = None
+        self._worked = False  # a runner has come to work
         self._tasks: set[asyncio.Task[None]] = set()
         self._now = reader(None)
 
@@ -120,7 +121,7 @@ class Supervisor:
         while self._members or not self._stopping.is_set():
             looked_at = self._look(looked_at)
             try:
-                async with asyncio.timeout(TICK):
+                async with asyncio.timeout(TICK if any(each.busy for each in self._members) else IDLE_TICK):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -154,6 +155,8 @@ class Supervisor:
     def _watch(self, member: Member, now: float) -> None:
         if member.phase not in (Phase.WORKING, Phase.LEAVING):
             return
+        if not member.came_to_work and member.worked:
+            self._comes_to_work(member)
         if member.stopped_since is not None and member.lapsed(now):
             member.phase = Phase.CONDEMNED
             member.killed_because = "was stopped by a signal for longer than a lease, and killed"
@@ -173,6 +176,8 @@ class Supervisor:
                 await member.flushed.wait()
         except TimeoutError:
             pass
+        if member not in self._members:
+            return
         if not overdue & {seen.hold for seen in member.board.seen()}:  # it stopped after all; it is of no use any more
             member.leave()
             return
@@ -192,7 +197,6 @@ class Supervisor:
             if self._alone(member):
                 return
             member.go()
-            self._failures = 0
             working.append(member)
         stale = [each for each in self._members if self._stale(each) and each.phase is Phase.WORKING]
         for member in stale[: max(0, len(working) + len(stale) - team.processes)]:
@@ -262,14 +266,20 @@ class Supervisor:
             return f"it occupies {memory / 1_048_576:.0f} MB"
         return None
 
+    def _comes_to_work(self, member: Member) -> None:
+        member.came_to_work = self._worked = True
+        self._failures = 0
+
     # -- who is gone ---------------------------------------------------------------------------------
     def _gone(self, member: Member, code: int) -> None:
         self._members.remove(member)
-        member.kill()  # what it has started
+        member.kill_group()
         self._wake.set()
         seen, claims = list(member.board.seen()), member.board.claims()
         message = f"runner {member.name} (pid {member.pid}) {member.killed_because or ending(code)}"
-        if member.hello is None:
+        if member.worked:
+            self._comes_to_work(member)
+        if member.hello is None or (code > 0 and not member.worked):
             self._not_started(member, code)
         elif code or seen:
             log.runner_lost(message, len(seen))
@@ -299,10 +309,10 @@ class Supervisor:
         await member.link.close()
 
     def _not_started(self, member: Member, code: int) -> None:
-        """It never got as far as to say hello: the app cannot be imported, the store cannot be opened."""
+        """It never came to work: the app cannot be imported, the store cannot be opened, an option is wrong."""
         if self._stopping.is_set():
             return
-        if self._url is None:  # none ever did: it is not for us to try again
+        if not self._worked:  # nor did any other: it is not for us to try again
             self._ended = Ended(code if code > 0 else 1)
             self._stop()
             return
