@@ -11,7 +11,7 @@ from holdfast.storage.contract import Carried, KeptKey
 
 from . import edges
 from .documents import WHOLE, Document, document_of, records_from
-from .knocks import knock
+from .knocks import knock_for
 from .steps import Steps, delete, find, insert, update
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
@@ -46,7 +46,7 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     yield from insert("jobs", [document_of(record) for record in records])
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
     yield from edges.replace((job.record, job.waits_for) for job in jobs)
-    yield from knock((None, record) for record in records)
+    yield from knock_for(records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},
         any(record.state in FINAL for record in records),

@@ -53,19 +53,22 @@ def leave(jobs: Iterable[str], *, share: bool = False) -> Steps[list[str]]:
 
 
 def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:
-    """Look at the edges of these jobs and of those that end by it, about `limit` edges. `written`: jobs that this
-    transaction has written to already."""
-    waiting = dict.fromkeys(parents)
+    """Look at the edges of these jobs by their ids, then of those that end by it, about `limit` edges. `written`: jobs that
+    this transaction has written to already."""
+    waiting, later = sorted(set(parents)), set[str]()
     looked, ready, changed = 0, set[str](), False
     while waiting and looked < limit:
-        look = yield from _loaded(list(waiting)[: limit - looked], limit - looked, written)
+        look = yield from _loaded(waiting[: limit - looked], limit - looked, written)
         look.go(now)
         yield from look.write()
         looked += look.looked
-        waiting = {id: None for id in waiting if id not in look.settled} | look.following
+        waiting = [id for id in waiting if id not in look.settled]
+        later |= look.following - set(waiting)
+        if not waiting:
+            waiting, later = sorted(later), set()
         ready |= {child.queue for child in look.moved() if child.state is State.READY}
         changed |= any(child.state in FINAL for child in look.moved())
-    return Followed(looked, list(waiting), ready, changed)
+    return Followed(looked, [*waiting, *sorted(later)], ready, changed)
 
 
 # ---- one look --------------------------------------------------------------------------------------
@@ -78,7 +81,7 @@ class _Look:
         self.room = room
         self.looked = 0
         self.settled: set[str] = set()
-        self.following: dict[str, None] = {}
+        self.following: set[str] = set()
         self.parents: dict[str, Record] = {}
         self.edges: list[Document] = []
         self.there: set[str] = set()  # edges to which others may lead
@@ -118,27 +121,32 @@ class _Look:
         if child is None or child.state is not State.BLOCKED:
             self._loosed[edge["child"]] = None
         elif what is Fate.LEAD_ON and (led := led_on(edge, parent))["_id"] not in self.there:
-            self._closed.append(edge["_id"])
+            self._close(edge)
             self._led.append(led)
             self.there.add(led["_id"])
-            self.following[led["parent"]] = None
+            self.following.add(led["parent"])
         elif what in (Fate.CLOSE, Fate.LEAD_ON):
-            self._closed.append(edge["_id"])
+            self._close(edge)
             write_close(child, now)
         else:
             self._loosed[child.id] = None
             child.waits = 0
             write_change(child, decide(child, Cancelled(PARENT_CANCELLED)), now)
             if child.followed:
-                self.following[child.id] = None
+                self.following.add(child.id)
+
+    def _close(self, edge: Document) -> None:
+        self._closed.append(edge["_id"])
+        self.there.discard(edge["_id"])
 
     def write(self) -> Steps[None]:
         statements: list[Document] = []
         if self._closed:
             statements.append({"q": {"_id": {"$in": self._closed}}, "u": _CLOSED, "multi": True})
-        if self._loosed:
+        statements += _put(self._led)
+        if self._loosed:  # last: what was led on may be among them
             statements.append({"q": {"child": {"$in": list(self._loosed)}, "open": True}, "u": _CLOSED, "multi": True})
-        yield from update("edges", statements + _put(self._led))
+        yield from update("edges", statements)
         moved = self.moved()
         yield from rows.write(self._before, moved)
         yield from knock((self._before[child.id], child) for child in moved)

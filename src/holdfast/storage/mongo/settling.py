@@ -9,8 +9,9 @@ commit. Whatever becomes of that, the list is on record, and upkeep's `settle` f
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
+from itertools import chain, repeat
 
 from . import shares
 from .edges import Followed, follow, leave
@@ -24,6 +25,14 @@ class Way(Enum):
     TOGETHER = "together"
     AFTERWARDS = "afterwards"  # parents are looked for, not touched
     ELSEWHERE = "elsewhere"  # a caller's transaction: parents are not even looked for
+
+
+TRIES_TOGETHER = 3
+
+
+def ways() -> Iterator[Way]:
+    """How each try of a transaction deals with them."""
+    return chain(repeat(Way.TOGETHER, TRIES_TOGETHER), repeat(Way.AFTERWARDS))
 
 
 def settled(parents: Sequence[str], way: Way, limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:
