@@ -42,6 +42,7 @@ from holdfast.storage.filtering import parse_cursor
 
 from . import carrying, edges, health, listing, queues, shelf, upkeep
 from .address import MongoAddress
+from .afterwards import Afterwards
 from .apply import check, holding, note, renew_started
 from .claim import promote
 from .clock import ServerClock
@@ -60,7 +61,6 @@ T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("holdfast")
 RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
-SETTLE_PATIENCE = 0.5  # what is left is on record
 
 
 class MongoStorage(Storage):
@@ -105,6 +105,7 @@ class MongoStorage(Storage):
                 raise
             self._server = server
             self._signals = Signals(server)
+            self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
             self._exchanges = Exchanges(self._in_use, self._write, self._now, self.chunk)
             self._process = os.getpid()
 
@@ -156,7 +157,8 @@ class MongoStorage(Storage):
             self._signals.told_inside(done.ready)
         else:
             self._signals.tell(done.ready, done.changed)
-        await self._settle_soon(done.left)
+        await self._afterwards.settle(done.left)
+        await self._afterwards.make_edges(done.unmade)
         return done.placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -174,7 +176,7 @@ class MongoStorage(Storage):
         started = self._free(started)
         told = await self._exchanges.take(changes, claim, started)
         self._signals.tell(told.ready, told.changed)
-        await self._settle_soon(told.left)
+        await self._afterwards.settle(told.left)
         return told.exchanged
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
@@ -222,17 +224,6 @@ class MongoStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda: edges.followers(ids))
 
-    async def _settle_soon(self, entries: Sequence[str]) -> None:
-        """Settle what is on the list, if nobody is in the way; it is on record in any case."""
-        if not entries:
-            return
-        try:
-            followed = await self._write(lambda: settle(self.chunk, self._now(), entries), patience=SETTLE_PATIENCE)
-        except StoreError:
-            _log.debug("edges are left for upkeep to settle", exc_info=True)
-        else:
-            self._signals.tell(followed.ready, followed.changed)
-
     # -- the shelf -----------------------------------------------------------------------------------
     async def shelf(
         self,
@@ -252,7 +243,8 @@ class MongoStorage(Storage):
             lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle))
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
-        await self._settle_soon(enqueued.left)
+        await self._afterwards.settle(enqueued.left)
+        await self._afterwards.make_edges(enqueued.unmade)
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------
@@ -311,6 +303,8 @@ class MongoStorage(Storage):
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         done = await self._write(lambda: carrying.restore(jobs))
+        if done.unmade:
+            await self._afterwards.restore_edges(jobs)
         self._signals.tell(done.ready, done.changed)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
@@ -348,7 +342,7 @@ class MongoStorage(Storage):
 
     async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
         transaction = MongoTransaction(
-            self._in_use(), longest, self._now, self._signals.tell, self._settle_soon, self._pinned
+            self._in_use(), longest, self._now, self._signals.tell, self._afterwards.settle, self._pinned
         )
         await transaction.begin(hold)
         return transaction
