@@ -120,7 +120,7 @@ do
     set_back(row)
     if row[STATE] > RUNNING then
       ended_some = true
-      if has(row, FOLLOWED) then note(came, unsettled, now, row[ID]) end
+      if has(row, FOLLOWED) then unsettle(row[ID]) end
     end
   end
 

@@ -19,7 +19,7 @@ local function settle(now, limit)
   local SUCCEEDED, SKIPPED = 5, 6
   -- result and reason as rows.py packs them: none, and PARENT_CANCELLED
   local OUTCOME = '\146\192\217\037a job that it waits for was cancelled'
-  local looked, lifted, marked, again, led
+  local looked, lifted, marked, led
 
   local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
 
@@ -59,7 +59,8 @@ local function settle(now, limit)
     close(parent, child)
     note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
     note(came, edges, 0, edge)
-    led[edge], again[next_id] = true, true
+    led[edge] = true
+    unsettle(next_id)
   end
 
   local function cancel(child)
@@ -75,7 +76,7 @@ local function settle(now, limit)
     mark(child, HIDDEN, hidden ~= 0)
     mark(child, HAS_OUTCOME, true)
     note(set, outcomes, child[ID], OUTCOME)
-    if has(child, FOLLOWED) then again[child[ID]] = true end
+    if has(child, FOLLOWED) then unsettle(child[ID]) end
     ended_some = true
   end
 
@@ -136,7 +137,7 @@ local function settle(now, limit)
   local function round()
     local parents = call('ZRANGE', unsettled, 0, limit - looked - 1)
     if #parents == 0 then return false end
-    known, lifted, marked, again, led = {}, {}, {}, {}, {}
+    known, lifted, marked, led = {}, {}, {}, {}
     load(parents)
     for _, parent in ipairs(parents) do
       if looked >= limit or not settle_parent(parent) then break end
@@ -147,7 +148,6 @@ local function settle(now, limit)
       marked[id] = nil
     end
     for _, row in pairs(marked) do changed(row) end
-    for id in pairs(again) do note(came, unsettled, now, id) end
     flush()
     return true
   end
