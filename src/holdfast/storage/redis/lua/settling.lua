@@ -57,10 +57,19 @@ local function settle(now, limit)
     local edge = 'c' .. child[ID] .. next_id
     if led[edge] or call('ZSCORE', edges, edge) then return release(parent, child) end -- it waits for that one already
     close(parent, child)
-    note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
-    note(came, edges, 0, edge)
-    led[edge] = true
+    led[edge] = { next_id, child }
     unsettle(next_id)
+  end
+
+  -- At the end of a round: another parent may have cancelled the child meanwhile.
+  local function write_led()
+    for edge, ends in pairs(led) do
+      local next_id, child = ends[1], ends[2]
+      if child[STATE] == BLOCKED then
+        note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
+        note(came, edges, 0, edge)
+      end
+    end
   end
 
   local function cancel(child)
@@ -143,6 +152,7 @@ local function settle(now, limit)
       if looked >= limit or not settle_parent(parent) then break end
       note(gone, unsettled, parent)
     end
+    write_led()
     for id, row in pairs(lifted) do
       set_back(row)
       marked[id] = nil
