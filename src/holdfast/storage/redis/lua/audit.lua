@@ -58,7 +58,7 @@ for number = 1, #found, 2 do
       for queue in pairs(woken) do before[queue] = true end
     end
     woken = before
-    if forgotten(row) then unsettle(row[ID]) end
+    if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
   end
 end
 gone, came = {}, put_back

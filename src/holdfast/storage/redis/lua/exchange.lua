@@ -22,7 +22,7 @@ local pending = #answers + begun > 0
 local want_count = tonumber(argument())
 
 -- A claim looks at lanes, schedule and limits: what changes there is written first, everything else once, at the end.
-local settles = next(behind) or call('ZCARD', unsettled) > 0
+local settles = came[unsettled] or call('ZCARD', unsettled) > 0
 if pending and (want_count < 0 or settles or came[lanes] or gone[lanes] or came[schedule] or gone[schedule] or gone[limits]
   or came[limits]) then
   flush()

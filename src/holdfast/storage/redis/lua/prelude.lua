@@ -205,15 +205,8 @@ local function write_counts()
   for queue, difference in pairs(deeper) do add_up(depths, queue, difference) end
 end
 
--- Parents whose edges are to be looked at, in the order in which they came. Those who wait for it keep their place.
-local behind, last_behind = {}, nil
-
-local function unsettle(id)
-  if not last_behind then last_behind = tonumber(call('ZREVRANGE', unsettled, 0, 0, 'WITHSCORES')[2] or 0) end
-  local last = #behind
-  last_behind = last_behind + 1
-  behind[last + 1], behind[last + 2] = last_behind, id
-end
+-- A parent whose edges are to be looked at.
+local function unsettle(id) note(came, unsettled, 0, id) end
 
 -- Removals first: they are allowed when the memory is full, and once a script has written, it may write on.
 local function flush()
@@ -222,9 +215,8 @@ local function flush()
   variadic('HDEL', unset)
   variadic('HSET', set)
   variadic('ZADD', came)
-  slices(behind, 2 * AT_ONCE, function(from, to) call('ZADD', unsettled, 'NX', unpack(behind, from, to)) end)
   write_counts()
-  gone, came, unset, set, counted, behind = {}, {}, {}, {}, {}, {}
+  gone, came, unset, set, counted = {}, {}, {}, {}, {}
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.

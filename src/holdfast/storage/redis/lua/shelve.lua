@@ -64,7 +64,7 @@ for field, row in pairs(found) do
     end
   end
 end
-local follows = next(behind)
+local follows = came[unsettled]
 flush()
 if next(touched) then keep_gates(now) end
 if follows then settle(now, AT_ONCE) end
