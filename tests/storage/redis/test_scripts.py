@@ -101,7 +101,7 @@ async def test_memory_of_a_job(own):
 
 # ---- jobs that cannot run --------------------------------------------------------------------------
 async def test_jobs_that_cannot_run_cost_a_claim_nothing(own):
-    """Thousands of jobs of another task, routing key or queue, paused, scheduled, blocked or expired stand in front."""
+    """Thousands of jobs of another task, routing key or queue, paused, scheduled, blocked, under limits or expired stand in front."""
     server = own()
     async with opened(server.fresh(), clock=(clock := ManualClock())) as store:
         await store.enqueue(jobs(5))
@@ -115,6 +115,7 @@ async def test_jobs_that_cannot_run_cost_a_claim_nothing(own):
             {"queue": "held", "priority": 9},
             {"delay": 3_600_000_000},
             {"waits": 1},
+            {"limits": '[["k",1,null,null]]', "priority": 9},
         ):
             for _ in range(20):
                 await store.enqueue(jobs(500, **fields))
@@ -122,7 +123,7 @@ async def test_jobs_that_cannot_run_cost_a_claim_nothing(own):
         clock.advance(1)
         await store.enqueue(jobs(5))
         crowded = await _cost(server, store, want, 5)
-        print(f"{alone:.0f} µs alone, {crowded:.0f} µs in front of 60,500 others")
+        print(f"{alone:.0f} µs alone, {crowded:.0f} µs in front of 70,500 others")
         assert crowded < 10 * alone + 2000
 
 

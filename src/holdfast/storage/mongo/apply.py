@@ -74,7 +74,7 @@ def _apply(changes: Sequence[Change], rows: dict[str, Record], now: int, way: Wa
     if not adds:
         return applied
     added = yield from store(adds, now, way, bounded=False)
-    return _both(applied, Applied([], added.ready, False, added.parents, added.left, set()))
+    return _both(applied, Applied([], added.ready, False, added.parents, added.left + added.unmade, set()))
 
 
 def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:

@@ -11,7 +11,7 @@ from holdfast.storage.contract import Carried, KeptKey
 
 from . import edges
 from .documents import WHOLE, Document, document_of, records_from
-from .knocks import knock
+from .knocks import knock_for
 from .steps import Steps, delete, find, insert, update
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
@@ -20,6 +20,7 @@ OLDEST_FIRST = {"created_at": 1, "_id": 1}
 class Restored(NamedTuple):
     ready: set[str]  # queues
     changed: bool
+    unmade: bool  # there are more edges than fit into one transaction
 
 
 def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
@@ -45,12 +46,19 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
         yield from delete(collection, {"_id": {"$in": ids}})
     yield from insert("jobs", [document_of(record) for record in records])
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
-    yield from edges.replace((job.record, job.waits_for) for job in jobs)
-    yield from knock((None, record) for record in records)
+    wanted = edges_of(jobs)
+    too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE
+    yield from edges.put([] if too_many else wanted)
+    yield from knock_for(records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},
         any(record.state in FINAL for record in records),
+        too_many,
     )
+
+
+def edges_of(jobs: Sequence[Carried]) -> list[Document]:
+    return edges.to_put((job.record, job.waits_for) for job in jobs)
 
 
 def _check_keys(records: Sequence[Record]) -> Steps[None]:

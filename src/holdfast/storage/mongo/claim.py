@@ -86,8 +86,8 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
     limits = (yield from _limits(now)) if any(want.limited for want in claim.wants) else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
-        if want.limited and limits is not None:
-            taken += yield from limits.take(claim, want)
+        if want.limited:
+            taken += (yield from limits.take(claim, want)) if limits is not None else []
         else:
             taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
     due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
@@ -101,9 +101,12 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(now: int) -> Steps[Limits]:
-    """The limits, after all knocks."""
-    limits = Limits((yield from hear()), now)
+def _limits(now: int) -> Steps[Limits | None]:
+    """The limits, after all knocks; None if no job is under any."""
+    heard = yield from hear()
+    if heard is None:
+        return None
+    limits = Limits(heard, now)
     yield from limits.listen()
     return limits
 

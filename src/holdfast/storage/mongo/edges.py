@@ -11,21 +11,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from holdfast.job import FINAL, NewJob, Record, State
 from holdfast.lifecycle import Cancelled, decide
 from holdfast.storage.contract import PARENT_CANCELLED
-from holdfast.storage.rules import Fate, fate, parents_of, write_change, write_close
+from holdfast.storage.rules import Fate, fate, write_change, write_close
 
 from . import rows
 from .documents import SLIM_CHILD, Document
 from .knocks import knock
 from .notes import add
-from .steps import Steps, aggregate, delete, find, insert, update
+from .steps import Steps, aggregate, delete, find, update
 
-LOOKED_AT = 5_000  # closed edges that a prune looks at in one step
-STEPS = 20  # such steps in one prune
+AT_ONCE = 2_000  # edges in one step: what one transaction writes has to fit into a part of the server's cache
+STEPS = 3  # of a prune
 _CLOSED: Document = {"$unset": {"open": ""}}
 
 
@@ -38,34 +38,29 @@ class Followed(NamedTuple):
     changed: bool  # some job was cancelled
 
 
-def insert_edges(jobs: Iterable[NewJob]) -> Steps[None]:
-    """The edges that lead to new jobs."""
-    yield from insert(
-        "edges", [_edge(parent, job.id, job.run_when) for job in jobs for parent in parents_of(job.after)]
-    )
-
-
-def leave(jobs: Iterable[str], *, share: bool = False) -> Steps[list[str]]:
-    """Put jobs on the list, for `settle` to look at their edges, or to give them their share of a fair queue. Gives the ids
-    of the entries."""
-    more: Document = {"share": True} if share else {}
-    return (yield from add("unsettled", [{"job": id, **more} for id in jobs]))
+def leave(jobs: Iterable[str], what: Literal["edges", "share", "make", "loose"] = "edges") -> Steps[list[str]]:
+    """Put jobs on the list, for `settle` to do what is left to do: look at their edges, give them their share of a fair
+    queue, make the edges that lead to them, close those. Gives the ids of the entries."""
+    return (yield from add("unsettled", [{"job": id, "what": what} for id in jobs]))
 
 
 def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:
-    """Look at the edges of these jobs and of those that end by it, about `limit` edges. `written`: jobs that this
-    transaction has written to already."""
-    waiting = dict.fromkeys(parents)
+    """Look at the edges of these jobs by their ids, then of those that end by it, about `limit` edges. `written`: jobs that
+    this transaction has written to already."""
+    waiting, later = sorted(set(parents)), set[str]()
     looked, ready, changed = 0, set[str](), False
     while waiting and looked < limit:
-        look = yield from _loaded(list(waiting)[: limit - looked], limit - looked, written)
+        look = yield from _loaded(waiting[: limit - looked], limit - looked, written)
         look.go(now)
         yield from look.write()
         looked += look.looked
-        waiting = {id: None for id in waiting if id not in look.settled} | look.following
+        waiting = [id for id in waiting if id not in look.settled]
+        later |= look.following - set(waiting)
+        if not waiting:
+            waiting, later = sorted(later), set()
         ready |= {child.queue for child in look.moved() if child.state is State.READY}
         changed |= any(child.state in FINAL for child in look.moved())
-    return Followed(looked, list(waiting), ready, changed)
+    return Followed(looked, [*waiting, *sorted(later)], ready, changed)
 
 
 # ---- one look --------------------------------------------------------------------------------------
@@ -78,7 +73,7 @@ class _Look:
         self.room = room
         self.looked = 0
         self.settled: set[str] = set()
-        self.following: dict[str, None] = {}
+        self.following: set[str] = set()
         self.parents: dict[str, Record] = {}
         self.edges: list[Document] = []
         self.there: set[str] = set()  # edges to which others may lead
@@ -118,27 +113,32 @@ class _Look:
         if child is None or child.state is not State.BLOCKED:
             self._loosed[edge["child"]] = None
         elif what is Fate.LEAD_ON and (led := led_on(edge, parent))["_id"] not in self.there:
-            self._closed.append(edge["_id"])
+            self._close(edge)
             self._led.append(led)
             self.there.add(led["_id"])
-            self.following[led["parent"]] = None
+            self.following.add(led["parent"])
         elif what in (Fate.CLOSE, Fate.LEAD_ON):
-            self._closed.append(edge["_id"])
+            self._close(edge)
             write_close(child, now)
         else:
             self._loosed[child.id] = None
             child.waits = 0
             write_change(child, decide(child, Cancelled(PARENT_CANCELLED)), now)
             if child.followed:
-                self.following[child.id] = None
+                self.following.add(child.id)
+
+    def _close(self, edge: Document) -> None:
+        self._closed.append(edge["_id"])
+        self.there.discard(edge["_id"])
 
     def write(self) -> Steps[None]:
         statements: list[Document] = []
         if self._closed:
             statements.append({"q": {"_id": {"$in": self._closed}}, "u": _CLOSED, "multi": True})
-        if self._loosed:
-            statements.append({"q": {"child": {"$in": list(self._loosed)}, "open": True}, "u": _CLOSED, "multi": True})
-        yield from update("edges", statements + _put(self._led))
+        statements += _put(self._led)
+        yield from update("edges", statements)
+        if self._loosed:  # last: what was led on may be among them
+            yield from leave((yield from loosen(list(self._loosed))), "loose")
         moved = self.moved()
         yield from rows.write(self._before, moved)
         yield from knock((self._before[child.id], child) for child in moved)
@@ -201,6 +201,16 @@ def _put(edges: Iterable[Document]) -> list[Document]:
     return [{"q": {"_id": edge["_id"]}, "u": edge, "upsert": True} for edge in edges]
 
 
+def loosen(children: Sequence[str]) -> Steps[list[str]]:
+    """Close the edges that lead to these jobs; gives those that may have more of them."""
+    wanted: Document = {"child": {"$in": list(children)}, "open": True}
+    found = yield from find("edges", wanted, {"child": 1}, limit=AT_ONCE)
+    if found:
+        closed = [edge["_id"] for edge in found]
+        yield from update("edges", [{"q": {"_id": {"$in": closed}}, "u": _CLOSED, "multi": True}])
+    return list(children) if len(found) == AT_ONCE else []
+
+
 # ---- reading, carrying -----------------------------------------------------------------------------
 def followers(ids: Sequence[str]) -> Steps[list[list[str]]]:
     """Those that wait for each of these jobs."""
@@ -222,13 +232,14 @@ def _ends(this: str, other: str, ids: Iterable[str]) -> Steps[dict[str, list[str
     return ends
 
 
-def replace(waiting: Iterable[tuple[Record, Sequence[str]]]) -> Steps[None]:
-    """Let jobs wait for these, and for nobody else."""
-    waiting = list(waiting)
-    ids = [record.id for record, _ in waiting]
-    edges = [_edge(parent, record.id, record.run_when) for record, parents in waiting for parent in parents]
-    closed: Document = {"q": {"child": {"$in": ids}, "open": True}, "u": _CLOSED, "multi": True}
-    yield from update("edges", [closed, *_put(edges)])
+def to_put(waiting: Iterable[tuple[Record | NewJob, Sequence[str]]]) -> list[Document]:
+    """The edges by which jobs wait for these."""
+    return [_edge(parent, job.id, job.run_when) for job, parents in waiting for parent in parents]
+
+
+def put(edges: Sequence[Document]) -> Steps[None]:
+    """Open these edges; to do it again changes nothing."""
+    yield from update("edges", _put(edges))
 
 
 # ---- upkeep ----------------------------------------------------------------------------------------
@@ -241,11 +252,11 @@ def needed(ids: Sequence[str]) -> Steps[set[str]]:
     kept = {group["_id"] for group in waited}
     unsure = [id for id in ids if id not in kept]
     for _ in range(STEPS):
-        closed = yield from find("edges", {"parent": {"$in": unsure}}, sort={"parent": 1}, limit=LOOKED_AT)
+        closed = yield from find("edges", {"parent": {"$in": unsure}}, sort={"parent": 1}, limit=AT_ONCE)
         if not closed:
             return kept
         kept |= yield from _waited_for_by_unfinished(closed)
-        if len(closed) < LOOKED_AT:
+        if len(closed) < AT_ONCE:
             return kept
         unsure = [id for id in unsure if id not in kept and id >= closed[-1]["parent"]]
     return kept | set(unsure)
@@ -262,6 +273,9 @@ def _waited_for_by_unfinished(closed: Sequence[Document]) -> Steps[set[str]]:
     return {edge["parent"] for edge in closed if edge["child"] in unfinished}
 
 
-def forget(ids: Sequence[str]) -> Steps[None]:
-    """These jobs are gone."""
-    yield from delete("edges", {"$or": [{"child": {"$in": list(ids)}}, {"parent": {"$in": list(ids)}}]})
+def forget(ids: Sequence[str]) -> Steps[list[str]]:
+    """Remove the edges that lead to these jobs; gives the jobs of which none is left."""
+    found = yield from find("edges", {"child": {"$in": list(ids)}}, {"child": 1}, sort={"child": 1}, limit=AT_ONCE)
+    if found:
+        yield from delete("edges", {"_id": {"$in": [edge["_id"] for edge in found]}})
+    return [id for id in ids if len(found) < AT_ONCE or id < found[-1]["child"]]

@@ -8,28 +8,34 @@ them, those of scope any and window by the ids of their own collection.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.job import NewJob, Record, State
 from holdfast.storage.contract import Placed, QueueSettings
 from holdfast.storage.rules import KeyName, key_ends, key_name, parents_of, plan, record_of, refuse_orphans
 
 from .documents import Document, document_of, lanes_of_queue
-from .edges import insert_edges, leave
+from .edges import leave, to_put
 from .knocks import knock
 from .queues import settings_from
 from .rows import on_record
 from .settling import Way, settled
-from .shares import held_back, shares
+from .shares import shares
 from .steps import Steps, aggregate, find, insert, update
+
+EDGES_AT_ONCE = 8_000  # what one transaction writes has to fit into a part of the server's cache
 
 
 class Enqueued(NamedTuple):
     placed: list[Placed]
     ready: set[str]  # queues
     left: list[str]  # entries on the list for `settle`
-    changed: bool = False  # some job ended by it
+    unmade: list[str]  # those for edges that are still to be made
+    changed: bool  # some job ended by it
 
 
 class Stored(NamedTuple):
@@ -39,6 +45,7 @@ class Stored(NamedTuple):
     ready: set[str]  # queues
     parents: list[str]  # jobs that they wait for, of those that were there before
     left: list[str]  # entries on the list for `settle`
+    unmade: list[str]  # those for edges that are still to be made
 
 
 def enqueue(
@@ -48,12 +55,13 @@ def enqueue(
     an error then."""
     stored = yield from store(jobs, now, way, boldly=boldly)
     followed = yield from settled(stored.parents, way, chunk, now)
-    return Enqueued(stored.placed, stored.ready | followed.ready, stored.left + followed.left, followed.changed)
+    ready, left = stored.ready | followed.ready, stored.left + followed.left
+    return Enqueued(stored.placed, ready, left, stored.unmade, followed.changed)
 
 
 def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, boldly: bool = False) -> Steps[Stored]:
     if not jobs:
-        return Stored([], set(), [], [])
+        return Stored([], set(), [], [], [])
     settings = yield from _settings(jobs)
     if boldly and not settings and all(job.unique_key is None and job.after is None for job in jobs):
         placed, fresh = [Placed(job.id) for job in jobs], list(jobs)
@@ -62,19 +70,24 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
         owners = yield from _owners(jobs, now)
         depths = yield from _depths(settings if bounded else {})
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
-    parents = _waited_for(fresh)
-    if parents and way is not Way.ELSEWHERE:
-        refuse_orphans(fresh, (yield from on_record(parents)))
-    waiting = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]
-    records = yield from _records(fresh, settings, now, way)
+    following = [job for job in fresh if job.after is not None]
+    if following and way is not Way.ELSEWHERE:
+        refuse_orphans(following, (yield from on_record(_waited_for(following, fresh))) | {job.id for job in fresh})
+    for_share = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]
+    for_edges = _with_too_many_edges(following)
+    given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}
+    records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
     yield from insert("jobs", [document_of(record) for record in records])
-    yield from insert_edges(fresh)
+    following = [job for job in following if job.id not in for_edges]
+    yield from insert("edges", to_put((job, parents_of(job.after)) for job in following))
     yield from knock((None, record) for record in records)
-    left = yield from leave(waiting, share=True)
+    left = yield from leave(for_share, "share")
+    unmade = yield from leave(for_edges, "make")
     if bounded:
         yield from _touch({job.queue for job in fresh if _is_bounded(settings, job)})
-    return Stored(placed, {record.queue for record in records if record.state is State.READY}, parents, left)
+    ready = {record.queue for record in records if record.state is State.READY}
+    return Stored(placed, ready, _waited_for(following, fresh), left, unmade)
 
 
 def _settings(jobs: Sequence[NewJob]) -> Steps[dict[str, QueueSettings]]:
@@ -93,21 +106,41 @@ def _is_bounded(settings: Mapping[str, QueueSettings], job: NewJob) -> bool:
     return job.queue in settings and settings[job.queue].max_depth is not None
 
 
-def _waited_for(fresh: Sequence[NewJob]) -> list[str]:
-    """The jobs, other than these, that these wait for."""
-    new = {job.id for job in fresh}
-    parents = dict.fromkeys(parent for job in fresh for parent in parents_of(job.after))
+def _waited_for(jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> list[str]:
+    """The jobs that some of the fresh ones wait for, without fresh ones."""
+    parents = dict.fromkeys(parent for job in jobs for parent in parents_of(job.after))
+    new = {job.id for job in fresh} if parents else set[str]()
     return [parent for parent in parents if parent not in new]
 
 
-def _records(fresh: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int, way: Way) -> Steps[list[Record]]:
-    """The new records. One that others of the list wait for is marked so from the start."""
-    given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}
-    followed = {parent for job in fresh for parent in parents_of(job.after)}
+def _with_too_many_edges(following: Sequence[NewJob]) -> list[str]:
+    """Those whose edges would not fit into the transaction: they are made afterwards."""
+    too_many = []
+    room = EDGES_AT_ONCE
+    for job in following:
+        number = len(parents_of(job.after))
+        if number > room:
+            too_many.append(job.id)
+        else:
+            room -= number
+    return too_many
+
+
+def _records(
+    fresh: Sequence[NewJob],
+    following: Sequence[NewJob],
+    held_back: Counter[str],
+    given: Mapping[str, int],
+    now: int,
+) -> list[Record]:
+    """The new records. What is still to be done for one, it waits for as if for a parent more. One that others of the list
+    wait for is marked so from the start."""
+    followed = {parent for job in following for parent in parents_of(job.after)}
     records = []
     for job in fresh:
-        waits = way is not Way.TOGETHER and _is_fair(settings, job)
-        record = record_of(held_back(job) if waits else job, now, given.get(job.id))
+        if held_back[job.id]:
+            job = msgspec.structs.replace(job, waits=job.waits + held_back[job.id])
+        record = record_of(job, now, given.get(job.id))
         record.followed = job.id in followed
         records.append(record)
     return records

@@ -1,9 +1,11 @@
-"""The exchange: apply, note the started, claim, in one transaction."""
+"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from typing import NamedTuple, Protocol
 
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
@@ -11,8 +13,11 @@ from holdfast.storage.contract import Claim, Exchanged, Started
 from .apply import apply, note_started
 from .claim import Choice
 from .claim import claim as claim_jobs
-from .settling import Way, settled
+from .faults import Conflict
+from .server import Patience, Server
+from .settling import Way, settled, ways
 from .steps import Steps
+from .tickets import Tickets
 
 
 class Told(NamedTuple):
@@ -44,3 +49,62 @@ def exchange(
     claimed = yield from claim_jobs(claim, now, chunk, choice)
     exchanged = Exchanged(applied.verdicts, claimed.records, claimed.next_due, claimed.suspects, bool(left))
     return Told(exchanged, ready | claimed.ready, changed, left)
+
+
+class Write(Protocol):
+    """Take steps in a transaction."""
+
+    async def __call__(self, steps: Callable[[], Steps[Told]], *, through_conflicts: bool) -> Told: ...
+
+
+class Exchanges:
+    """The exchanges of one store, as far as they know of each other."""
+
+    def __init__(self, server: Callable[[], Server], write: Write, now: Callable[[], int], chunk: int) -> None:
+        self._server = server
+        self._write = write
+        self._now = now
+        self._chunk = chunk
+        self._tickets = Tickets()
+        self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
+        self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
+
+    async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+        limited = claim is not None and any(want.limited for want in claim.wants)
+        async with self._limited if limited else nullcontext():
+            return await self._take(changes, claim, started)
+
+    async def _take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+        """One claim after another, as far as claimers know of each other; see `tickets`."""
+        claims = claim is not None and bool(claim.wants)
+        patience, ways_to_settle = Patience(), ways()
+        while True:
+            try:
+                async with self._tickets.drawn(self._server(), claim, self._now()) as only:
+                    return await self._try(changes, claim, started, only, ways_to_settle)
+            except Conflict:
+                if not claims or patience.over:
+                    raise
+                self._tickets.conflict()
+            await patience.pause()
+
+    async def _try(
+        self,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        only: Sequence[str] | None,
+        ways_to_settle: Iterator[Way],
+    ) -> Told:
+        mine: set[str] = set()
+        choice = Choice(only, self._taking, mine)
+
+        def steps() -> Steps[Told]:
+            mine.clear()
+            return exchange(changes, claim, started, self._now(), self._chunk, choice, next(ways_to_settle))
+
+        self._taking.append(mine)
+        try:
+            return await self._write(steps, through_conflicts=claim is None)
+        finally:
+            self._taking[:] = [each for each in self._taking if each is not mine]

@@ -41,10 +41,12 @@ class Heard(NamedTuple):
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
-def hear() -> Steps[Heard]:
-    """Knocks, the earliest first."""
+def hear() -> Steps[Heard | None]:
+    """Knocks, the earliest first; None: nobody has knocked, and there is no gate."""
     known: Document = {"_id": {"$gte": KNOCK, "$lt": f"{KNOCK}0"}}
     found = yield from find("notes", known, sort={"_id": 1}, limit=HEARD + 1)
+    if all(note["_id"] == KNOCK for note in found) and not (yield from find("gates", {}, {"_id": 1}, limit=1)):
+        return None
     paused = yield from find("queues", {"paused": True}, {"_id": 1})
     return Heard(
         [note for note in found if note["_id"] != KNOCK],
@@ -71,16 +73,26 @@ def make_known(places: Iterable[str]) -> Steps[None]:
     )
 
 
-def reopen(keys: Collection[str]) -> Steps[bool]:
-    """Open gates that these keys have shut, the longest shut first; whether there may be more of them."""
-    if not keys:
-        return False
-    most = max(AT_ONCE, 2 * len(keys))
-    shut: Document = {"shut_by": {"$in": [f"k{key}" for key in keys]}}
-    found = yield from find("gates", shut, {"_id": 1}, sort={"at": 1}, limit=most)
+def reopen(keys: Iterable[str], most: int) -> Steps[int]:
+    """Open gates that these keys have shut, the longest shut first; gives how many."""
+    found = yield from find("gates", _shut_by(keys), {"_id": 1}, sort={"at": 1}, limit=most)
     if found:
         yield from _set([gate["_id"] for gate in found], None, 0)
-    return len(found) == most
+    return len(found)
+
+
+def shut_by(keys: Iterable[str]) -> Steps[set[str]]:
+    """Those of these keys that have shut gates."""
+    stages: list[Document] = [
+        {"$match": _shut_by(keys)},
+        {"$sort": {"shut_by": 1, "at": 1}},
+        {"$group": {"_id": "$shut_by"}},
+    ]
+    return {group["_id"][1:] for group in (yield from aggregate("gates", stages))}
+
+
+def _shut_by(keys: Iterable[str]) -> Document:
+    return {"shut_by": {"$in": [f"k{key}" for key in keys]}}
 
 
 def reopen_all_under_rates(now: int) -> Steps[None]:

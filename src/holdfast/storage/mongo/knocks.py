@@ -7,7 +7,9 @@ it has heard. One that came too late for its snapshot is heard by the next claim
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from holdfast.job import Record
 from holdfast.storage.limiting import keys_of
@@ -21,14 +23,17 @@ Move = tuple[Record | None, Record]  # how a job stood, and how it stands
 
 def knock(moves: Iterable[Move]) -> Steps[None]:
     """Tell of jobs that were parked, and of holds under limits that were given up."""
-    places: dict[str, None] = {}
-    keys: dict[str, None] = {}
-    for before, after in moves:
-        if after.limits is None:
-            continue
-        if after.parked:
-            places[standing_place(after)] = None
-        if before is not None and before.stamp is not None and after.stamp is None:
-            keys |= dict.fromkeys(keys_of([after.limits]))
-    documents: list[Document] = [{"gate": place} for place in places]
-    yield from add(KNOCK, documents + [{"key": key} for key in keys])
+    limited = [(before, after) for before, after in moves if after.limits is not None]
+    parked = dict.fromkeys(standing_place(after) for _, after in limited if after.parked)
+    given_up = [after.limits for before, after in limited if _is_held(before) and not _is_held(after)]
+    documents: list[Document] = [{"gate": place} for place in parked]
+    yield from add(KNOCK, documents + [{"key": key} for key in keys_of(given_up)])
+
+
+def knock_for(records: Sequence[Record]) -> Steps[None]:
+    """Tell of jobs that have come from elsewhere, in place of others that may have been held."""
+    yield from knock((msgspec.structs.replace(record, stamp=0), record) for record in records)
+
+
+def _is_held(record: Record | None) -> bool:
+    return record is not None and record.stamp is not None

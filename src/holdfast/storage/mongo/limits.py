@@ -58,7 +58,8 @@ class Limits:
         if back:
             yield from gates.reopen_all_under_rates(self._now)
         yield from gates.make_known(self._heard.places)
-        self._more = yield from gates.reopen(self._heard.keys)
+        self._more = True
+        yield from self._reopen()
 
     def take(self, claim: Claim, want: Want) -> Steps[list[Record]]:
         """The best jobs that may start, over all open gates that are wanted."""
@@ -67,18 +68,17 @@ class Limits:
         seen: dict[str, None] = {}
         while len(taken) < want.limit:
             found = yield from gates.open_ones(condition, self._now, seen)
-            if not found:
-                break
-            yield from self._lock()
-            seen |= dict.fromkeys(gate["_id"] for gate in found)
-            taken += yield from self._pass(found, want.limit - len(taken))
-            if len(found) < gates.AT_ONCE:
+            if found:
+                yield from self._lock()
+                seen |= dict.fromkeys(gate["_id"] for gate in found)
+                taken += yield from self._pass(found, want.limit - len(taken))
+            if len(found) < gates.AT_ONCE and not (yield from self._reopen()):
                 break
         return (yield from self._claimed(claim, taken))
 
     def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
         """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
-        kept = {key for key in self._heard.keys if key not in self._full} if self._more else set[str]()
+        kept = (yield from gates.shut_by(self._free_keys())) if self._more else set[str]()
         yield from gates.heard_of(self._heard, kept)
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
@@ -110,6 +110,19 @@ class Limits:
         return False
 
     # -- below ---------------------------------------------------------------------------------------
+    def _reopen(self) -> Steps[bool]:
+        """Open some of the gates that keys have shut which have room, as far as is known; whether there were any."""
+        keys = self._free_keys()
+        if not (self._more and keys):
+            return False
+        most = max(gates.AT_ONCE, 2 * len(keys))
+        opened = yield from gates.reopen(keys, most)
+        self._more = opened == most
+        return opened > 0
+
+    def _free_keys(self) -> list[str]:
+        return [key for key in self._heard.keys if key not in self._full]
+
     def _lock(self) -> Steps[None]:
         if not self._locked:
             self._locked = True

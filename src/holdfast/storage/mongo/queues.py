@@ -36,7 +36,7 @@ def queues(now: int) -> Steps[list[QueueRow]]:
     """Every queue with settings or waiting jobs."""
     configured = yield from find("queues", {})
     settings = {document["_id"]: settings_from(document) for document in configured}
-    shared = {document["_id"] for document in configured if document.get("shared")}
+    shared = {document["_id"] for document in configured if document.get("shared") or document.get("fair")}
     depth: dict[str, int] = {}
     oldest: dict[str, int] = {}
 

@@ -10,6 +10,7 @@ share as if for one parent more, and `settle` gives it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 
 import msgspec
 
@@ -26,11 +27,6 @@ from .queues import settings_from
 from .steps import Steps, aggregate, delete, find, update
 
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
-
-
-def held_back(job: NewJob) -> NewJob:
-    """The job, waiting for its share."""
-    return msgspec.structs.replace(job, waits=job.waits + 1)
 
 
 def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int) -> Steps[dict[str, int]]:
@@ -55,7 +51,13 @@ def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
     given = yield from shares(
         [_stand_in(row) for row in waiting], {queue["_id"]: settings_from(queue) for queue in queues}, now
     )
-    before = {row.id: msgspec.structs.replace(row) for row in waiting}
+    return (yield from let_go(ids, given, now))
+
+
+def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list[Record]]:
+    """Let blocked jobs go by one, with the ranks that were given to them; gives those that may run now."""
+    waiting = [row for row in (yield from rows.look(ids)).values() if row.state is State.BLOCKED]
+    before = {row.id: copy(row) for row in waiting}
     for row in waiting:
         row.rank = given.get(row.id, row.rank)
         write_close(row, now)

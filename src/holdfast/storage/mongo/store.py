@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, nullcontext
-from itertools import chain, repeat
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 from holdfast.clock import Clock, reader
@@ -43,27 +42,25 @@ from holdfast.storage.filtering import parse_cursor
 
 from . import carrying, edges, health, listing, queues, shelf, upkeep
 from .address import MongoAddress
+from .afterwards import Afterwards
 from .apply import check, holding, note, renew_started
-from .claim import Choice, promote
+from .claim import promote
 from .clock import ServerClock
 from .enqueue import Enqueued, enqueue
-from .exchange import Told, exchange
+from .exchange import Exchanges
 from .faults import Conflict, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
-from .server import Patience, Server
+from .server import Server
 from .sessions import SessionEnqueue
-from .settling import Way, settle
+from .settling import settle, ways
 from .signals import Signals
 from .steps import Steps, insert
-from .tickets import Tickets
 from .transaction import MongoTransaction
 
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("holdfast")
 RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
-SETTLE_PATIENCE = 0.5  # what is left is on record
-TRIES_TOGETHER = 3  # before edges are settled after the commit
 
 
 class MongoStorage(Storage):
@@ -85,9 +82,6 @@ class MongoStorage(Storage):
         self._opening = asyncio.Lock()
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
-        self._tickets = Tickets()
-        self._turn = asyncio.Lock()  # of claims under limits, of which one waits for another in any case
-        self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
     # -- life ----------------------------------------------------------------------------------------
@@ -111,6 +105,8 @@ class MongoStorage(Storage):
                 raise
             self._server = server
             self._signals = Signals(server)
+            self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
+            self._exchanges = Exchanges(self._in_use, self._write, self._now, self.chunk)
             self._process = os.getpid()
 
     async def close(self) -> None:
@@ -148,10 +144,10 @@ class MongoStorage(Storage):
             return await self._enqueue(jobs, boldly=False)
 
     async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[Placed]:
-        ways = _ways()
+        ways_to_settle = ways()
 
         def steps() -> Steps[tuple[Enqueued, bool]]:
-            done = yield from enqueue(jobs, self._now(), self.chunk, next(ways), boldly=boldly)
+            done = yield from enqueue(jobs, self._now(), self.chunk, next(ways_to_settle), boldly=boldly)
             signal = self._signals.inside(done.ready)
             yield from insert("signals", signal)
             return done, bool(signal)
@@ -161,7 +157,8 @@ class MongoStorage(Storage):
             self._signals.told_inside(done.ready)
         else:
             self._signals.tell(done.ready, done.changed)
-        await self._settle_soon(done.left)
+        await self._afterwards.settle(done.left)
+        await self._afterwards.make_edges(done.unmade)
         return done.placed
 
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
@@ -177,46 +174,10 @@ class MongoStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         started = self._free(started)
-        async with self._turn if claim is not None and _is_limited(claim) else nullcontext():
-            told = await self._exchanged(changes, claim, started)
+        told = await self._exchanges.take(changes, claim, started)
         self._signals.tell(told.ready, told.changed)
-        await self._settle_soon(told.left)
+        await self._afterwards.settle(told.left)
         return told.exchanged
-
-    async def _exchanged(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
-        """One claim after another, as far as claimers know of each other; see `tickets`."""
-        claims = claim is not None and bool(claim.wants)
-        patience, ways = Patience(), _ways()
-        while True:
-            try:
-                async with self._tickets.drawn(self._in_use(), claim, self._now()) as only:
-                    return await self._exchange(changes, claim, started, only, ways)
-            except Conflict:
-                if not claims or patience.over:
-                    raise
-                self._tickets.conflict()
-            await patience.pause()
-
-    async def _exchange(
-        self,
-        changes: Sequence[Change],
-        claim: Claim | None,
-        started: Sequence[Started],
-        only: Sequence[str] | None,
-        ways: Iterator[Way],
-    ) -> Told:
-        mine: set[str] = set()
-        choice = Choice(only, self._taking, mine)
-
-        def steps() -> Steps[Told]:
-            mine.clear()
-            return exchange(changes, claim, started, self._now(), self.chunk, choice, next(ways))
-
-        self._taking.append(mine)
-        try:
-            return await self._write(steps, through_conflicts=claim is None)
-        finally:
-            self._taking[:] = [each for each in self._taking if each is not mine]
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
@@ -263,17 +224,6 @@ class MongoStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda: edges.followers(ids))
 
-    async def _settle_soon(self, entries: Sequence[str]) -> None:
-        """Settle what is on the list, if nobody is in the way; it is on record in any case."""
-        if not entries:
-            return
-        try:
-            followed = await self._write(lambda: settle(self.chunk, self._now(), entries), patience=SETTLE_PATIENCE)
-        except StoreError:
-            _log.debug("edges are left for upkeep to settle", exc_info=True)
-        else:
-            self._signals.tell(followed.ready, followed.changed)
-
     # -- the shelf -----------------------------------------------------------------------------------
     async def shelf(
         self,
@@ -287,13 +237,14 @@ class MongoStorage(Storage):
         return await self._read(lambda: shelf.look(kind, names, job, self._now() if due else None, limit))
 
     async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
-        ways = _ways()
+        ways_to_settle = ways()
 
         done, enqueued = await self._write(
-            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways))
+            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle))
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
-        await self._settle_soon(enqueued.left)
+        await self._afterwards.settle(enqueued.left)
+        await self._afterwards.make_edges(enqueued.unmade)
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------
@@ -352,6 +303,8 @@ class MongoStorage(Storage):
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         done = await self._write(lambda: carrying.restore(jobs))
+        if done.unmade:
+            await self._afterwards.restore_edges(jobs)
         self._signals.tell(done.ready, done.changed)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
@@ -389,7 +342,7 @@ class MongoStorage(Storage):
 
     async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
         transaction = MongoTransaction(
-            self._in_use(), longest, self._now, self._signals.tell, self._settle_soon, self._pinned
+            self._in_use(), longest, self._now, self._signals.tell, self._afterwards.settle, self._pinned
         )
         await transaction.begin(hold)
         return transaction
@@ -457,12 +410,3 @@ class MongoStorage(Storage):
         if self._demand == "full" or found.grade == "D":
             raise StoreError(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)
-
-
-def _is_limited(claim: Claim) -> bool:
-    return any(want.limited for want in claim.wants)
-
-
-def _ways() -> Iterator[Way]:
-    """How each try deals with edges."""
-    return chain(repeat(Way.TOGETHER, TRIES_TOGETHER), repeat(Way.AFTERWARDS))

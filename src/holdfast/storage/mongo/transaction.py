@@ -96,7 +96,7 @@ class MongoTransaction(StoreTransaction):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         done = await self._take(enqueue(jobs, self._now(), 0, Way.AFTERWARDS))
         self._ready |= done.ready
-        self._left += done.left
+        self._left += done.left + done.unmade
         return done.placed
 
     async def complete(self, change: Change) -> Verdict:

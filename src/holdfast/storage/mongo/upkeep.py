@@ -61,9 +61,10 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
         yield from _put_off(sorted(needed), now)
     ids = [id for id in over if id not in needed][:limit]
     if ids:
+        ids = yield from edges.forget(ids)
+    if ids:
         yield from delete("jobs", {"_id": {"$in": ids}})
         yield from delete("logs", {"_id": {"$in": ids}})
-        yield from edges.forget(ids)
         yield from shelf.forget(ids)
     yield from shares.prune()
     yield from gates.repair(now)

@@ -4,8 +4,10 @@
 -- until a hold under its key is given up, or its rate lets the next one start. Running under a key are its slots (s, key NUL id);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
 local function admission(now)
+  local CLOSED_AT_ONCE = 256 -- gates that one claim closes before it leaves the others to the next one
   local OFFSET = 2251799813685248 -- see `ordered`
   local used, closed, seen, opening, most_of, stuck = {}, {}, {}, {}, {}, {}
+  local closures = 0
   local past, went_back = {}, false -- starts that no longer count, by key; whether the clock did
 
   -- ---- what is left under a key --------------------------------------------------------------------------------------
@@ -203,6 +205,8 @@ local function admission(now)
         local why = why_closed((more_of(row)))
         if why then
           closed[gate] = why
+          closures = closures + 1
+          if closures >= CLOSED_AT_ONCE then return true end
           if seen[gate] == why.key then stuck[why.key] = true end
         elseif started == limit then
           return true

@@ -120,7 +120,7 @@ do
     set_back(row)
     if row[STATE] > RUNNING then
       ended_some = true
-      if has(row, FOLLOWED) then note(came, unsettled, now, row[ID]) end
+      if has(row, FOLLOWED) then unsettle(row[ID]) end
     end
   end
 
@@ -136,16 +136,20 @@ do
 
 
   -- ---- the way most jobs end --------------------------------------------------------------------------------------------
-  -- A holder's last word about a row that runs and bears no mark beside: all is known without looking closer. Rows that were
-  -- enqueued and claimed together have the same text, so that one of them is parsed for all.
+  -- A holder's last word about a row that runs and bears no mark that matters now: all is known without looking closer. Rows
+  -- that were enqueued and claimed together have the same text, so that one of them is parsed for all.
   local RUNS, RUNS_AGAIN, ENDS = RAN + HELD, RAN + HELD + HAS_SETTLED, RAN + HAS_SETTLED
+  local OVER = WAITED + FINISHED + FAIR -- marks that matter no more
   local plain_rows = {}
 
   local function plain_row(text)
     local row = plain_rows[text]
     if row == nil then
       row = read('', text)
-      if row[STATE] ~= RUNNING or (row[MARKS] ~= RUNS and row[MARKS] ~= RUNS_AGAIN) then row = false end
+      local over = band(row[MARKS], OVER)
+      local marks = row[MARKS] - over
+      row.over = over
+      if row[STATE] ~= RUNNING or (marks ~= RUNS and marks ~= RUNS_AGAIN) then row = false end
       plain_rows[text] = row
     end
     return row
@@ -159,12 +163,12 @@ do
       or (options ~= FREES_KEY and options ~= FREES_KEY + WITH_OUTCOME) then
       return false
     end
-    local prune_at, marks = NONE, ENDS
+    local prune_at, marks = NONE, ENDS + row.over
     tally(row[LANE], RUNNING, -1)
     tally(row[LANE], state, 1)
     note(gone, leases, id)
     if outcome then
-      marks = ENDS + HAS_OUTCOME
+      marks = marks + HAS_OUTCOME
       note(set, outcomes, id, outcome)
     end
     if keep ~= NONE then

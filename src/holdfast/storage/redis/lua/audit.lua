@@ -4,6 +4,7 @@
 -- KEYS     see the prelude
 -- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts
 -- returns  {how many rows were put back, where to go on in each}
+local DAY = 86400000000 -- that starts are remembered longer than they count: the clock may go back
 local now, origin, count = clock(argument()), argument(), argument()
 local mended, cursors = 0, {}
 
@@ -57,7 +58,7 @@ for number = 1, #found, 2 do
       for queue in pairs(woken) do before[queue] = true end
     end
     woken = before
-    if forgotten(row) then note(put_back, unsettled, now, row[ID]) end
+    if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
   end
 end
 gone, came = {}, put_back
@@ -82,7 +83,7 @@ for number = 1, #listed, 2 do
     freed[key] = true
   elseif kind == 'n' then
     local at, window = parse('>I8I8', member, #key + 3)
-    if at + window - 2 * 2251799813685248 <= now then note(gone, limits, member) end
+    if at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
   end
 end
 local opening = {}

@@ -265,11 +265,31 @@ local function placing(now)
     note(set, accounts, account, string.format('%.0f', rank))
   end
 
+  -- The smallest rank that is ready in a queue and priority: the least of the heads of its lanes, of so many that it does
+  -- not take long.
+  local function head_rank(queue, priority)
+    local least, left, place = nil, 256, pack('>I4', 2147483647 - priority)
+    local function look(lane)
+      local member = call('ZRANGEBYLEX', lanes, '[' .. lane .. place, below(lane .. place), 'LIMIT', 0, 1)[1]
+      local rank = member and parse('>I8', member, #lane + 5) - 2251799813685248
+      if rank and (not least or rank < least) then least = rank end
+      left = left - 1
+      return left > 0
+    end
+    for _, version in ipairs(versions_under('r')) do
+      for _, task in ipairs(names_under(lanes, 'r' .. version .. queue .. '\0')) do
+        local prefix = 'r' .. version .. queue .. '\0' .. task .. '\0'
+        for _, routing in ipairs(names_under(lanes, prefix, left)) do
+          if not look(prefix .. routing .. '\0') then return least end
+        end
+      end
+    end
+    return least
+  end
+
   local function floor_of(account, shape)
     if not floors[account] then
-      local prefix = 'f' .. shape.queue .. '\0' .. pack('>I4', 2147483647 - shape.priority)
-      local head = call('ZRANGEBYLEX', aside, '[' .. prefix, below(prefix), 'LIMIT', 0, 1)[1]
-      local begins = head and parse('>I8', head, #prefix + 1) - 2251799813685248 - SHARE or -SHARE
+      local begins = (head_rank(shape.queue, shape.priority) or 0) - SHARE
       floors[account] = math.max(balance(account) or now, begins)
       write_balance(account, floors[account])
     end
@@ -309,7 +329,7 @@ local function placing(now)
     for _, parent in ipairs(job.parents) do
       note(came, edges, 0, 'o' .. parent .. kind .. job.id)
       note(came, edges, 0, 'c' .. job.id .. parent)
-      note(came, unsettled, now, parent)
+      unsettle(parent)
     end
   end
 
@@ -340,13 +360,24 @@ local function placing(now)
     shape.stored = (shape.stored or 0) + 1
   end
 
+  -- What a job of this shape costs each tenant; false: its queue is not fair.
+  local function shares_of(shape)
+    if shape.shares == nil then
+      local settings = settings_of(shape.queue)
+      shape.shares = settings and settings.shares
+    end
+    return shape.shares
+  end
+
+  -- Note what is to be written for these jobs.
   local function store(fresh)
     local bodies, texts, births, shapes = set[jobs] or {}, set[rows] or {}, came[created] or {}, {}
+    local body_at, text_at, birth_at = #bodies, #texts, #births
     set[jobs], set[rows], came[created] = bodies, texts, births
-    for _, job in ipairs(fresh) do
-      local shape, marks, text = job.shape, 0, nil
-      local settings = settings_of(shape.queue)
-      if settings and settings.shares then job.rank = rank_of(job, settings.shares) end
+    for number, job in ipairs(fresh) do
+      local shape, marks, text, last = job.shape, 0, nil, 2 * number
+      local shares = shares_of(shape)
+      if shares then job.rank = rank_of(job, shares) end
       if job.unique then marks = write_key(job) end
       if shape.marks ~= 0 or job.rank then
         text = store_special(job, marks)
@@ -355,9 +386,9 @@ local function placing(now)
         store_plain(job)
         shapes[shape] = true
       end
-      bodies[#bodies + 1], bodies[#bodies + 2] = job.id, job.body
-      texts[#texts + 1], texts[#texts + 2] = job.id, text
-      births[#births + 1], births[#births + 2] = now, job.id
+      bodies[body_at + last - 1], bodies[body_at + last] = job.id, job.body
+      texts[text_at + last - 1], texts[text_at + last] = job.id, text
+      births[birth_at + last - 1], births[birth_at + last] = now, job.id
     end
     for shape in pairs(shapes) do
       tally(shape.lane, shape.state, shape.stored)

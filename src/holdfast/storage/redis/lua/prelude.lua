@@ -205,6 +205,9 @@ local function write_counts()
   for queue, difference in pairs(deeper) do add_up(depths, queue, difference) end
 end
 
+-- A parent whose edges are to be looked at.
+local function unsettle(id) note(came, unsettled, 0, id) end
+
 -- Removals first: they are allowed when the memory is full, and once a script has written, it may write on.
 local function flush()
   call('ZREM', leases, '')
@@ -301,23 +304,13 @@ local function among_ended(row)
   return ended_group(row[LANE], row[STATE], row[KEEP_LAST]) .. ordered(row[FINISHED_AT]) .. row[ID]
 end
 
--- The head of a fair queue is the first of: f, queue NUL priority rank id.
-local function among_shares(row)
-  local found = details(row)
-  return 'f' .. queue_of(row[LANE]) .. '\0' .. place_in(found.priority, found.rank) .. row[ID]
-end
-
 local function leave(key, member) note(gone, key, member) end
 local function join(key, member) note(came, key, 0, member) end
 
 -- A ready job that is parked or has a share stands in several places.
 local function move_beside(row, move)
   move(aside, in_aside(READY, row[LANE], details(row).run_at, row[ID]))
-  if not has(row, PARKED) then
-    move(lanes, in_lane(row))
-    if not has(row, SUSPECT) then move(aside, among_shares(row)) end
-    return
-  end
+  if not has(row, PARKED) then return move(lanes, in_lane(row)) end
   touched[line_of(row)] = true
   move(limits, in_line(row))
   if has(row, SUSPECT) then move(lanes, lane_start('p', row[LANE], details(row).min_version) .. lane_tail(row)) end
@@ -515,17 +508,30 @@ end
 
 -- ---- walking along an index ------------------------------------------------------------------------------------------
 -- Members of these sets are texts between NULs, then bytes. What follows a prefix up to its NUL, each once: one look per name,
--- however many members it has.
+-- however many members it has. At most so many names, if it is said.
 local function below(prefix) return '(' .. prefix .. '\255' end
 
-local function names_under(index, prefix)
+local function names_under(index, prefix, most)
   local found, from = {}, '[' .. prefix
   while true do
     local member = call('ZRANGEBYLEX', index, from, below(prefix), 'LIMIT', 0, 1)[1]
-    if not member then return found end
+    if not member or #found == most then return found end
     local name = match(member, '^[^%z]*', #prefix + 1)
     found[#found + 1] = name
     from = '[' .. prefix .. name .. '\1'
+  end
+end
+
+-- The versions of rows in the lanes of a kind.
+local function versions_under(kind)
+  local found, from = {}, '[' .. kind
+  while true do
+    local member = call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
+    if not member then return found end
+    local version = string.byte(member, #kind + 1)
+    found[#found + 1] = string.char(version)
+    if version == 255 then return found end
+    from = '[' .. kind .. string.char(version + 1)
   end
 end
 

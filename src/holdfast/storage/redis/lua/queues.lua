@@ -27,20 +27,14 @@ local function look_into(queue, lane)
 end
 
 for _, kind in ipairs({ 'r', 's' }) do
-  local from = '[' .. kind
-  while true do
-    local member = call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
-    if not member then break end
-    local version = string.byte(member, 2)
-    local base = kind .. string.char(version)
+  for _, version in ipairs(versions_under(kind)) do
+    local base = kind .. version
     for _, queue in ipairs(names_under(lanes, base)) do
       for _, task in ipairs(names_under(lanes, base .. queue .. '\0')) do
         local prefix = base .. queue .. '\0' .. task .. '\0'
         for _, routing in ipairs(names_under(lanes, prefix)) do look_into(queue, prefix .. routing .. '\0') end
       end
     end
-    if version == 255 then break end
-    from = '[' .. kind .. string.char(version + 1)
   end
 end
 for _, queue in ipairs(names_under(aside, tostring(READY))) do

@@ -19,7 +19,7 @@ local function settle(now, limit)
   local SUCCEEDED, SKIPPED = 5, 6
   -- result and reason as rows.py packs them: none, and PARENT_CANCELLED
   local OUTCOME = '\146\192\217\037a job that it waits for was cancelled'
-  local looked, lifted, marked, again, led
+  local looked, lifted, marked, led
 
   local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
 
@@ -57,9 +57,19 @@ local function settle(now, limit)
     local edge = 'c' .. child[ID] .. next_id
     if led[edge] or call('ZSCORE', edges, edge) then return release(parent, child) end -- it waits for that one already
     close(parent, child)
-    note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
-    note(came, edges, 0, edge)
-    led[edge], again[next_id] = true, true
+    led[edge] = { next_id, child }
+    unsettle(next_id)
+  end
+
+  -- At the end of a round: another parent may have cancelled the child meanwhile.
+  local function write_led()
+    for edge, ends in pairs(led) do
+      local next_id, child = ends[1], ends[2]
+      if child[STATE] == BLOCKED then
+        note(came, edges, 0, 'o' .. next_id .. kind_of(child) .. child[ID])
+        note(came, edges, 0, edge)
+      end
+    end
   end
 
   local function cancel(child)
@@ -75,7 +85,7 @@ local function settle(now, limit)
     mark(child, HIDDEN, hidden ~= 0)
     mark(child, HAS_OUTCOME, true)
     note(set, outcomes, child[ID], OUTCOME)
-    if has(child, FOLLOWED) then again[child[ID]] = true end
+    if has(child, FOLLOWED) then unsettle(child[ID]) end
     ended_some = true
   end
 
@@ -136,18 +146,18 @@ local function settle(now, limit)
   local function round()
     local parents = call('ZRANGE', unsettled, 0, limit - looked - 1)
     if #parents == 0 then return false end
-    known, lifted, marked, again, led = {}, {}, {}, {}, {}
+    known, lifted, marked, led = {}, {}, {}, {}
     load(parents)
     for _, parent in ipairs(parents) do
       if looked >= limit or not settle_parent(parent) then break end
       note(gone, unsettled, parent)
     end
+    write_led()
     for id, row in pairs(lifted) do
       set_back(row)
       marked[id] = nil
     end
     for _, row in pairs(marked) do changed(row) end
-    for id in pairs(again) do note(came, unsettled, now, id) end
     flush()
     return true
   end

@@ -1,0 +1,326 @@
+"""Edges, limits and shares when several connections meet, in transactions that last, and in an older database."""
+
+import asyncio
+import json
+
+import pytest
+from pymongo import AsyncMongoClient, MongoClient
+
+from holdfast.clock import SECOND
+from holdfast.job import State
+from holdfast.lifecycle import Cancelled, Continued, Succeeded, decide
+from holdfast.storage.contract import PARENT_CANCELLED, Filter, Orphan, QueueSettings, Shelving
+from holdfast.storage.mongo import edges, enqueue, settling
+from holdfast.storage.mongo.schema import MongoLedger, connect, migrations
+from holdfast.storage.urls import parse
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.tools import FORGET
+
+from .helpers import claim, database_of, fresh, held, job, store_at
+
+LIMITED = '[["k",3,null,null]]'
+
+
+def after(*parents, **fields):
+    return job(after=json.dumps([parent.id for parent in parents]), waits=len(parents), **fields)
+
+
+async def settle_all(store):
+    while await store.settle(500):
+        pass
+
+
+async def seen(store, new):
+    (record,) = await store.get([new.id])
+    return record
+
+
+# ---- several connections ---------------------------------------------------------------------------
+async def test_no_child_is_stranded_while_its_parent_ends():
+    """A hundred times: one connection enqueues the child, another ends the parent."""
+    url = fresh()
+    async with store_at(url) as one, store_at(url) as other:
+        await one.enqueue([job() for _ in range(100)])
+        parents = await one.claim(claim(100))
+        children = [after(parent, run_when="finished") for parent in parents]
+
+        async def meet(number, parent, child):
+            said = Cancelled() if number % 3 == 0 else Succeeded()
+            await asyncio.gather(one.enqueue([child]), other.apply([decide(parent, said)]))
+
+        for begin in range(0, 100, 10):
+            pairs = list(zip(parents, children, strict=True))[begin : begin + 10]
+            await asyncio.gather(*(meet(number, *pair) for number, pair in enumerate(pairs)))
+        await settle_all(one)
+        rows = await one.get([child.id for child in children])
+        assert {row.state for row in rows} == {State.READY}
+
+
+async def test_many_who_end_at_once_release_their_child_once():
+    url = fresh()
+    async with store_at(url) as one, store_at(url) as other:
+        await one.enqueue([job() for _ in range(60)])
+        parents = await one.claim(claim(100))
+        child = after(*parents)
+        await one.enqueue([child])
+        ends = [decide(parent, Succeeded()) for parent in parents]
+        await asyncio.gather(
+            *((one, other)[begin % 2].apply(ends[begin : begin + 5]) for begin in range(0, 60, 5)),
+        )
+        await settle_all(one)
+        row = await seen(one, child)
+        assert (row.state, row.waits, row.version) == (State.READY, 0, 2)
+
+
+async def test_limits_hold_for_all_connections():
+    url = fresh()
+    async with store_at(url) as store:
+        await store.enqueue([job(limits=LIMITED) for _ in range(40)])
+        running = peak = done = 0
+
+        async def work(number):
+            nonlocal running, peak, done
+            async with store_at(url) as own:
+                while done < 40:
+                    records = await own.claim(claim(2, f"w{number}", limited=True))
+                    running += len(records)
+                    peak = max(peak, running)
+                    await asyncio.sleep(0.002)
+                    running -= len(records)
+                    await own.apply([decide(record, Succeeded()) for record in records])
+                    done += len(records)
+
+        async with asyncio.timeout(90):
+            await asyncio.gather(*(work(number) for number in range(4)))
+        assert peak <= 3
+        assert await store.count(Filter(states=(State.SUCCEEDED,))) == 40
+
+
+async def test_more_gates_than_are_looked_at_together():
+    """All of them under one key: each gets its turn, and the room is always used."""
+    async with store_at() as store:
+        jobs = [job(limits=f'[["all",10,null,null],["t{number}",1,null,null]]') for number in range(145)]
+        await store.enqueue(jobs)
+        done = set()
+        while records := await store.claim(claim(99, limited=True)):
+            assert len(records) == min(10, 145 - len(done))
+            done |= {record.id for record in records}
+            await store.apply([decide(record, Succeeded()) for record in records])
+        assert done == {new.id for new in jobs}
+
+
+async def test_a_claim_that_is_too_small_for_the_room_leaves_the_rest_to_be_found():
+    """A key that was used up has room for many at once: whoever comes next finds the gates open."""
+    async with store_at() as store:
+        first = [job(limits='[["all",100,null,null]]', priority=9) for _ in range(100)]
+        rest = [job(limits=f'[["all",100,null,null],["t{number}",1,null,null]]') for number in range(100)]
+        await store.enqueue([*first, *rest])
+        holders = await store.claim(claim(200, limited=True))
+        assert len(holders) == 100
+        assert await store.claim(claim(1, limited=True)) == []
+        await store.apply([decide(record, Succeeded()) for record in holders])
+        taken = [record for _ in range(20) for record in await store.claim(claim(5, limited=True))]
+        assert {record.id for record in taken} == {new.id for new in rest}
+
+
+async def test_shares_are_given_one_after_the_other():
+    url = fresh()
+    async with store_at(url) as one, store_at(url) as other:
+        await one.configure(QueueSettings("q", fair=True))
+        jobs = [job(queue="q", tenant="a") for _ in range(40)]
+        await asyncio.gather(*((one, other)[number % 2].enqueue([new]) for number, new in enumerate(jobs)))
+        await settle_all(one)
+        rows = await one.get([new.id for new in jobs])
+        assert {row.state for row in rows} == {State.READY}
+        assert len({row.rank for row in rows}) == 40, "no two have the same share"
+
+
+async def test_a_fan_out_and_a_fan_in_of_thousands():
+    async with store_at() as store:
+        root = await held(store)
+        children = [after(root, queue="later") for _ in range(2_000)]
+        for begin in range(0, 2_000, 500):
+            await store.enqueue(children[begin : begin + 500])
+        last = after(*children)
+        await store.enqueue([last])
+        await settle_all(store)
+        assert (await store.exchange([decide(root, Succeeded())])).unsettled
+        await settle_all(store)
+        assert await store.count(Filter(states=(State.READY,))) == 2_000
+        for _ in range(4):
+            records = await store.claim(claim(500))
+            await store.apply([decide(record, Succeeded()) for record in records])
+        await settle_all(store)
+        assert (await seen(store, last)).state is State.READY
+        assert await store.settle(9) == 0
+
+
+@pytest.fixture
+def few_at_once(monkeypatch):
+    """As if a transaction had room for a few edges only."""
+    monkeypatch.setattr(enqueue, "EDGES_AT_ONCE", 10)
+    for module in (edges, settling):
+        monkeypatch.setattr(module, "AT_ONCE", 7)
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_more_edges_than_a_transaction_has_room_for():
+    url = fresh()
+    async with store_at(url) as store, store_at() as other:
+        await store.enqueue([job(retention=FORGET) for _ in range(40)])
+        parents = await store.claim(claim(40))
+        await store.apply([decide(parent, Succeeded()) for parent in parents[:5]])
+        child, doomed, joined = after(*parents), after(*parents), after(*parents)
+        await store.enqueue([child, doomed])
+        await enqueued(store, url, [joined], commit=True)
+        await settle_all(store)
+        assert [(await seen(store, each)).waits for each in (child, doomed, joined)] == [35, 35, 35]
+
+        carried = await store.export(None, 99)
+        for _ in range(2):
+            await other.restore(carried)
+            assert await other.export(None, 99) == carried, "it arrives with all its edges, and once"
+
+        await store.apply([decide(await seen(store, doomed), Cancelled())])
+        await store.apply([decide(parent, Succeeded()) for parent in parents[5:]])
+        await settle_all(store)
+        assert [(await seen(store, each)).state for each in (child, joined)] == [State.READY, State.READY]
+        assert await store.followers([parent.id for parent in parents]) == [[]] * 40
+
+        await other.apply([decide(parents[7], Cancelled())])
+        await settle_all(other)
+        rows = [await seen(other, each) for each in (child, joined)]
+        assert [(row.state, row.waits) for row in rows] == [(State.CANCELLED, 0)] * 2
+        assert await other.followers([parent.id for parent in parents]) == [[]] * 40
+
+
+@pytest.mark.usefixtures("few_at_once")
+async def test_many_edges_are_pruned_step_by_step():
+    clock = ManualClock()
+    async with store_at(clock=clock) as store:
+        await store.enqueue([job(retention=FORGET) for _ in range(30)])
+        parents = await store.claim(claim(40))
+        child = after(*parents, retention=FORGET)
+        await store.enqueue([child])
+        await store.apply([decide(parent, Succeeded()) for parent in parents])
+        await settle_all(store)
+        clock.advance(3600)
+        assert await store.prune(99) == 0, "the child has not ended"
+        (record,) = await store.claim(claim(9))
+        await store.apply([decide(record, Succeeded())])
+        clock.advance(3600)
+        pruned = [await store.prune(99) for _ in range(12)]
+        assert sum(pruned) == 31
+        assert await store._in_use().database["holdfast_edges"].count_documents({}) == 0
+
+
+# ---- a handler's transaction -----------------------------------------------------------------------
+async def test_what_follows_from_a_handlers_transaction():
+    """Jobs that wait, that share, and that go on with the chain, all by the commit."""
+    async with store_at() as store:
+        await store.configure(QueueSettings("q", fair=True))
+        parent, other = await held(store), await held(store)
+        child = after(parent)
+        await store.enqueue([child])
+        transaction = await store.begin_for(parent.hold, 5 * SECOND)
+        inside, fair, following = after(parent, other), job(queue="q"), job(chain_id=parent.id)
+        await transaction.enqueue([inside, fair])
+        with pytest.raises(Orphan):
+            await transaction.enqueue([after(job())])
+        assert (await transaction.complete(decide(parent, Continued((following,))))).accepted
+        await settle_all(store)
+        assert await store.followers([following.id]) == [sorted([child.id, inside.id])]
+        assert (await seen(store, fair)).state is State.READY
+        assert (await seen(store, fair)).rank != (await seen(store, fair)).run_at
+        (record,) = [each for each in await store.claim(claim(9)) if each.id == following.id]
+        await store.apply([decide(record, Succeeded()), decide(other, Succeeded())])
+        assert [(await seen(store, each)).state for each in (child, inside)] == [State.READY, State.READY]
+
+
+async def test_a_job_in_its_handlers_transaction_keeps_nobody_waiting():
+    """Its handler enqueues beside the transaction, and writes on the shelf."""
+    async with store_at() as store:
+        parent = await held(store)
+        transaction = await store.begin_for(parent.hold, 5 * SECOND)
+        child = after(parent)
+        async with asyncio.timeout(4):
+            await store.enqueue([child])
+            assert await store.shelve([Shelving("step", "a", "1", hold=parent.hold)]) == [True]
+        assert (await transaction.complete(decide(parent, Succeeded()))).accepted
+        await settle_all(store)
+        assert (await seen(store, child)).state is State.READY
+
+
+# ---- a caller's transaction ------------------------------------------------------------------------
+async def enqueued(store, url, jobs, *, commit):
+    """Enqueue in a session of one's own."""
+    async with AsyncMongoClient(url) as client, client.start_session() as session:
+        await session.start_transaction()
+        await store.joining(jobs).awaited(session)
+        await (session.commit_transaction() if commit else session.abort_transaction())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_followers_limits_and_shares_in_a_callers_transaction(commit):
+    url = fresh()
+    async with store_at(url) as store:
+        await store.configure(QueueSettings("q", fair=True))
+        done, parent = await held(store), await held(store)
+        await store.apply([decide(done, Succeeded())])
+        early, late, orphan = after(parent), after(done), after(job())
+        limited, fair, both = job(limits=LIMITED), job(queue="q"), after(done, queue="q", delay=9 * SECOND)
+        jobs = [early, late, orphan, limited, fair, both]
+        await enqueued(store, url, jobs, commit=commit)
+        await store.apply([decide(parent, Succeeded())])
+        await settle_all(store)
+        rows = await store.get([new.id for new in jobs])
+        if not commit:
+            assert rows == [None] * 6
+            assert await store.claim(claim(9, limited=True)) == []
+            return
+        released = State.READY
+        assert [row.state for row in rows] == [released, released, State.CANCELLED, released, released, State.SCHEDULED]
+        assert rows[2].reason == PARENT_CANCELLED
+        assert [row.rank == row.run_at for row in rows] == [True, True, True, True, False, False]
+        assert [record.id for record in await store.claim(claim(9, limited=True))] == [limited.id]
+
+
+async def test_a_parent_that_ends_before_the_caller_commits():
+    """The caller's transaction has not seen the end, and the end not the child."""
+    url = fresh()
+    async with store_at(url) as store, AsyncMongoClient(url) as client:
+        parent = await held(store)
+        child = after(parent)
+        async with client.start_session() as session:
+            await session.start_transaction()
+            await store.joining([child]).awaited(session)
+            await store.apply([decide(parent, Succeeded())])
+            await session.commit_transaction()
+        assert (await seen(store, child)).state is State.BLOCKED
+        await settle_all(store)
+        assert (await seen(store, child)).state is State.READY
+
+
+# ---- an older database -----------------------------------------------------------------------------
+async def test_a_database_of_the_first_version_is_migrated_in_place():
+    url = fresh()
+    address = parse(url).server
+    with connect(address) as client:
+        assert MongoLedger(client, address).run(migrations()[0])
+    with MongoClient(url) as client:
+        jobs = database_of(client, url)["holdfast_jobs"]
+        async with store_at(fresh()) as elsewhere:
+            old = await held(elsewhere)
+            await elsewhere.apply([decide(old, Succeeded("1"))])
+            waiting = job()
+            await elsewhere.enqueue([waiting])
+            jobs.insert_many(await elsewhere._in_use().database["holdfast_jobs"].find({}).to_list())
+    async with store_at(url) as store:
+        child, limited = after(old), job(limits=LIMITED)
+        await store.enqueue([child, limited])
+        assert [(await seen(store, each)).state for each in (old, child)] == [State.SUCCEEDED, State.READY]
+        assert (await seen(store, old)).followed
+        assert {record.id for record in await store.claim(claim(9))} == {waiting.id, child.id}
+        assert [record.id for record in await store.claim(claim(9, limited=True))] == [limited.id]
+        await store.shelve([Shelving("s", "a", "1")])
+        assert [row.text for row in await store.shelf("s")] == ["1"]

@@ -1,0 +1,147 @@
+"""Jobs under limits: several claimers at once, gates in great numbers, and indexes that have lost or kept too much."""
+
+import json
+
+import pytest
+
+from holdfast import StoreError
+from holdfast.ids import new_stamp
+from holdfast.job import State
+from holdfast.lifecycle import Succeeded, decide
+from holdfast.storage.contract import Claim, Filter, Want
+from holdfast.testing import ManualClock
+
+from .helpers import client, jobs, keys, opened
+from .test_processes import at_once
+
+LIMITED = Want(20, limited=True)
+
+
+def limited(count, *limits):
+    return jobs(count, limits=json.dumps(limits))
+
+
+def under(key, most):
+    return [key, most, None, None]
+
+
+def claim(want=LIMITED, worker="w1"):
+    return Claim(worker, new_stamp(), (want,))
+
+
+async def ended(store, held):
+    """End what is held and claim anew."""
+    answer = await store.exchange([decide(record, Succeeded()) for record in held], claim())
+    return list(answer.claimed)
+
+
+async def test_a_limit_holds_for_all_who_claim(url):
+    """Two keys, shared by gates; each side sees at most what the limits allow, and all jobs run."""
+    async with opened(url) as store:
+        for tenant in range(4):
+            await store.enqueue(limited(15, under("all", 5), under(f"t{tenant}", 2)))
+
+        async def works(own, number):
+            seen, done = 0, 0
+            while await own.count(Filter(states=(State.READY,))):
+                held = await own.claim(claim(Want(3, limited=True), f"w{number}"))
+                seen = max(seen, await own.count(Filter(states=(State.RUNNING,))))
+                done += len(held)
+                await own.apply([decide(record, Succeeded()) for record in held])
+            return seen, done
+
+        sides = await at_once(url, works)
+        assert 1 < max(seen for seen, _ in sides) <= 5
+        assert sum(done for _, done in sides) == 60
+
+
+async def test_thousands_of_gates_behind_one_key(url):
+    """Whoever cannot start is looked at in turns: all run in the end, and a claim with all gates closed looks at none."""
+    async with opened(url) as store:
+        for start in range(0, 1500, 500):
+            await store.enqueue([limited(1, under("all", 10), under(f"t{n}", 1))[0] for n in range(start, start + 500)])
+        held = await ended(store, [])
+        assert len(held) == 10
+        while (await store.exchange((), claim())).next_due == 0:  # until all gates are known to be closed
+            pass
+        with client(url) as raw:
+            commands = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"]
+            assert await store.claim(claim()) == []
+            assert raw.info("commandstats")["cmdstat_zrangebylex"]["calls"] - commands < 20
+        done = 0
+        while held:
+            done += len(held)
+            held = await ended(store, held)
+            assert len(held) == min(10, 1500 - done), "no room is left unused"
+        assert done == 1500
+        with client(url) as raw:
+            assert raw.zcard(keys(url)["limits"]) == raw.hlen(keys(url)["gates"]) == 0, "nothing is left of them"
+
+
+async def test_gates_that_one_key_lets_go_and_another_stops(url):
+    """Room under a shared key goes to the one gate behind a hundred that are full for a reason of their own."""
+    async with opened(url) as store:
+        await store.enqueue(limited(1, under("one", 1)) + limited(1, under("all", 1)))
+        long, first = await store.claim(claim())
+        for number in range(100):
+            await store.enqueue(limited(1, under("all", 1), under("one", 1), under(f"t{number}", 1)))
+        assert await store.claim(claim()) == []
+        await store.enqueue([last := limited(1, under("all", 1), under("two", 1))[0]])
+        assert await store.claim(claim()) == []
+        held = await ended(store, [first])
+        assert [record.id for record in held] == [last.id]
+        held = await ended(store, [long, *held])
+        for _ in range(99):
+            assert len(held) == 1, "then the others, one by one"
+            held = await ended(store, held)
+        assert await ended(store, held) == []
+
+
+async def test_what_lost_its_place_or_kept_a_slot_is_mended(url):
+    async with opened(url) as store:
+        await store.enqueue(limited(3, under("k", 1)))
+        (held,) = await store.claim(claim())
+        assert await store.claim(claim()) == []
+        with client(url) as raw:
+            raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes(16): 0})  # a slot of nobody
+            await store.apply([decide(held, Succeeded())])
+            assert await store.claim(claim()) == [], "it counts, for all that a claim knows"
+            await store.prune(100)
+            (second,) = await store.claim(claim())
+            raw.delete(keys(url)["limits"], keys(url)["gates"])
+            await store.apply([decide(second, Succeeded())])
+        await store.prune(100)
+        assert len(await store.claim(claim())) == 1
+        assert await store.claim(claim()) == [], "and under its limit"
+
+
+async def test_starts_are_forgotten(url):
+    async with opened(url, clock=(clock := ManualClock())) as store:
+        await store.enqueue(jobs(3, limits=json.dumps([["r", None, 2, 10_000_000]])))
+        assert len(await store.claim(claim())) == 2
+        answer = await store.exchange((), claim())
+        assert (list(answer.claimed), answer.next_due) == ([], 10_000_000)
+        clock.advance(10)
+        assert len(await store.claim(claim())) == 1
+        clock.advance(90_000)
+        await store.prune(100)
+        with client(url) as raw:
+            kinds = {member[:1] for member in raw.zrange(keys(url)["limits"], 0, -1)}
+        assert kinds == {b"s"}, "only those who hold are left"
+
+
+async def test_limited_jobs_and_a_full_memory(own):
+    """New ones are refused as a whole; those on record are claimed and ended."""
+    server = own()
+    async with opened(server.fresh()) as store:
+        await store.enqueue(limited(20, under("a", 2)))
+        with client(server.url) as raw:
+            raw.config_set("maxmemory", "1mb")
+            with pytest.raises(StoreError):
+                await store.enqueue(limited(1, under("b", 2)))
+            held, done = await ended(store, []), 0
+            while held:
+                done += len(held)
+                held = await ended(store, held)
+            raw.config_set("maxmemory", "0")
+        assert done == 20
