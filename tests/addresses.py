@@ -14,6 +14,8 @@ _FILES = {
     "sqlite+apsw": "sqlite+apsw:///{folder}/apsw.db",
 }
 ON_SERVERS = kinds_with_a_store()
+# one server of each kind, for tests of what stands above a store; older ones are held to the same by the conformance cases
+OF_EACH_KIND = [kind for kind in ON_SERVERS if kind in ("postgres", "valkey", "mongo")]
 NAMES = [*(name for name in _FILES if "apsw" not in name or find_spec("apsw")), *ON_SERVERS]
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import Holdfast
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 
-STORES = ["memory", "sqlite", *(kind for kind in ON_SERVERS if kind in ("postgres", "valkey", "mongo"))]
+STORES = ["memory", "sqlite", *OF_EACH_KIND]
 
 
 @pytest.fixture(params=STORES)

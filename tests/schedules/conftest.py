@@ -9,12 +9,12 @@ import pytest
 from holdfast import Holdfast
 from holdfast.testing import ManualClock
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 
 NOON = datetime(2026, 6, 1, 12, tzinfo=UTC)
 
 
-@pytest.fixture(params=["memory", "sqlite", *ON_SERVERS])
+@pytest.fixture(params=["memory", "sqlite", *OF_EACH_KIND])
 def store(request):
     return request.param
 

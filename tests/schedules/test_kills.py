@@ -16,7 +16,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.storage.contract import Filter
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 from ..cli.conftest import environment
 
 SCHEDULES, KILLS = 30, 4
@@ -62,7 +62,7 @@ def _start(url):
     )
 
 
-@pytest.mark.parametrize("store", ["sqlite", *(kind for kind in ON_SERVERS if kind in ("postgres", "valkey", "mongo"))])
+@pytest.mark.parametrize("store", ["sqlite", *OF_EACH_KIND])
 async def test_every_tick_once_under_kills(store, tmp_path):
     app = Holdfast(address(store, tmp_path))
 

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast import Holdfast
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 
-STORES = ["memory", "sqlite", *ON_SERVERS]
+STORES = ["memory", "sqlite", *OF_EACH_KIND]
 # `async def` handlers on every store; where a handler runs is no concern of the store
 ON_STORES = pytest.mark.parametrize(
     ("store", "kind"), [*((store, "async") for store in STORES), ("memory", "def")], indirect=["store"]

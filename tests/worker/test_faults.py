@@ -15,7 +15,7 @@ import pytest
 
 from holdfast import State
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 from .plant import Plant, alive, until
 
 LEASE, TIMEOUT = 1.5, 1.0
@@ -39,8 +39,11 @@ SHORT = ("kill -9", "loop blocked")
 
 stores = [
     pytest.param("sqlite", tuple(FAULTS), id="sqlite"),
-    *(pytest.param(name, SHORT, id=name) for name in ON_SERVERS),
-    *(pytest.param(name, tuple(FAULTS), id=f"{name}-all", marks=pytest.mark.slow) for name in ("sqlite", *ON_SERVERS)),
+    *(pytest.param(name, SHORT, id=name) for name in OF_EACH_KIND),
+    *(
+        pytest.param(name, tuple(FAULTS), id=f"{name}-all", marks=pytest.mark.slow)
+        for name in ("sqlite", *OF_EACH_KIND)
+    ),
 ]
 
 

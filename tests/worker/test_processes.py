@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Holdfast, InvalidCall, JobDead, JobSkipped, Loss, State
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 from .plant import SOURCE, alive, until
 
 PROGRAM = '''
@@ -123,7 +123,7 @@ async def until_cancelled(ctx: Context, path: str) -> None:
 '''
 
 
-@pytest.fixture(params=["sqlite", *ON_SERVERS])
+@pytest.fixture(params=["sqlite", *OF_EACH_KIND])
 def program(request, tmp_path, monkeypatch):
     yield from imported(address(request.param, tmp_path), tmp_path, monkeypatch)
 

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import State
 
-from ..addresses import ON_SERVERS, address
+from ..addresses import OF_EACH_KIND, address
 from .plant import FAR_AWAY, Plant, alive, until
 
 
@@ -209,7 +209,7 @@ async def test_a_store_in_memory_is_run_in_one_process(plant):
     assert await asyncio.to_thread(worker.wait, 20) == 0
 
 
-@pytest.mark.parametrize("store", ["sqlite", *ON_SERVERS])
+@pytest.mark.parametrize("store", ["sqlite", *OF_EACH_KIND])
 async def test_zombies_are_harmless(store, tmp_path):
     """A runner and its supervisor are stopped for longer than the lease: another worker has the job, and their words are
     refused when they go on."""
