@@ -19,8 +19,8 @@ from ..board import RunnerBoard
 from ..worker import Worker
 from .link import Link, Word
 
-PULSE = 0.25
-TOLD_EVERY = 4  # pulses
+PULSE, PULSE_AT_REST = 0.25, 0.5
+TOLD_EVERY = 3  # pulses
 FLUSH_WITHIN = 0.4  # seconds to tell the store what has ended, before the supervisor kills us
 
 
@@ -120,7 +120,9 @@ class Supervised:
         self._beats += 1
         if self._worker is not None and self._beats % TOLD_EVERY == 0:
             self._link.say({"word": "condition", "told": self._worker._condition().told()})
-        asyncio.get_running_loop().call_later(PULSE, self._beat)
+        # at rest too it beats twice as often as a supervisor's patience with a blocked loop lasts
+        at_rest = self._worker is None or not self._worker._holds
+        asyncio.get_running_loop().call_later(PULSE_AT_REST if at_rest else PULSE, self._beat)
 
 
 def _why_alone(app: Any) -> str | None:
