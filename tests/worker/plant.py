@@ -148,12 +148,13 @@ class Plant:
         return str((await self.names[task].enqueue(*arguments)).id)
 
     async def ended(self, id: str, within: float = 60) -> Job:
-        async with asyncio.timeout(within):
-            while True:
-                job = await self.app.jobs.get(id)
-                if job is not None and job.finished_at is not None:
-                    return job
-                await asyncio.sleep(0.05)
+        deadline = time.monotonic() + within
+        while True:
+            job = await self.app.jobs.get(id)
+            if job is not None and job.finished_at is not None:
+                return job
+            assert time.monotonic() < deadline, f"{job}\n{self.said()[-5000:]}"
+            await asyncio.sleep(0.05)
 
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         with self.written.open("ab") as errors:

@@ -20,7 +20,8 @@ def worker_started(worker: str, tasks: Sequence[str], concurrency: int, store: s
 
 
 def worker_stopping(worker: str, running: int, grace: float) -> None:
-    logger.info("worker %s is stopping: %d running, at most %.0f s for them", worker, running, grace)
+    within = f"at most {grace:.0f} s for them" if grace < float("inf") else "which may take their time"
+    logger.info("worker %s is stopping: %d running, %s", worker, running, within)
 
 
 def worker_stopped(worker: str, ended: int) -> None:

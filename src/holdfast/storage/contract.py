@@ -21,7 +21,7 @@ Promises that hold for every verb:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from enum import StrEnum
 from typing import Any, Literal, Protocol
 
@@ -572,6 +572,16 @@ class Storage(ABC):
         """The same for the handler of a held job. A store may keep others from moving that job meanwhile, if their moves
         would undo the transaction."""
         return await self.begin(longest)
+
+    # -- a process that dies -------------------------------------------------------------------------
+    def leaves(self) -> frozenset[str]:
+        """What the server would keep open, and others would wait for, if this process died now: names for `abort`. Most
+        servers notice by themselves."""
+        return frozenset()
+
+    async def abort(self, left: Collection[str]) -> None:
+        """Undo what a process that is dead has left open."""
+        return
 
     # -- the doctor ----------------------------------------------------------------------------------
     async def findings(self) -> list[Finding]:

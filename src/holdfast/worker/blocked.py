@@ -7,6 +7,7 @@ the lock keeps it from looking. A supervisor has other means then.
 
 from __future__ import annotations
 
+import asyncio
 import linecache
 import sys
 import sysconfig
@@ -20,20 +21,24 @@ from ..job import Record
 from ..observe import log
 
 LOOKS_EVERY = 0.25  # seconds
+RESTS_FOR = 1.0  # seconds, while no handler is on the loop
 BLOCKED_FOR = 1.0  # seconds without a turn of the loop
 _NOT_THE_USERS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _HOLDFAST = __file__.rpartition("worker")[0]
 
 
 class BlockWatch:
-    """Looks at the loop of the thread it is made in. `turned_at` tells when that loop last turned; `drivers` is code that
-    drives handlers."""
+    """Looks at the loop of the thread it is made in, while handlers are on it (`busy`): asks it to turn; when it does not,
+    looks at what it does instead. `drivers` is the code that drives handlers."""
 
-    def __init__(self, turned_at: Callable[[], float], drivers: frozenset[CodeType]) -> None:
-        self._turned_at = turned_at
+    def __init__(self, busy: Callable[[], bool], drivers: frozenset[CodeType]) -> None:
+        self._busy = busy
         self._drivers = drivers
+        self._loop = asyncio.get_running_loop()
         self._looks_at = threading.get_ident()
         self._over = threading.Event()
+        self._asked_at: float | None = None  # None: it has turned since it was asked
+        self._told = False
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="holdfast block watch", daemon=True).start()
@@ -42,14 +47,25 @@ class BlockWatch:
         self._over.set()
 
     def _run(self) -> None:
-        told_of = 0.0  # the turn after which the loop stood still
-        while not self._over.wait(LOOKS_EVERY):
-            turned_at = self._turned_at()
-            if monotonic() - turned_at > BLOCKED_FOR and turned_at != told_of:
-                told_of = turned_at
-                frame = sys._current_frames().get(self._looks_at)
-                if frame is not None:
-                    log.loop_is_blocked(monotonic() - turned_at, line_of(frame), record_in(frame, self._drivers))
+        while not self._over.wait(LOOKS_EVERY if self._busy() or self._asked_at else RESTS_FOR):
+            asked_at = self._asked_at
+            if asked_at is None and self._busy():
+                self._asked_at, self._told = monotonic(), False
+                try:
+                    self._loop.call_soon_threadsafe(self._turned)
+                except RuntimeError:  # the loop is closed
+                    return
+            elif asked_at is not None and monotonic() - asked_at > BLOCKED_FOR and not self._told:
+                self._told = True
+                self._tell(monotonic() - asked_at)
+
+    def _turned(self) -> None:
+        self._asked_at = None
+
+    def _tell(self, seconds: float) -> None:
+        frame = sys._current_frames().get(self._looks_at)
+        if frame is not None:
+            log.loop_is_blocked(seconds, line_of(frame), record_in(frame, self._drivers))
 
 
 def line_of(frame: FrameType) -> str:

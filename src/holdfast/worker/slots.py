@@ -106,6 +106,11 @@ class Slots:
         return self._on_loop + max(0, self._on_threads - self._threads.waiting)
 
     @property
+    def on_loop(self) -> int:
+        """Handlers on the event loop now."""
+        return self._on_loop
+
+    @property
     def busy(self) -> bool:
         return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling or self.forming.gathering)
 

@@ -52,11 +52,6 @@ class Watch:
         return self.unanswered_for <= self._poll + UNANSWERED
 
     @property
-    def turned_at(self) -> float:
-        """When the event loop last turned, as far as one looked."""
-        return self._turned_at
-
-    @property
     def turns(self) -> bool:
         """Whether the event loop turns."""
         return monotonic() - self._turned_at <= TURNED_WITHIN

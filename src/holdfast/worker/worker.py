@@ -126,6 +126,11 @@ class Worker(Lifetime):
         await running.start()
         self._running = running
 
+    @property
+    def _holds(self) -> int:
+        """Jobs that it may speak for."""
+        return 0 if self._running is None else len(self._running._held)
+
     async def _flush(self, seconds: float) -> None:
         """Claim nothing more, hand back what has not begun, say what has ended."""
         if self._running is not None:
@@ -226,7 +231,7 @@ class _Running:
             Service("sign of life", self._beats),
             Service("watch", self._watch.run),
         ]
-        self._block_watch = BlockWatch(lambda: self._watch.turned_at, Slots.drivers())
+        self._block_watch = BlockWatch(lambda: self._slots.on_loop > 0, Slots.drivers())
         relay = worker._app._relay()
         if relay is not None:
             self._services.append(Service("relay", relay.run))

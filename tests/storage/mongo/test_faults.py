@@ -11,7 +11,7 @@ from pymongo import MongoClient
 
 import servers
 from holdfast import Holdfast, InvalidCall, State, StoreError
-from holdfast.lifecycle import Succeeded, decide
+from holdfast.lifecycle import RunnerLost, Succeeded, decide
 from holdfast.storage.contract import Filter
 from holdfast.storage.mongo import health
 from holdfast.storage.mongo.address import address_of
@@ -252,3 +252,20 @@ def _standalone(folder):
                 process.kill()
 
     return running()
+
+
+async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
+    """A transaction belongs to a session, not to a connection: the server would keep it, and its locks, for a minute."""
+    url = fresh()
+    async with store_at(url) as dying, store_at(url) as other:
+        record = await held(other)
+        async with dying._server.begun() as session:
+            jobs = dying._server.database["holdfast_jobs"]
+            await jobs.update_one({"_id": record.id}, {"$set": {"progress": "1"}}, session=session)
+            await other.abort(dying.leaves())
+            async with asyncio.timeout(5):
+                (verdict,) = await other.apply([decide(record, RunnerLost())])
+            assert verdict.accepted
+        (seen,) = await other.get([record.id])
+        assert (seen.state, seen.progress) == (State.READY, None)
+        assert other.leaves().isdisjoint(dying.leaves())

@@ -101,7 +101,8 @@ async def test_memory_of_a_job(own):
 
 # ---- jobs that cannot run --------------------------------------------------------------------------
 async def test_jobs_that_cannot_run_cost_a_claim_nothing(own):
-    """Thousands of jobs that cannot run stand in front: of another task, routing key or queue, paused, scheduled, under limits …"""
+    """Thousands of jobs of another task, routing key or queue, paused, scheduled, blocked, under limits or expired stand in
+    front."""
     server = own()
     async with opened(server.fresh(), clock=(clock := ManualClock())) as store:
         await store.enqueue(jobs(5))

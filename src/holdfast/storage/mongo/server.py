@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC
 from time import monotonic
 from typing import Any, TypeVar
 
+from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient
 from pymongo.errors import PyMongoError
@@ -73,6 +74,7 @@ class Server:
     def __init__(self, address: MongoAddress) -> None:
         self.address = address
         self.patience = PATIENCE
+        self.sessions: set[str] = set()  # by which transactions were made; the driver uses a few again and again
         self._made = monotonic()
         options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
         try:
@@ -154,7 +156,15 @@ class Server:
         """A session in a transaction, which is undone unless it is committed."""
         async with self.client.start_session(causal_consistency=False) as session:
             await session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
+            self.sessions.add(bytes(session.session_id["id"]).hex())
             yield session
+
+    async def end_sessions(self, sessions: Collection[str]) -> None:
+        """Undo the transactions of a process that is dead. The server would keep them, and what they have locked, for a
+        minute: they belong to a session, not to a connection."""
+        with _words(self.address):
+            ids = [{"id": Binary(bytes.fromhex(each), UUID_SUBTYPE)} for each in sessions]
+            await self.client.admin.command("killSessions", ids)
 
     async def commit(self, session: Any, patience: Patience) -> None:
         while True:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
@@ -123,6 +123,13 @@ class MongoStorage(Storage):
     async def durability(self) -> Durability:
         server = self._in_use()
         return await health.durability(server, await server.hello())
+
+    def leaves(self) -> frozenset[str]:
+        return frozenset() if self._server is None else frozenset(self._server.sessions)
+
+    async def abort(self, left: Collection[str]) -> None:
+        async with self._work() as server:
+            await server.end_sessions(left)
 
     async def findings(self) -> list[Finding]:
         async with self._work() as server:

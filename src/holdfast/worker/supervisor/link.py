@@ -1,7 +1,7 @@
 """The line between a supervisor and a runner: a socket on which both say short words, one JSON text a line.
 
     supervisor → runner     options (first of all) · go · quiet · leave · stop · hurry
-    runner → supervisor     hello (it is ready to go; where its store is) · working · flushed · condition (for probes)
+    runner → supervisor     hello (it is ready to go; where its store is) · working · flushed · leaves · condition
 
 The end of the line means that the other side is gone.
 """

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from ...errors import IllegalMove
@@ -44,6 +44,7 @@ class Death:
     given_up: int = 0  # threads that ran on beside these
     overdue: frozenset[Hold] = frozenset()  # it was killed because of these
     blameless: bool = False  # it was killed, and none of its jobs is to blame
+    leaves: Collection[str] = ()  # what it has left open on the server
 
 
 def said_of(death: Death, seen: Seen) -> Said:
@@ -83,6 +84,8 @@ async def report(open_store: OpenStore, death: Death, stopping: asyncio.Event) -
 
 async def _say(open_store: OpenStore, death: Death) -> None:
     store = await open_store()
+    if death.leaves:
+        await store.abort(death.leaves)
     for start in range(0, len(death.seen), store.chunk):
         some = death.seen[start : start + store.chunk]
         records = await store.get([seen.hold.id for seen in some])

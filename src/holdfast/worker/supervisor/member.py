@@ -49,6 +49,7 @@ class Member:
         self.blameless = False
         self.renewed_at: dict[Hold, float] = {}  # when its leases were asked for
         self.refused: set[Hold] = set()  # it decides itself what that means
+        self.leaves: list[str] = []  # what the server keeps open if it dies
         self._late: dict[Hold, float] = {}
         self._condition: dict[str, Any] | None = None
         self._worked = False
@@ -86,6 +87,9 @@ class Member:
                 self._worked = True
             elif word["word"] == "flushed":
                 self.flushed.set()
+            elif word["word"] == "leaves":
+                self.leaves = word["names"]
+                return
             elif word["word"] == "condition":
                 self._condition = word["told"]
                 return

@@ -15,12 +15,13 @@ import socket
 from typing import Any
 
 from ...observe import log
+from ...storage.contract import Storage
 from ..board import RunnerBoard
 from ..worker import Worker
 from .link import Link, Word
 
-PULSE = 0.25
-TOLD_EVERY = 4  # pulses
+PULSE, PULSE_AT_REST = 0.25, 0.5
+TOLD_EVERY = 3  # pulses
 FLUSH_WITHIN = 0.4  # seconds to tell the store what has ended, before the supervisor kills us
 
 
@@ -42,6 +43,8 @@ class Supervised:
         self._leaves = False  # it may take as long as its jobs do
         self._worker: Worker | None = None
         self._beats = 0
+        self._store: Storage | None = None
+        self._told_of: frozenset[str] = frozenset()
 
     async def run(self, app: Any, **options: Any) -> None:
         """Work until told to stop, or to leave."""
@@ -67,7 +70,7 @@ class Supervised:
         await self._link.listen(self._heard, self._orphaned)
         alone = _why_alone(app)
         if alone is None:
-            await app._storage()
+            self._store = await app._storage()
         self._link.say({"word": "hello", "url": app.url, "alone": alone})
         waiting = [asyncio.create_task(event.wait()) for event in (self._turn, self._told)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -118,9 +121,18 @@ class Supervised:
     def _beat(self) -> None:
         self._board.beat()
         self._beats += 1
+        self._tell_leaves()
         if self._worker is not None and self._beats % TOLD_EVERY == 0:
             self._link.say({"word": "condition", "told": self._worker._condition().told()})
-        asyncio.get_running_loop().call_later(PULSE, self._beat)
+        # at rest too it beats twice as often as a supervisor's patience with a blocked loop lasts
+        at_rest = self._worker is None or not self._worker._holds
+        asyncio.get_running_loop().call_later(PULSE_AT_REST if at_rest else PULSE, self._beat)
+
+    def _tell_leaves(self) -> None:
+        """Our supervisor must know before we die what the server would keep open."""
+        if self._store is not None and (leaves := self._store.leaves()) != self._told_of:
+            self._told_of = leaves
+            self._link.say({"word": "leaves", "names": sorted(leaves)})
 
 
 def _why_alone(app: Any) -> str | None:

@@ -288,7 +288,7 @@ class Supervisor:
         self._spawn(self._bury(member, message, seen, claims))
 
     async def _bury(self, member: Member, message: str, seen: list[Seen], claims: list[int]) -> None:
-        if seen or claims:
+        if seen or claims or (member.leaves and member.process.returncode != 0):
             death = Death(
                 worker=member.name,
                 message=message,
@@ -299,6 +299,7 @@ class Supervisor:
                 given_up=member.board.given_up,
                 overdue=member.overdue,
                 blameless=member.blameless,
+                leaves=member.leaves,
             )
             await report(self._store, death, self._stopping)
         if member.process.returncode != 0 and member.hello is not None:
