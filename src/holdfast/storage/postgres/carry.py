@@ -76,7 +76,8 @@ class Carry:
             async with connection.transaction():
                 await self._check_keys(connection, records)
                 before = [self._sql[name] for name in ("free_keys", "close_edges", "give_up")]
-                removals: list[Statement] = [(statement, ids) for statement in (*before, *self._remove)]
+                removed = {**ids, **_held(records)}
+                removals: list[Statement] = [(statement, removed) for statement in (*before, *self._remove)]
                 await together(connection, [*removals, *self._inserts(jobs)])
         except UniqueViolation as error:  # taken since it was looked for
             raise StoreError(f"a unique key of the jobs that were brought was taken meanwhile: {error}") from error
@@ -143,6 +144,11 @@ class Carry:
         given = {"keys": names, "ends": numbers(kept.ends for kept in keys), "ids": array(kept.job for kept in keys)}
         async with connection.transaction():
             await together(connection, [(self._sql["remove_keys"], {"keys": names}), (self._sql["insert_keys"], given)])
+
+
+def _held(records: Sequence[Record]) -> dict[str, str]:
+    held = [record for record in records if record.stamp is not None]
+    return {"held": array(record.id for record in held), "stamps": numbers(record.stamp for record in held)}
 
 
 def _job_row(record: Record) -> dict[str, Any]:

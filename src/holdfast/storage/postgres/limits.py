@@ -41,6 +41,7 @@ from .server import Connection, Statement, together
 
 LOOK = 128  # gates that are looked at together
 NEWS = 1_000  # that are heard together
+ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
 _SHARED = ("wanted", "can_run", "claimed")
 
@@ -62,6 +63,7 @@ class Limits:
         claims = load("claim", schema)
         self._sql = load("limits", schema, **{name: claims[name] for name in _SHARED})
         self._behind = 0  # so that all get their turn where there are more gates than are looked at together
+        self._unseen = False  # the last claim left open gates for the next one to look at
 
     async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         """Claim limited jobs, inside a transaction."""
@@ -73,7 +75,7 @@ class Limits:
     async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         claimed: list[Record] = []
         more = await self._hear(connection, now)
-        while True:
+        for _ in range(ROUNDS):
             claimed += await self._claim_open(connection, claim, want, want.limit - len(claimed), now)
             if len(claimed) >= want.limit:
                 return claimed
@@ -81,6 +83,8 @@ class Limits:
                 more = await self._hear(connection, now)
             elif not await self._open_for_room(connection):
                 return claimed
+        self._unseen = True
+        return claimed
 
     async def _claim_open(
         self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
@@ -88,7 +92,7 @@ class Limits:
         """Claim what the open gates let through, looking at so many together until it is enough."""
         claimed: list[Record] = []
         start = behind = self._behind
-        while True:
+        for _ in range(ROUNDS):
             lanes = await self._look(connection, want, limit - len(claimed), behind, now)
             if lanes is not None:
                 claimed += await self._pass(connection, claim, lanes, limit - len(claimed))
@@ -97,6 +101,8 @@ class Limits:
             if enough or not (behind or start):
                 return claimed
             start = start if behind else 0  # next, those before the place where this look began
+        self._unseen = True
+        return claimed
 
     # -- what happened meanwhile ---------------------------------------------------------------------
     async def _hear(self, connection: Connection, now: int | None) -> bool:
@@ -208,7 +214,11 @@ class Limits:
 
     # -- the outlook ---------------------------------------------------------------------------------
     async def opening(self, connection: Connection, want: Want, now: int | None) -> int | None:
-        """How long until a wanted job may start; 0: one may now; None: not before another has ended."""
+        """How long until a wanted job may start. 0: one may now, or may not have been seen; None: not before another has
+        ended."""
+        unseen, self._unseen = self._unseen, False
+        if unseen:
+            return 0
         if want.alone:
             lanes = await self._suspects(connection, want, 1, now)
             at, gates = (lanes.now, list(lanes.gates)) if lanes is not None else (0, [])

@@ -49,7 +49,6 @@ CREATE TABLE {schema}.limit_gates (
     limits text COLLATE "C" NOT NULL,
     PRIMARY KEY (gate, queue, task, route)
 );
-CREATE UNIQUE INDEX limit_gates_number ON {schema}.limit_gates (number);
 CREATE INDEX limit_gates_open ON {schema}.limit_gates (number) WHERE closed_by IS NULL;
 CREATE INDEX limit_gates_full ON {schema}.limit_gates (closed_by, closed_at) WHERE closed_by IS NOT NULL AND opens_at IS NULL;
 CREATE INDEX limit_gates_later ON {schema}.limit_gates (opens_at) WHERE opens_at IS NOT NULL;
@@ -66,13 +65,16 @@ CREATE TABLE {schema}.limit_news (
     route text COLLATE "C"
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
 
--- The holds of limited jobs by the keys that they use.
+CREATE INDEX limit_news_given_up ON {schema}.limit_news (number) WHERE job IS NOT NULL;
+
+-- The holds of limited jobs by the keys that they use. One column in each index, so that no other can serve a search.
 CREATE TABLE {schema}.limit_slots (
+    number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     stamp bigint NOT NULL,
     key uuid NOT NULL,
-    job uuid NOT NULL,
-    PRIMARY KEY (key, job, stamp)
+    job uuid NOT NULL
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX limit_slots_key ON {schema}.limit_slots (key);
 CREATE INDEX limit_slots_job ON {schema}.limit_slots (job);
 
 -- The claims of the last window under a key with a rate: at this instant, so many.

@@ -29,16 +29,21 @@ FROM unnest(%(parents)s::uuid[], %(children)s::uuid[], %(finished)s::boolean[]) 
 ON CONFLICT (parent, child) DO UPDATE SET open = true, finished = excluded.finished;
 
 -- name: give_up
--- Holds of limited jobs that are replaced.
+-- Holds of limited jobs that are replaced, but for those that come again.
 INSERT INTO {schema}.limit_news (job, stamp)
-SELECT id, stamp FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) AND limited IS NOT NULL;
+SELECT held.id, held.stamp FROM {schema}.holds AS held
+WHERE held.id = ANY(%(ids)s::uuid[]) AND held.limited IS NOT NULL AND NOT EXISTS (
+    SELECT 1 FROM unnest(%(held)s::uuid[], %(stamps)s::bigint[]) AS again (id, stamp)
+    WHERE again.id = held.id AND again.stamp = held.stamp);
 
 -- name: use
--- The keys that held jobs use.
+-- The keys that held jobs use, unless they do already.
 INSERT INTO {schema}.limit_slots (key, job, stamp)
-SELECT key, job, stamp
+SELECT given.key, given.job, given.stamp
 FROM unnest(%(keys)s::uuid[], %(jobs)s::uuid[], %(stamps)s::bigint[]) AS given (key, job, stamp)
-ON CONFLICT (key, job, stamp) DO NOTHING;
+WHERE NOT EXISTS (
+    SELECT 1 FROM {schema}.limit_slots AS slot
+    WHERE slot.job = given.job AND slot.key = given.key AND slot.stamp = given.stamp);
 
 -- name: owners
 -- Who occupies these keys of scope waiting and active.

@@ -8,7 +8,9 @@ SELECT pg_catalog.current_database()::text,
     pg_catalog.current_setting('synchronous_commit'), (
         SELECT bool_and(
             pg_catalog.has_schema_privilege(relnamespace, 'USAGE') AND pg_catalog.has_table_privilege(oid, 'SELECT')
-            AND pg_catalog.has_table_privilege(oid, 'INSERT'))
+            AND (relname = 'queues' OR pg_catalog.has_table_privilege(oid, 'INSERT')))
         FROM pg_catalog.pg_class
         WHERE relnamespace = to_regnamespace('{schema}')
-            AND relname IN ('jobs', 'waiting', 'held_keys', 'kept_keys') AND relkind IN ('r', 'p'));
+            AND relname IN (
+                'jobs', 'waiting', 'held_keys', 'kept_keys', 'edges', 'unsettled', 'limit_news', 'queues')
+            AND relkind IN ('r', 'p'));

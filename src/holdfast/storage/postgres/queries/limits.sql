@@ -10,11 +10,14 @@ SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {sche
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now});
 
 -- name: hear
--- The news: holds that were given up leave their slots, and the keys of those may have room for gates that are closed by
--- them. Gives how many news there were, and lanes that are not known yet, each with the limits of its jobs.
+-- The news, first those of holds that were given up: they leave their slots, and the keys of those may have room for gates
+-- that are closed by them. Gives how many news there were, and lanes that are not known yet, each with its jobs' limits.
 WITH news AS (
     DELETE FROM {schema}.limit_news
-    WHERE number = ANY(ARRAY(SELECT number FROM {schema}.limit_news ORDER BY number LIMIT %(most)s::integer))
+    WHERE number = ANY(ARRAY(
+        (SELECT number FROM {schema}.limit_news WHERE job IS NOT NULL ORDER BY number LIMIT %(most)s::integer)
+        UNION ALL
+        (SELECT number FROM {schema}.limit_news ORDER BY number LIMIT %(most)s::integer)))
     RETURNING stamp, gate, job, queue, task, route
 ),
 freed AS (
@@ -56,24 +59,24 @@ ON CONFLICT (gate, queue, task, route) DO NOTHING;
 -- name: open_by_time
 -- Gates that a rate closed until now; all of those, if the clock has gone back behind the moment at which they were closed.
 UPDATE {schema}.limit_gates SET closed_by = NULL, opens_at = NULL
-WHERE number = ANY(ARRAY(
-    (SELECT number FROM {schema}.limit_gates WHERE opens_at <= {now} LIMIT %(most)s::integer)
+WHERE ctid = ANY(ARRAY(
+    (SELECT ctid FROM {schema}.limit_gates WHERE opens_at <= {now} LIMIT %(most)s::integer)
     UNION ALL
-    (SELECT number FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now} LIMIT %(most)s::integer)));
+    (SELECT ctid FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now} LIMIT %(most)s::integer)));
 
 -- name: open_for_room
 -- Of the gates that are closed by keys which may have room, those that have been closed for longest. Gives how many.
 WITH roomy AS MATERIALIZED (SELECT key FROM {schema}.limit_room LIMIT %(look)s::integer),
 opening AS MATERIALIZED (
-    SELECT roomy.key, full_gate.number FROM roomy LEFT JOIN LATERAL (
-        SELECT number FROM {schema}.limit_gates
+    SELECT roomy.key, full_gate.place FROM roomy LEFT JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}.limit_gates
         WHERE limit_gates.closed_by = roomy.key AND limit_gates.opens_at IS NULL
-        ORDER BY closed_at, number LIMIT %(look)s::integer) AS full_gate ON true
+        ORDER BY limit_gates.closed_at LIMIT %(look)s::integer) AS full_gate ON true
 ),
-idle AS (DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT key FROM opening WHERE number IS NULL))),
+idle AS (DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT key FROM opening WHERE place IS NULL))),
 opened AS (
     UPDATE {schema}.limit_gates SET closed_by = NULL
-    WHERE number = ANY(ARRAY(SELECT number FROM opening WHERE number IS NOT NULL)) RETURNING 1
+    WHERE ctid = ANY(ARRAY(SELECT place FROM opening WHERE place IS NOT NULL)) RETURNING 1
 )
 SELECT count(*) FROM opened;
 
@@ -159,7 +162,8 @@ DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT closed_by FROM shut
 
 -- name: forget_gates
 -- Those of these lanes that hold no jobs. One that is about to get some hears of it by the news.
-DELETE FROM {schema}.limit_gates AS lane WHERE number = ANY(%(numbers)s::bigint[]) AND NOT EXISTS (
+DELETE FROM {schema}.limit_gates AS lane
+WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND NOT EXISTS (
     SELECT 1 FROM {schema}.waiting AS w
     WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
         AND w.state = 'ready' AND w.parked AND NOT w.suspect
@@ -174,8 +178,8 @@ WITH lost AS (
     WHERE NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = slot.job AND holds.stamp = slot.stamp)
 ),
 opened AS (
-    UPDATE {schema}.limit_gates SET closed_by = NULL WHERE number = ANY(ARRAY(
-        SELECT number FROM {schema}.limit_gates
+    UPDATE {schema}.limit_gates SET closed_by = NULL WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {schema}.limit_gates
         WHERE closed_by IS NOT NULL AND opens_at IS NULL AND closed_at < {now} - %(long)s::bigint
         ORDER BY closed_at LIMIT %(look)s::integer))
 )
