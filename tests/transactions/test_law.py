@@ -4,14 +4,16 @@ import re
 from contextlib import contextmanager
 
 import psycopg
+import pytest
 
-from holdfast import Unique
+from holdfast import Limit, Unique
+from holdfast.ids import new_id
+from holdfast.storage.postgres.schema import TABLES
 from holdfast.storage.postgres.signals import channel_of
 
 from .callers import with_every_caller
 from .tools import schema_of
 
-TABLES = ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "queues", "workers", "log", "meta")
 NEVER = re.compile(
     r"\b(update|delete|merge|lock|notify|listen|unlisten|pg_notify|set|set_config|reset|commit|rollback|savepoint|release|"
     r"truncate|create|alter|drop|for\s+(no\s+key\s+)?update|for\s+(key\s+)?share|pg_advisory\w*|nextval|copy)\b",
@@ -25,26 +27,38 @@ UNIQUES = [
 ]
 
 
-def kinds_of_enqueue(task):
-    """Every kind of job that can join: plain, delayed, keys that are free and keys that are taken."""
+@pytest.fixture
+def limited(app):
+    @app.task(limit=Limit(max_running=1))
+    async def limited(): ...
+
+    return limited
+
+
+def kinds_of_enqueue(task, limited):
+    """Every kind of job that can join: plain, delayed, under a limit, for a fair queue, after another, keys that are free and
+    keys that are taken."""
     yield task
+    yield limited
+    yield task.using(queue="fair", tenant="t")
+    yield task.using(after=[new_id()])
     yield task.using(delay=60, tags=["x"], key="e", tenant="t", routing_key="r", meta={"a": "b"})
     for unique in UNIQUES:
         yield task.using(unique=unique)
         yield task.using(unique=Unique(f"{unique.key} of mine", scope=unique.scope, window=unique.window))
 
 
-async def test_nothing_but_insert_and_plain_select_is_sent(app, task, dsn, tmp_path):
+async def test_nothing_but_insert_and_plain_select_is_sent(app, task, limited, dsn, tmp_path):
     async with app:
         for unique in UNIQUES:
             await task.using(unique=unique).enqueue()
         with psycopg.connect(dsn, prepare_threshold=None) as connection, _recorded(connection, tmp_path) as record:
-            for each in kinds_of_enqueue(task):
+            for each in kinds_of_enqueue(task, limited):
                 await each.using(connection=connection).enqueue()
             statements = record()
     begin, *statements = statements
     assert begin.startswith("BEGIN")  # by the driver
-    assert len(statements) == 1 + 2 + 8 * 3  # the question, plain jobs, jobs with keys
+    assert len(statements) == 1 + 5 + 8 * 3  # the question, plain jobs, jobs with keys
     for statement in statements:
         assert statement.startswith(("WITH given AS", "SELECT ")), statement
         assert not NEVER.search(statement.replace("ON CONFLICT", "")), statement
@@ -91,19 +105,20 @@ def _sent(trace):
 
 
 @with_every_caller
-async def test_nobody_waits_for_the_caller(app, task, dsn, caller_of):
+async def test_nobody_waits_for_the_caller(app, task, limited, dsn, caller_of):
     """While the caller's transaction is open, everybody else may lock every row, and the queue goes on."""
     async with app, caller_of(dsn) as caller:
         for unique in UNIQUES:
             await task.using(unique=unique).enqueue()
         await app.queues.configure("bounded", max_depth=100)
+        await app.queues.configure("fair", fair=True)
         await caller.begin()
-        for each in kinds_of_enqueue(task):
+        for each in kinds_of_enqueue(task, limited):
             await each.using(connection=caller.connection).enqueue()
         await task.using(queue="bounded", connection=caller.connection).enqueue()
         [(backend,)] = await caller.fetch("select pg_backend_pid()")
         with psycopg.connect(dsn) as other:
-            for table in TABLES:
+            for table in (*TABLES, "meta"):
                 other.execute(f'select * from "{schema_of(app)}".{table} for update nowait'.encode())
             other.rollback()
             locks = other.execute(
@@ -119,7 +134,7 @@ async def test_nobody_waits_for_the_caller(app, task, dsn, caller_of):
                 assert await handle.result(timeout=10) == 1
             assert await app.jobs.count(state="succeeded") == 8
         await caller.commit()
-        assert await app.jobs.count() == 8 + 7
+        assert await app.jobs.count() == 8 + 10
 
 
 async def _pieces_can_be_made(dsn, schema):

@@ -241,18 +241,19 @@ async def test_a_role_without_privileges(app, task, dsn):
             admin.execute(f"create role {role}".encode())
             with psycopg.connect(dsn) as connection:
                 connection.execute(f"set role {role}".encode())
-                with pytest.raises(
-                    StoreError, match=f"needs USAGE on the schema {schema_of(app)}, and SELECT and INSERT"
-                ):
+                with pytest.raises(StoreError, match=f"needs USAGE on the schema {schema_of(app)}, SELECT and INSERT"):
                     await task.using(connection=connection).enqueue()
                 assert connection.execute("select 1").fetchone() == (1,)
                 schema = f'"{schema_of(app)}"'
                 admin.execute(f"grant usage on schema {schema} to {role}".encode())
-                tables = ", ".join(f"{schema}.{table}" for table in ("jobs", "waiting", "held_keys", "kept_keys"))
+                named = ("jobs", "waiting", "held_keys", "kept_keys", "edges", "unsettled", "limit_news")
+                tables = ", ".join(f"{schema}.{table}" for table in named)
                 admin.execute(f"grant select, insert on {tables} to {role}".encode())
-                await task.using(connection=connection).enqueue()
+                admin.execute(f"grant select on {schema}.queues to {role}".encode())
+                parent = await task.using(connection=connection).enqueue()
+                await task.using(connection=connection, unique=Unique("k"), after=[parent]).enqueue()
                 connection.commit()
-            assert await app.jobs.count() == 1
+            assert await app.jobs.count() == 2
             admin.execute(f"drop owned by {role}".encode())
             admin.execute(f"drop role {role}".encode())
 

@@ -29,12 +29,16 @@ def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion
 
 
 def insert_into(schema: str, jobs: Sequence[NewJob], **parts: str) -> Mapping[str, str]:
-    """The statements that store these jobs: only with limits or parents they write word of that."""
-    parameter = parts["parameter"]
-    plain = load("insertion", schema, parameter=parameter)
-    also = plain["also_edges"] if any(job.after is not None for job in jobs) else ""
-    also += plain["also_news"] if any(job.limits is not None for job in jobs) else ""
-    return load("insertion", schema, also=also, **parts)
+    """The statements that store these jobs: only with limits or parents they write word of that, and only with keys
+    besides they look for owners who stand for parents."""
+    words = {"given_jobs": "{given}", "given_after": "given.after", "given_waits": "given.waits", "also": ""}
+    if any(job.after is not None for job in jobs):
+        words["also"] += "{also_edges}"
+        if any(job.unique_key is not None for job in jobs):
+            words |= {"given_jobs": "{given_led}", "given_after": "{led_after}", "given_waits": "{led_waits}"}
+    if any(job.limits is not None for job in jobs):
+        words["also"] += "\n{also_news}"
+    return load("insertion", schema, **words, **parts)
 
 
 def full_text(jobs: Sequence[NewJob], now: int | None, ranks: Sequence[int | None] | None = None) -> str:

@@ -39,7 +39,7 @@ ON CONFLICT (key) DO NOTHING;
 
 -- name: insert
 -- Jobs whose key is theirs, or that have none. One that has no share of its fair queue yet is blocked until it is placed.
-WITH given AS MATERIALIZED ({given}),
+WITH given AS MATERIALIZED ({given_jobs}),
 stored AS (
     INSERT INTO {schema}.jobs (
         created_at, run_at, lease, timeout, max_attempts, expires_at, priority, min_version, id, chain_id, task, queue,
@@ -47,7 +47,7 @@ stored AS (
         unique_scope, after, limits)
     SELECT created_at, nullif(run_at, created_at), lease, timeout, max_attempts, created_at + expires, priority, min_version, id, chain_id,
         task, queue, payload, backoff, retention, dead_retention, run_when, key, tenant, routing_key, tags, meta,
-        unique_key, unique_scope, after, limits
+        unique_key, unique_scope, {given_after}, limits
     FROM given
     WHERE {room} AND (unique_key IS NULL OR unique_scope IS NULL
         OR CASE WHEN unique_scope IN ('any', 'window')
@@ -62,13 +62,13 @@ stored AS (
 ),
 fair AS MATERIALIZED (SELECT name FROM {schema}.queues WHERE queues.fair),
 placed AS MATERIALIZED (
-    SELECT stored.id, coalesce(given.rank, stored.run_at, stored.created_at) AS rank,
+    SELECT given.number, stored.id, coalesce(given.rank, stored.run_at, stored.created_at) AS rank,
         CASE WHEN stored.run_at > stored.created_at OR given.rank IS NOT NULL
             THEN coalesce(stored.run_at, stored.created_at) END AS run_at,
-        stored.expires_at, given.priority, given.min_version, given.waits, given.unique_scope, given.unique_key,
-        CASE WHEN given.waits > 0 OR fair.name IS NOT NULL THEN 'blocked'
+        stored.expires_at, given.priority, given.min_version, {given_waits} AS waits, given.unique_scope, given.unique_key,
+        CASE WHEN {given_waits} > 0 OR fair.name IS NOT NULL THEN 'blocked'
             WHEN stored.run_at > stored.created_at THEN 'scheduled' ELSE 'ready' END AS state,
-        given.queue, given.task, coalesce('=' || given.routing_key, '') AS route, given.gate, given.after,
+        given.queue, given.task, coalesce('=' || given.routing_key, '') AS route, given.gate, {given_after} AS after,
         coalesce(given.run_when = 'finished', false) AS finished, fair.name IS NOT NULL AS unplaced
     FROM stored JOIN given ON given.id = stored.id
         LEFT JOIN fair ON fair.name = given.queue AND given.rank IS NULL
@@ -77,6 +77,7 @@ placed AS MATERIALIZED (
 left_open AS (
     INSERT INTO {schema}.unsettled (child, unplaced)
     SELECT placed.id, placed.unplaced FROM placed WHERE placed.unplaced OR placed.after IS NOT NULL
+    ORDER BY placed.number
 )
 INSERT INTO {schema}.waiting (
     rank, run_at, expires_at, urgency, min_version, id, waits, key_waits, state, queue, task, route, held_key, gate, parked)
@@ -84,6 +85,39 @@ SELECT rank, run_at, expires_at, -1 - priority, min_version, id, nullif(waits, 0
     state, queue, task, route, CASE WHEN unique_scope IN ('waiting', 'active') THEN unique_key END, gate,
     state = 'ready' AND gate IS NOT NULL
 FROM placed;
+
+-- name: given_led
+-- The same jobs, where some of the list may belong to keys of others: those wait for the owners who stand for their parents.
+WITH raw AS MATERIALIZED ({given}),
+owner AS MATERIALIZED (
+    SELECT raw.id, taken.job FROM raw CROSS JOIN LATERAL (
+        SELECT kept.job FROM {schema}.kept_keys AS kept WHERE kept.key = raw.unique_key
+        ORDER BY kept.starts DESC LIMIT 1) AS taken
+    WHERE raw.unique_scope IN ('any', 'window') AND taken.job <> raw.id
+    UNION ALL
+    SELECT raw.id, taken.job FROM raw CROSS JOIN LATERAL (
+        SELECT held.job FROM {schema}.held_keys AS held WHERE held.key = raw.unique_key OFFSET 0) AS taken
+    WHERE raw.unique_scope IN ('waiting', 'active') AND taken.job <> raw.id
+)
+SELECT raw.*, led.after AS led_after, led.waits AS led_waits
+FROM raw LEFT JOIN LATERAL (
+    SELECT '["' || string_agg(parents.id::text, '","' ORDER BY parents.place) || '"]' AS after, count(*)::integer AS waits
+    FROM (
+        SELECT coalesce(owner.job, parent.id::uuid) AS id, min(parent.place) AS place, bool_or(owner.job IS NOT NULL) AS led
+        FROM json_array_elements_text(raw.after::json) WITH ORDINALITY AS parent (id, place)
+            LEFT JOIN owner ON owner.id = parent.id::uuid
+        GROUP BY 1
+    ) AS parents
+    HAVING bool_or(parents.led)
+) AS led ON true
+
+-- name: led_after
+-- Whom a job of such a list waits for.
+coalesce(given.led_after, given.after)
+
+-- name: led_waits
+-- How many that are.
+coalesce(given.led_waits, given.waits)
 
 -- name: also_edges
 -- The edges from the jobs that they wait for.
