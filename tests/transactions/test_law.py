@@ -36,8 +36,8 @@ def limited(app):
 
 
 def kinds_of_enqueue(task, limited):
-    """Every kind of job that can join: plain, delayed, under a limit, for a fair queue, after another, keys that are free and
-    keys that are taken."""
+    """Every kind of job that can join: plain, delayed, under a limit, for a fair queue, after another, with keys that are
+    free and keys that are taken."""
     yield task
     yield limited
     yield task.using(queue="fair", tenant="t")

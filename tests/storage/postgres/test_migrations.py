@@ -13,10 +13,14 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Context, Holdfast, StoreError, Unique
+from holdfast import Context, Holdfast, State, StoreError, Unique
 from holdfast.cli.root import holdfast
-from holdfast.storage.postgres.schema import TABLES, migrations
-from holdfast.storage.urls import opener
+from holdfast.ids import new_stamp
+from holdfast.lifecycle import Succeeded, decide
+from holdfast.storage import migrate
+from holdfast.storage.contract import Claim, Want
+from holdfast.storage.postgres.schema import TABLES, PostgresLedger, migrations
+from holdfast.storage.urls import opener, parse
 from holdfast.testing import ManualClock, conformance
 
 from ...real_servers import server
@@ -102,8 +106,49 @@ def test_a_migration_that_fails_leaves_nothing(url, owner):
     assert run("migrate", "--url", url).exit_code == 0
 
 
+async def test_a_database_of_the_version_before_goes_on(url, owner):
+    """Jobs that wait, run and have ended there are claimed, told of and followed."""
+    schema = schema_of(url)
+    ledger = PostgresLedger(parse(url).server)
+    migrate.up(ledger, migrations(schema)[:2])
+    ledger.close()
+    waiting, held, over = [job() for _ in range(3)]
+    for each in (waiting, held, over):
+        owner.execute(
+            f"insert into {schema}.jobs (created_at, lease, priority, id, task, queue, payload)"
+            f" values (1, 60000000, 0, '{each.id}', 't', 'default', '{{}}')".encode()
+        )
+    owner.execute(
+        f"insert into {schema}.waiting (rank, urgency, id, state, queue, task, route)"
+        f" values (1, -1, '{waiting.id}', 'ready', 'default', 't', '')".encode()
+    )
+    owner.execute(
+        f"insert into {schema}.holds (stamp, leased_until, lease, version, attempt, id, leased_by)"
+        f" values (7, 9, 60000000, 2, 1, '{held.id}', 'w')".encode()
+    )
+    owner.execute(
+        f"insert into {schema}.outcomes (finished_at, version, attempt, id, state)"
+        f" values (2, 3, 1, '{over.id}', 'succeeded')".encode()
+    )
+    async with opened(url) as store:
+        children = [
+            job(after=json.dumps([parent.id]), waits=1, limits='[["k", 1]]') for parent in (waiting, held, over)
+        ]
+        await store.enqueue(children)
+        (record,) = await store.claim(Claim("w", new_stamp(), (Want(9),)))
+        rows = await store.get([held.id])
+        verdicts = await store.apply([decide(each, Succeeded()) for each in (record, rows[0])])
+        assert all(verdict.accepted for verdict in verdicts)
+        assert [row.state for row in await store.get([each.id for each in children])] == [State.READY] * 3
+        assert len(await store.claim(Claim("w", new_stamp(), (Want(9, limited=True),)))) == 1
+
+
 # ---- an old worker and a newer schema --------------------------------------------------------------
-SMOKE = ("enqueue", "claim", "apply", "renew", "unique", "prune", "lapsed", "expired", "find", "holding", "note")
+SMOKE = tuple(
+    """
+    enqueue claim apply renew unique prune lapsed expired find holding note edges limits fairness shelf continuing
+    """.split()  # noqa: SIM905
+)
 
 
 @pytest.fixture

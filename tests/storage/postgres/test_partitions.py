@@ -11,7 +11,7 @@ from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
 from holdfast.lifecycle import Died, Retried, Succeeded, decide
 from holdfast.retry import Retention
-from holdfast.storage.contract import Claim, Filter, Want
+from holdfast.storage.contract import Claim, Filter, Shelving, Want
 from holdfast.storage.urls import opener, parse
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance.tools import job
@@ -119,7 +119,7 @@ async def test_a_piece_is_dropped_when_all_in_it_have_been_kept_long_enough(url)
         assert await store.count(Filter()) == 1
 
 
-@pytest.mark.parametrize("left", ["waiting", "running", "kept", "for ever", "dead"])
+@pytest.mark.parametrize("left", ["waiting", "running", "kept", "for ever", "dead", "followed"])
 async def test_a_piece_stays_while_one_job_in_it_is_needed(url, left):
     async with opened(url) as store:
         old = datetime.now(UTC) - 3 * DAY
@@ -137,15 +137,31 @@ async def test_a_piece_stays_while_one_job_in_it_is_needed(url, left):
                 await ended(store, needed, Retention.keep())
             case "dead":
                 await ended(store, needed, Retention.keep(age=0.001), said=Died)
+            case "followed":
+                await ended(store, needed, Retention.keep(age=0.001))
+                await store.enqueue([job(after=f'["{needed}"]', waits=1, delay=WEEK)])
         await ended(store, id_of(old, 1), Retention.keep(age=0.001))
         await asyncio.sleep(0.01)
-        assert await store.prune(10) == 1  # the brief one goes by itself
+        assert await store.prune(10) == 1  # the brief one goes by itself, and the one that is needed does not
         assert f"outcomes_{day(old)}" in pieces(url)
         (record,) = await store.get([needed])
         assert record is not None
         if left == "dead":
             await store.apply([decide(record, Retried())])
             assert (await store.claim(Claim("w", new_stamp(), (Want(1),))))[0].id == needed
+
+
+async def test_what_belongs_to_dropped_jobs_goes_with_them(url):
+    async with opened(url) as store:
+        old = datetime.now(UTC) - 3 * DAY
+        make_piece(url, old)
+        parent = await ended(store, id_of(old, 1), Retention.keep(age=0.001))
+        await ended(store, id_of(old, 2), Retention.keep(age=0.001), after=f'["{parent.id}"]', waits=1)
+        await store.shelve([Shelving("step", "a", "1", job=parent.id), Shelving("step", "b", "1")])
+        await asyncio.sleep(0.01)
+        assert await store.prune(10) == 2
+        assert [row.name for row in await store.shelf("step")] == ["b"]
+        assert run(url, "select count(*) from SCHEMA.edges") == [(0,)]
 
 
 async def test_long_kept_jobs_of_a_piece_that_stays_go_a_day_late(url):
