@@ -164,7 +164,7 @@ class Limits:
             uses = [(digest(key), id) for id in passed.ids for key in keys_of([limits_by_id[id]])]
             slots = {"keys": array(key for key, _ in uses), "jobs": array(id for _, id in uses), "stamp": claim.stamp}
             statements += [(self._sql["take"], values), (self._sql["use"], slots)]
-        statements += self._starts({key: used.get(key, Use()).starts for key in passed.starts}, passed.starts)
+        statements += self._starts(used, passed.starts, _windows(lanes.gates))
         if passed.closed:
             statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
         if lanes.empty:
@@ -174,17 +174,21 @@ class Limits:
         cursors = await together(connection, statements)
         return records_of(await cursors[0].fetchall()) if passed.ids else []
 
-    def _starts(self, before: Mapping[str, Starts], after: Mapping[str, Starts]) -> list[Statement]:
+    def _starts(
+        self, used: Mapping[str, Use], after: Mapping[str, Starts], windows: Mapping[str, int]
+    ) -> list[Statement]:
         """The starts as they are now, in place of those that were remembered."""
-        old = {(digest(key), at): times for key, starts in before.items() for at, times in starts}
-        new = {(digest(key), at): times for key, starts in after.items() for at, times in starts}
+        old = {(key, at): times for key in after for at, times in used.get(key, Use()).starts}
+        new = {(key, at): times for key, starts in after.items() for at, times in starts}
         gone = [place for place in old if place not in new]
         fresh = {place: times for place, times in new.items() if old.get(place) != times}
         statements: list[Statement] = []
         if gone:
             statements.append((self._sql["forget_starts"], _places(gone)))
         if fresh:
-            statements.append((self._sql["note_starts"], {**_places(fresh), "times": numbers(fresh.values())}))
+            until = numbers(at + windows[key] for key, at in fresh)
+            noted = {**_places(fresh), "times": numbers(fresh.values()), "until": until}
+            statements.append((self._sql["note_starts"], noted))
         return statements
 
     async def _used(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
@@ -275,4 +279,12 @@ def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:
 
 def _places(places: Iterable[tuple[str, int]]) -> dict[str, Any]:
     listed = list(places)
-    return {"keys": array(key for key, _ in listed), "ats": numbers(at for _, at in listed)}
+    return {"keys": array(digest(key) for key, _ in listed), "ats": numbers(at for _, at in listed)}
+
+
+def _windows(texts: Iterable[str]) -> dict[str, int]:
+    """The longest window of each key under a rate."""
+    longest: dict[str, int] = {}
+    for limit in (limit for text in texts for limit in limits_of(text)):
+        longest[limit.key] = max(longest.get(limit.key, 0), limit.window or 0)
+    return longest

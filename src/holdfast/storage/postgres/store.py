@@ -202,6 +202,8 @@ class PostgresStorage(Storage):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def settle(self, limit: int) -> int:
+        if not await self._server().quickly(self._edges.anything, repeat=True):
+            return 0  # as nearly always
         effects = Effects()
         place, follow = self._edges.place, self._edges.follow
         looked = await self._server().quickly(lambda connection: place(connection, limit, effects, self._now()))

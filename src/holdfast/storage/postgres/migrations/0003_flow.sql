@@ -77,13 +77,16 @@ CREATE TABLE {schema}.limit_slots (
 CREATE INDEX limit_slots_key ON {schema}.limit_slots (key);
 CREATE INDEX limit_slots_job ON {schema}.limit_slots (job);
 
--- The claims of the last window under a key with a rate: at this instant, so many.
+-- The claims of the last window under a key with a rate: at this instant, so many. They count until then.
 CREATE TABLE {schema}.limit_starts (
     at bigint NOT NULL,
     times bigint NOT NULL,
+    until bigint NOT NULL,
     key uuid NOT NULL,
     PRIMARY KEY (key, at)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX limit_starts_until ON {schema}.limit_starts (until);
 
 -- Keys that may have room while gates are closed by them.
 CREATE TABLE {schema}.limit_room (key uuid NOT NULL PRIMARY KEY);

@@ -146,9 +146,10 @@ DELETE FROM {schema}.limit_starts WHERE ctid = ANY(ARRAY(
 
 -- name: note_starts
 -- Claims that count from now on.
-INSERT INTO {schema}.limit_starts (key, at, times)
-SELECT key, at, times FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[], %(times)s::bigint[]) AS given (key, at, times)
-ON CONFLICT (key, at) DO UPDATE SET times = excluded.times;
+INSERT INTO {schema}.limit_starts (key, at, times, until)
+SELECT key, at, times, until
+FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[], %(times)s::bigint[], %(until)s::bigint[]) AS given (key, at, times, until)
+ON CONFLICT (key, at) DO UPDATE SET times = excluded.times, until = excluded.until;
 
 -- name: close
 -- Gates that let nobody through, by the key that is used up; that key has no room.
@@ -171,8 +172,9 @@ WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND NO
 
 -- name: mend
 -- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
--- again, and lanes that nobody knows are told of.
-WITH lost AS (
+-- again, and lanes that nobody knows are told of. Starts that ceased to count a day ago are forgotten.
+WITH over AS (DELETE FROM {schema}.limit_starts WHERE until < {now} - 86400000000),
+lost AS (
     INSERT INTO {schema}.limit_news (job, stamp)
     SELECT DISTINCT slot.job, slot.stamp FROM {schema}.limit_slots AS slot
     WHERE NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = slot.job AND holds.stamp = slot.stamp)
