@@ -26,6 +26,24 @@ class Recorder:
         os.write(self._file, (json.dumps(entry) + "\n").encode())
 
 
+class Tally:
+    """How many events of a kind there are so far; reads only what is new."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._read = 0
+        self._counts: Counter[str] = Counter()
+
+    def count(self, kind: str) -> int:
+        with open(self._path, "rb") as file:
+            file.seek(self._read)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._read += len(new)
+        self._counts.update(json.loads(line)["event"] for line in new.splitlines())
+        return self._counts[kind]
+
+
 class Scene:
     """One database, its history, and the processes' outputs."""
 
@@ -36,21 +54,10 @@ class Scene:
         self.database = database_of(self.url)
         self.history = str(folder / "history.jsonl")
         self.record = Recorder(self.history)
-        self._counted = 0
-        self._counts: Counter[str] = Counter()
+        self.count = Tally(self.history).count
 
     def output(self, name: str) -> Path:
         return self.folder / f"{name}.out"
-
-    def count(self, kind: str) -> int:
-        """How many events of a kind there are so far; reads only what is new."""
-        with open(self.history, "rb") as file:
-            file.seek(self._counted)
-            new = file.read()
-        new = new[: new.rfind(b"\n") + 1]
-        self._counted += len(new)
-        self._counts.update(json.loads(line)["event"] for line in new.splitlines())
-        return self._counts[kind]
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in read_events(self.history) if event["event"] == kind]

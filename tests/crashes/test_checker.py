@@ -26,6 +26,11 @@ BEGAN = {"event": "began", "id": "a", "attempt": 1}
 ENQUEUED = move(None, "ready", 1, attempt=0)
 CLAIMED = move("ready", "running", 2, stamp=7)
 SUCCEEDED = move("running", "succeeded", 3, settled=7, worker="w")
+ENDED = {"event": "ended", "id": "a", "attempt": 1}
+FOLLOWED = [
+    move(None, "blocked", 1, id="b", number=1),
+    move("blocked", "ready", 2, id="b", number=2),
+]
 GOOD = dict(events=[ACKNOWLEDGED, BEGAN], rows=[row()], moves=[ENQUEUED, CLAIMED, SUCCEEDED])
 
 CRIMES = {
@@ -60,6 +65,26 @@ CRIMES = {
     "without its transactional effect": dict(
         events=[ACKNOWLEDGED, BEGAN, {"event": "ended", "id": "a", "transactional": True}]
     ),
+    "I8: b (t) is stranded": dict(rows=[row(), row(id="b", state="blocked", after='["a"]')]),
+    "I8: b (t) began before a (t) was over": dict(
+        events=[ACKNOWLEDGED, BEGAN, BEGAN | {"id": "b"}, ENDED], rows=[row(), row(id="b", after='["a"]')]
+    ),
+    "I8: b (t) began before c (t) was over": dict(
+        events=[ACKNOWLEDGED, BEGAN, ENDED, BEGAN | {"id": "b"}, BEGAN | {"id": "c"}],
+        rows=[row(next_id="c"), row(id="b", after='["a"]'), row(id="c")],
+    ),
+    "ran before a (t) had ended by the store's clock": dict(
+        events=[ACKNOWLEDGED, BEGAN, ENDED, BEGAN | {"id": "b"}],
+        rows=[row(finished_at=8), row(id="b", after='["a"]', started_at=7)],
+    ),
+    "I8: a was released 2 times": dict(
+        moves=[move(None, "blocked", 1), move("blocked", "ready", 2), move("blocked", "ready", 3)]
+    ),
+    "I8: b (t) was released before a (t) had ended": dict(
+        events=[ACKNOWLEDGED, BEGAN, ENDED, BEGAN | {"id": "b"}],
+        rows=[row(), row(id="b", after='["a"]')],
+        moves=[ENQUEUED, CLAIMED, *FOLLOWED, SUCCEEDED | {"number": 9}],
+    ),
     "I12: key 'k' of scope any has 2 owners": dict(
         events=[ACKNOWLEDGED, BEGAN]
         + [{"event": "acknowledged", "id": id, "scope": "any", "key": "k", "duplicate": False} for id in "ab"],
@@ -80,6 +105,14 @@ CRIMES = {
 
 def test_a_good_history_is_accepted():
     check(History(**GOOD))
+
+
+def test_a_follower_of_a_dead_letter_may_wait():
+    dead = row(state="dead", failures=3, attempt=3, result=None)
+    blocked = row(id="b", state="blocked", after='["a"]', attempt=0, result=None)
+    check(History([ACKNOWLEDGED, BEGAN], [dead, blocked, blocked | {"id": "c", "after": '["b"]'}]))
+    with pytest.raises(BrokenPromise, match="stranded"):
+        check(History([ACKNOWLEDGED, BEGAN], [dead, blocked | {"run_when": "finished"}]))
 
 
 @pytest.mark.parametrize("crime", CRIMES)

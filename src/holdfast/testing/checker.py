@@ -40,6 +40,7 @@ LEGAL = {
     "dead": {"ready"},
     "cancelled": set[str](),
 }
+OVER = ("ended", "died", "cancelled")  # events of a job that may let its followers go
 
 Entry = Mapping[str, Any]
 
@@ -108,6 +109,7 @@ def violations(history: History) -> Iterator[str]:
     yield from _exact_counts(history)
     yield from _deaths_deserved(history)
     yield from _effects_once(history)
+    yield from _followers_in_order(history)
     yield from _keys_unique(history)
     yield from _rollbacks_leave_nothing(history)
 
@@ -119,7 +121,7 @@ def _nothing_lost(history: History) -> Iterator[str]:
     for id in history.ids("acknowledged") - rows.keys() - gone:
         yield f"I1: {id} was acknowledged and is not on record"
     for row in rows.values():
-        if history.drained and row["state"] not in FINAL:
+        if history.drained and row["state"] not in FINAL and row["state"] != "blocked":
             yield f"I1: {_named(row)} is still {row['state']} after the drain"
         if row["state"] in FINAL and row.get("stamp") is not None and history.drained:
             yield f"I1: {_named(row)} ended and still carries a hold"
@@ -269,6 +271,76 @@ def _effects_once(history: History) -> Iterator[str]:
             and event["id"] not in written
         ):
             yield f"I7: {_named(row)} succeeded without its transactional effect"
+
+
+# ---- I8 --------------------------------------------------------------------------------------------
+def _followers_in_order(history: History) -> Iterator[str]:
+    rows = {row["id"]: row for row in history.rows}
+    first_begun, first_over = _first(history, ("began",)), _first(history, OVER)
+    retried = history.ids("retried")
+    for row in history.rows:
+        parents = [_end_of_chain(rows, parent) for parent in _parents_of(row)]
+        if row["state"] == "blocked" and history.drained and not any(_holds_back(row, each) for each in parents):
+            yield f"I8: {_named(row)} is stranded: nobody it waits for will end any more"
+        began = first_begun.get(row["id"])
+        for parent in parents:
+            over = first_over.get(parent["id"]) if parent is not None else None
+            if began is not None and parent is not None and (over is None or over > began):
+                yield f"I8: {_named(row)} began before {_named(parent)} was over"
+            again = parent is not None and parent["id"] in retried and row.get("run_when") == "finished"
+            if parent is not None and not again and _overlap(row, parent):
+                yield f"I8: {_named(row)} ran before {_named(parent)} had ended by the store's clock"
+    yield from _released_once(history, rows)
+
+
+def _released_once(history: History, rows: Mapping[str, Entry]) -> Iterator[str]:
+    by_job = _moves_by_job(history)
+    for id, moves in by_job.items():
+        released = [move for move in moves if move["was"] == "blocked" != move["now"]]
+        if len(released) > 1:
+            yield f"I8: {id} was released {len(released)} times"
+        row = rows.get(id)
+        if row is None or not released or released[0]["now"] == "cancelled":
+            continue
+        for parent in (_end_of_chain(rows, each) for each in _parents_of(row)):
+            good = FINAL if row.get("run_when") == "finished" else {"succeeded", "skipped"}
+            ended = [] if parent is None else [each for each in by_job.get(parent["id"], ()) if each["now"] in good]
+            if parent is not None and not (ended and ended[0]["number"] < released[0]["number"]):
+                yield f"I8: {_named(row)} was released before {_named(parent)} had ended"
+
+
+def _first(history: History, kinds: Iterable[str]) -> dict[str, int]:
+    """Where each job's first event of these kinds stands in the history."""
+    places: dict[str, int] = {}
+    for place, event in enumerate(history.events):
+        if event["event"] in kinds and event.get("id") is not None:
+            places.setdefault(event["id"], place)
+    return places
+
+
+def _parents_of(row: Entry) -> list[str]:
+    ids: list[str] = json.loads(row.get("after") or "[]")
+    return ids
+
+
+def _end_of_chain(rows: Mapping[str, Entry], id: str) -> Entry | None:
+    """The job that a chain ended with; None when a part of it is not on record."""
+    row = rows.get(id)
+    while row is not None and row.get("next_id") is not None:
+        row = rows.get(row["next_id"])
+    return row
+
+
+def _holds_back(row: Entry, parent: Entry | None) -> bool:
+    """Whether a job rightly waits for another one after the drain."""
+    return parent is not None and (
+        parent["state"] == "blocked" or (parent["state"] == "dead" and row.get("run_when") != "finished")
+    )
+
+
+def _overlap(row: Entry, parent: Entry) -> bool:
+    began, over = row.get("started_at"), parent.get("finished_at")
+    return began is not None and over is not None and began < over
 
 
 # ---- I12 -------------------------------------------------------------------------------------------

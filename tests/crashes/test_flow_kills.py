@@ -1,0 +1,119 @@
+"""kill -9 of supervised workers while graphs run: every follower is released once, after all it waits for, and nobody is
+left behind.
+
+The long form, `./dev test -m slow tests/crashes/test_flow_kills.py`, fans out as far as HOLDFAST_FAN says, with HOLDFAST_KILLS.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+
+from holdfast.job import WAITING, State
+from holdfast.storage.contract import Filter
+from holdfast.testing.checker import History, check, read_events
+
+from ..addresses import ON_SERVERS, address
+from .crew import Crew
+from .databases import database_of
+from .flows import Flows
+from .recording import Tally
+
+UNFINISHED = Filter(states=(*sorted(WAITING), State.RUNNING))
+LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
+
+
+@pytest.mark.parametrize(
+    ("store", "fan", "kills"),
+    [
+        pytest.param("sqlite", 80, 4, id="sqlite"),
+        pytest.param("postgres", 80, 4, id="postgres"),
+        *(pytest.param(name, None, None, id=f"{name}-long", marks=LONG) for name in ("sqlite", *ON_SERVERS)),
+    ],
+)
+async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, tmp_path, chance):
+    short = fan is not None
+    fan = fan or int(os.environ.get("HOLDFAST_FAN") or 100_000)
+    kills = kills or int(os.environ.get("HOLDFAST_KILLS") or 100)
+    url = address(store, tmp_path)
+    history_file = str(tmp_path / "history.jsonl")
+    flows = Flows(url, tmp_path)
+    async with flows.app as app:
+        storage = await app._storage()
+        if short:  # every move is written down, which takes SQLite off its shortest way
+            database_of(url).prepare(watch=True)
+        crew = Crew(tmp_path, url, concurrency=6 if short else 50)
+        began = time.monotonic()
+        try:
+            apart = max(1, fan // (2 * kills))
+            killing = asyncio.create_task(crew.campaign(storage, Tally(history_file), chance, kills, apart))
+            await flows.enqueue(fan, chance)
+            enqueued = time.monotonic() - began
+            flows.open.touch()
+            await _until(lambda: _all_dead(app), crew)
+            flows.mercy.touch()
+            assert await flows.retry_the_dead() == 3
+            await _drained(storage, crew, 60 + fan / 10)
+            drained = time.monotonic() - began
+            killing.cancel()
+            crew.dismiss()
+        finally:
+            crew.kill_all()
+        rows = await _rows(storage)
+    history = History(read_events(history_file), rows, moves=_moves(url) if short else ())
+    check(history)
+    _released_once(history)
+    results = {row["id"]: row["result"] for row in rows}
+    assert {id: json.loads(results[id] or "null") for id in flows.expected} == flows.expected
+    assert crew.kills >= min(kills, 3)
+    print(
+        f"FLOW {store}: fan {fan:,}, {len(rows):,} jobs, {len(history.said('began')):,} attempts begun, "
+        f"{crew.runners_killed} runners and {crew.workers_killed} whole workers killed; enqueued after {enqueued:.1f} s, "
+        f"all over after {drained:.1f} s"
+    )
+
+
+def _released_once(history: History) -> None:
+    """Each row says by its version how often it moved: when it was enqueued, released and retried, and two times for each
+    claim."""
+    retried = Counter(event["id"] for event in history.said("retried"))
+    for row in history.rows:
+        moves = 1 + (row["after"] is not None) + retried[row["id"]] + 2 * row["attempt"]
+        assert (row["state"], row["version"], row["waits"]) == ("succeeded", moves, 0), row
+
+
+async def _all_dead(app) -> bool:
+    return await app.jobs.count(task="mortal", state=State.DEAD) == 3
+
+
+async def _drained(storage, crew: Crew, within: float) -> None:
+    async def done() -> bool:
+        return not await storage.count(UNFINISHED)
+
+    await _until(done, crew, within)
+
+
+async def _until(done, crew: Crew, within: float = 60) -> None:
+    deadline = time.monotonic() + within
+    while not await done():
+        assert time.monotonic() < deadline, crew.said()[-5000:]
+        await asyncio.sleep(0.05)
+
+
+async def _rows(storage) -> list[dict]:
+    rows: list[dict] = []
+    after = None
+    while page := await storage.export(after, 500):
+        rows += [msgspec.structs.asdict(each.record) for each in page]
+        after = (page[-1].record.created_at, page[-1].record.id)
+    return rows
+
+
+def _moves(url: str) -> list[dict]:
+    return sorted(database_of(url).rows("moves"), key=lambda move: move["number"])
