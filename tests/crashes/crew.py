@@ -37,7 +37,6 @@ class Crew:
         }
         self._concurrency = concurrency
         self.runners_killed = self.workers_killed = 0
-        self._at_work: set[int] = set()  # a supervisor whose first runner dies before it is ready gives up
         self.workers: list[subprocess.Popen[bytes]] = []
         for _ in range(size):
             self._hire()
@@ -50,7 +49,7 @@ class Crew:
         """Kill so often, each time after some more jobs have begun, at most twice `apart`."""
         while self.kills < kills:
             enough = history.count("began") + chance.randint(1, 2 * apart)
-            moment = time.monotonic() + chance.uniform(0.2, 0.7)
+            moment = time.monotonic() + chance.uniform(0.2, 1.0)  # or nothing begins
             while time.monotonic() < moment and history.count("began") < enough:
                 await asyncio.sleep(0.005)
             await self._kill_one(store, chance)
@@ -89,11 +88,9 @@ class Crew:
     async def _kill_one(self, store: Storage, chance: random.Random) -> None:
         worker = chance.choice(self.workers)
         runners = _children(worker.pid)
-        if len(runners) > 1:  # a spare is started when the first one works
-            self._at_work.add(worker.pid)
-        if not runners or worker.pid not in self._at_work:
+        if len(runners) < 2:  # a spare is started when the first one works
             return
-        whole = chance.random() < 0.35
+        whole = self.kills % 3 == 2
         victims = [worker.pid, *runners] if whole else [chance.choice(runners)]
         _signal(victims, signal.SIGSTOP)
         if not await _may_die(store):

@@ -1,7 +1,8 @@
 """kill -9 of supervised workers while graphs run: every follower is released once, after all it waits for, and nobody is
 left behind.
 
-The long form, `./dev test -m slow tests/crashes/test_flow_kills.py`, fans out as far as HOLDFAST_FAN says, with HOLDFAST_KILLS.
+The long form, `./dev test -m slow tests/crashes/test_flow_kills.py`, fans out to HOLDFAST_FAN jobs (100,000) and kills
+HOLDFAST_KILLS times (100).
 """
 
 from __future__ import annotations
@@ -55,11 +56,13 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
             killing = asyncio.create_task(crew.campaign(storage, Tally(history_file), chance, kills, apart))
             await flows.enqueue(fan, chance)
             enqueued = time.monotonic() - began
+            await _until(lambda: _killed(crew, 1), crew)
             flows.open.touch()
             await _until(lambda: _all_dead(app), crew)
+            await _until(lambda: _killed(crew, kills - 1 if short else 1), crew)
             flows.mercy.touch()
             assert await flows.retry_the_dead() == 3
-            await _drained(storage, crew, 60 + fan / 10)
+            await _drained(storage, crew, 90 + fan / 10)
             drained = time.monotonic() - began
             killing.cancel()
             crew.dismiss()
@@ -71,7 +74,7 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
     _released_once(history)
     results = {row["id"]: row["result"] for row in rows}
     assert {id: json.loads(results[id] or "null") for id in flows.expected} == flows.expected
-    assert crew.kills >= min(kills, 3)
+    assert crew.kills >= 3
     print(
         f"FLOW {store}: fan {fan:,}, {len(rows):,} jobs, {len(history.said('began')):,} attempts begun, "
         f"{crew.runners_killed} runners and {crew.workers_killed} whole workers killed; enqueued after {enqueued:.1f} s, "
@@ -88,6 +91,10 @@ def _released_once(history: History) -> None:
         assert (row["state"], row["version"], row["waits"]) == ("succeeded", moves, 0), row
 
 
+async def _killed(crew: Crew, often: int) -> bool:
+    return crew.kills >= often
+
+
 async def _all_dead(app) -> bool:
     return await app.jobs.count(task="mortal", state=State.DEAD) == 3
 
@@ -99,7 +106,7 @@ async def _drained(storage, crew: Crew, within: float) -> None:
     await _until(done, crew, within)
 
 
-async def _until(done, crew: Crew, within: float = 60) -> None:
+async def _until(done, crew: Crew, within: float = 90) -> None:
     deadline = time.monotonic() + within
     while not await done():
         assert time.monotonic() < deadline, crew.said()[-5000:]
