@@ -22,6 +22,7 @@ class Plan:
     held_for: float = 20.0
     idle_for: float = 15.0
     limited_jobs: int = 5_000
+    stuck_jobs: int = 100_000  # under a limit that is used up
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -39,6 +40,7 @@ QUICK = Plan(
     held_for=2.0,
     idle_for=1.5,
     limited_jobs=200,
+    stuck_jobs=300,
 )
 
 
@@ -105,8 +107,14 @@ CASES = (
     Case(
         "limits",
         "Limits on and off",
-        "The same drain of jobs that do nothing, without a limit and with one of 25 that run at once.",
-        (Figure("off", "jobs/s without"), Figure("on", "jobs/s with"), Figure("share", "% of it")),
+        "The same drain of jobs that do nothing: without a limit, with one of 25 that run at once, and with it beside many "
+        "jobs whose own limit is used up.",
+        (
+            Figure("off", "jobs/s without"),
+            Figure("on", "jobs/s with"),
+            Figure("share", "% of it"),
+            Figure("beside", "jobs/s beside many that must wait"),
+        ),
     ),
 )
 

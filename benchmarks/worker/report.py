@@ -16,7 +16,6 @@ class Results:
     machine: list[str]
     plan: dict[str, Any]
     samples: dict[str, dict[str, list[dict[str, float]]]] = field(default_factory=dict)  # by case and store
-    left_out: dict[str, str] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     loads: list[float] = field(default_factory=list)
 
@@ -32,7 +31,8 @@ def report(results: Results) -> str:
         "case in a process of its own, servers on the same machine.",
         f"{plan['io_jobs']:,} jobs that wait, {plan['cpu_jobs']:,} that compute for {1000 * plan['cpu_seconds']:.0f} ms, "
         f"{plan['arriving']:,} a second that arrive for {plan['arriving_for']:.0f} s, {plan['held']:,} held for "
-        f"{plan['held_for']:.0f} s under a lease of {plan['held_lease']:.1f} s.",
+        f"{plan['held_for']:.0f} s under a lease of {plan['held_lease']:.1f} s, {plan['limited_jobs']:,} under a limit, "
+        f"{plan['stuck_jobs']:,} that must wait for theirs.",
         *_disturbed(results),
         *(part for case in CASES for part in _part(results, case)),
         *([f"Failed: {'; '.join(results.failures)}."] if results.failures else []),
@@ -41,8 +41,6 @@ def report(results: Results) -> str:
 
 
 def _part(results: Results, case: Case) -> list[str]:
-    if case.name in results.left_out:
-        return [f"## {case.title}", f"Left out: {results.left_out[case.name]}."]
     by_store = results.samples.get(case.name)
     if not by_store:
         return []

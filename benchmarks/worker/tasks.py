@@ -5,8 +5,7 @@ import os
 import time
 from typing import Any
 
-import holdfast
-from holdfast import Holdfast
+from holdfast import Holdfast, Limit
 
 URL = "BENCH_WORKER_URL"
 app = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
@@ -49,14 +48,11 @@ def holding(lease: float) -> Any:
 async def nothing() -> None: ...
 
 
-def limited() -> Any:
-    """The same task with a limit, once there are limits; None before."""
-    if not hasattr(holdfast, "Limit"):
-        return None
-    return app.task(name="limited", limit=holdfast.Limit(max_running=25))(_nothing)
+@app.task(limit=Limit(max_running=25))
+async def nothing_limited() -> None: ...
 
 
-async def _nothing() -> None: ...
-
-
-nothing_limited = limited()
+@app.task(queue="stuck", limit=Limit(max_running=1))
+async def stuck() -> None:
+    """Keeps all others of its kind waiting."""
+    await asyncio.Event().wait()

@@ -12,7 +12,7 @@ def test_every_case_gives_its_figures(tmp_path, capsys):
     assert main(["--quick", "--stores", "sqlite", "--json", str(file)]) == 0
     told = json.loads(file.read_text())
     measured = told["samples"]
-    assert set(measured) | set(told["left_out"]) == {case.name for case in CASES}
+    assert set(measured) == {case.name for case in CASES}
     for name, by_store in measured.items():
         (sample,) = by_store["sqlite"]
         assert set(sample) == {figure.key for figure in case_named(name).figures}
@@ -23,13 +23,11 @@ def test_every_case_gives_its_figures(tmp_path, capsys):
     assert all(f"## {case.title}" in text for case in CASES)
 
 
-def test_what_fails_and_what_is_not_there_is_told():
+def test_what_fails_is_told():
     results = Results(["a machine"], {**_plan(), "rounds": 1})
-    results.left_out["limits"] = "there is no holdfast.Limit in this version"
     results.failures.append("io on sqlite: it broke")
     results.samples["idle"] = {"mongo": [{"cpu": 1.0, "questions": 3.0}, {"cpu": 3.0, "questions": 5.0}]}
     text = report(results)
-    assert "Left out: there is no holdfast.Limit" in text
     assert "Failed: io on sqlite: it broke." in text
     assert [cell.strip() for cell in text.split("| mongo")[1].splitlines()[0].split("|")[1:3]] == ["2.00", "4.00"]
 

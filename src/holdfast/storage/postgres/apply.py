@@ -94,16 +94,22 @@ class Apply:
             await self._enqueue.refuse_orphans(connection, adds)
         work = _Moves(at)
         verdicts = []
+        later: list[NewJob] = []  # without keys, it does not matter when they are added
         for change in changes:
             verdict = judged(rows.get(change.id), change, at)
             if verdict is ACCEPTED:
                 verdict = await self._accept(connection, work, rows[change.id], change)
             verdicts.append(verdict)
-            if verdict is ACCEPTED and change.adds:
-                await self._write(connection, work, effects)
-                work = _Moves(at)
-                await self._add(connection, change.adds, effects, now)
+            if verdict is ACCEPTED:
+                later += change.adds
+                if any(job.unique_key is not None for job in change.adds):
+                    await self._write(connection, work, effects)
+                    work = _Moves(at)
+                    await self._add(connection, later, effects, now)
+                    later = []
         await self._write(connection, work, effects)
+        if later:
+            await self._add(connection, later, effects, now)
         return verdicts
 
     async def _add(self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None) -> None:
