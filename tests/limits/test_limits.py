@@ -200,6 +200,32 @@ def test_bad_limits(make, why):
         make()
 
 
+@pytest.mark.parametrize("store", ["memory"], indirect=True)
+async def test_a_task_of_few_slots_and_no_limit_does_not_narrow_the_question(app):
+    """What runs in processes has few slots by itself; jobs under limits are none of its business."""
+    asked = []
+
+    @app.task(concurrency=1)
+    async def one_at_a_time() -> None: ...
+
+    @app.task(limit=Limit(max_running=10))
+    async def limited() -> None: ...
+
+    async with app:
+        storage = await app._storage()
+        exchange = storage.exchange
+
+        async def heard(changes, claim=None, started=()):
+            asked.extend(want.limit for want in (claim.wants if claim else ()) if want.limited and want.tasks)
+            return await exchange(changes, claim, started)
+
+        storage.exchange = heard
+        jobs = await app.enqueue([limited.call() for _ in range(40)])
+        async with app.worker(concurrency=10):
+            await asyncio.gather(*(job.result(timeout=20) for job in jobs))
+    assert max(asked) == 10
+
+
 async def test_bad_options(app):
     with pytest.raises(InvalidCall, match="takes Limit"):
         app.task(limit="100/s")

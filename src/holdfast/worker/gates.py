@@ -39,7 +39,6 @@ class Gates:
         known = {name: each for name, each in definitions.items() if tasks is None or name in tasks}
         self._known = known
         self._names = tuple(sorted(name for name, each in known.items() if each.options.get("limit") is not None))
-        self._narrow = list({each for each in known.values() if each.concurrency is not None})
         self._dry = False
         self._rarely_at = 0.0
         self.flowing = False  # jobs under limits came when last asked for: no others are claimed ahead of their slots
@@ -60,11 +59,12 @@ class Gates:
         if monotonic() >= self._rarely_at:
             self._rarely_at = monotonic() + RARELY
             tasks = self._tasks
-        counts = self._held.counts(self._narrow) if self._narrow else {}
-        rooms = {each: (each.concurrency or 0) - counts[each] for each in self._narrow}
+        names = self._known if tasks is None else tasks
+        narrow = [each for each in {self._known[name] for name in names if name in self._known} if each.concurrency]
+        counts = self._held.counts(narrow) if narrow else {}
+        rooms = {each: (each.concurrency or 0) - counts[each] for each in narrow}
         full = {each for each, room in rooms.items() if room <= 0}
         if full:
-            names = self._known if tasks is None else tasks
             tasks = tuple(name for name in names if self._known[name] not in full)
         asked = [room for each, room in rooms.items() if room > 0]
         limit = min([slots, *asked])
