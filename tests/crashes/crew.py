@@ -54,15 +54,6 @@ class Crew:
                 await asyncio.sleep(0.005)
             await self._kill_one(store, chance)
 
-    def dismiss(self) -> None:
-        """End politely."""
-        for worker in self.workers:
-            worker.send_signal(signal.SIGTERM)
-        try:
-            assert [worker.wait(30) for worker in self.workers] == [0] * len(self.workers), self.said()
-        finally:
-            self.kill_all()
-
     def kill_all(self) -> None:
         for worker in self.workers:
             _signal([worker.pid, *_children(worker.pid)] if worker.poll() is None else [], signal.SIGKILL)

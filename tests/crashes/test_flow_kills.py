@@ -65,7 +65,6 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
             await _drained(storage, crew, 90 + fan / 10)
             drained = time.monotonic() - began
             killing.cancel()
-            crew.dismiss()
         finally:
             crew.kill_all()
         rows = await _rows(storage)
