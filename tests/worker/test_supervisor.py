@@ -50,6 +50,22 @@ async def test_what_ran_beside_a_job_that_does_not_stop_goes_back_free(plant):
     assert jobs[0].errors == ()
 
 
+async def test_a_spare_that_dies_early_does_not_end_a_team_at_work(plant):
+    def started() -> list[int]:
+        return [int(pid) for pid in re.findall(r"started: pid (\d+)", plant.said())]
+
+    worker = plant.start("--concurrency", "2")
+    spare = (await asyncio.to_thread(until, lambda: started()[1:]))[0]
+    worker.send_signal(signal.SIGSTOP)
+    os.kill(spare, signal.SIGKILL)
+    await asyncio.sleep(1.2)  # longer than it may look away without forgiving all that it saw
+    worker.send_signal(signal.SIGCONT)
+    await asyncio.to_thread(until, lambda: len(started()) > 2, 15)
+    async with plant.app:
+        assert (await plant.ended(await plant.enqueue("add", 1, 2))).result == 3
+    assert worker.poll() is None
+
+
 async def test_several_are_suspects_and_none_is_charged(plant):
     plant.start("--concurrency", "5", "--processes", "2", "--spares", "0")
     gate = plant.folder / "gate"

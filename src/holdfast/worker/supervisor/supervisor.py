@@ -313,7 +313,8 @@ class Supervisor:
         """It never came to work: the app cannot be imported, the store cannot be opened, an option is wrong."""
         if self._stopping.is_set():
             return
-        if not self._worked:  # nor did any other: it is not for us to try again
+        at_work = any(each.phase is Phase.WORKING for each in self._members)
+        if not self._worked and not at_work:  # nor did any other: it is not for us to try again
             self._ended = Ended(code if code > 0 else 1)
             self._stop()
             return
