@@ -7,7 +7,7 @@
 --          number of wants or -1 for no claim; with a claim: worker, stamp, chunk, the highest row version we know, then for
 --          each want: limit, 'alone' or 'any', 'limited' or 'plain', routing ('*', '-' or '=' and the key), number of queues
 --          (-1: all), queues, number of tasks (-1: all), tasks
--- returns  {an answer per change (see the prelude) as one text, queues that have ready jobs now, whether a job ended,
+-- returns  {an answer per change (see places.lua) as one text, queues that have ready jobs now, whether a job ended,
 --          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`),
 --          whether there is more to settle}; or {'orphan', job, parent} when nothing was written
 
@@ -149,6 +149,7 @@ end
 
 local function take_limited(want)
   if not gatekeeper then
+    if call('EXISTS', limits) == 0 then return end -- nobody is under limits
     gatekeeper = admission(now)
     gatekeeper.open_due()
   end
