@@ -160,15 +160,16 @@ end
 -- When a limited job may start that is wanted still; nil: nobody can tell.
 local function may_start_at()
   gatekeeper.finish()
-  local again, found = nil, nil
+  local again, found = nil, false
   for _, want in ipairs(limited_wants) do
-    if want.more and not found then -- others may have used up the room since
+    if want.more == 'yes' and not found then -- others may have used up the room since
       again = again or admission(now)
-      found = again.admit(want, 0) and now or nil
+      want.more = again.admit(want, 0)
     end
+    found = found or want.more ~= 'no'
   end
   if again then again.finish() end
-  return found or gatekeeper.next_opening(limited_wants)
+  return found and now or gatekeeper.next_opening(limited_wants)
 end
 
 -- ---- what each want gets -----------------------------------------------------------------------------------------------
