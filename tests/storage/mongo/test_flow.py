@@ -10,7 +10,8 @@ from holdfast.clock import SECOND
 from holdfast.job import State
 from holdfast.lifecycle import Cancelled, Continued, Succeeded, decide
 from holdfast.storage.contract import PARENT_CANCELLED, Filter, Orphan, QueueSettings, Shelving
-from holdfast.storage.mongo import edges, enqueue, settling
+from holdfast.storage.fairness import SHARE
+from holdfast.storage.mongo import edges, enqueue, settling, upkeep
 from holdfast.storage.mongo.schema import MongoLedger, connect, migrations
 from holdfast.storage.urls import parse
 from holdfast.testing import ManualClock
@@ -37,11 +38,12 @@ async def seen(store, new):
 
 # ---- several connections ---------------------------------------------------------------------------
 async def test_no_child_is_stranded_while_its_parent_ends():
-    """A hundred times: one connection enqueues the child, another ends the parent."""
+    """A hundred times: one connection enqueues the child, another ends the parent. Every other parent is followed before."""
     url = fresh()
     async with store_at(url) as one, store_at(url) as other:
         await one.enqueue([job() for _ in range(100)])
         parents = await one.claim(claim(100))
+        await one.enqueue([after(parent, queue="elsewhere") for parent in parents[::2]])
         children = [after(parent, run_when="finished") for parent in parents]
 
         async def meet(number, parent, child):
@@ -73,19 +75,20 @@ async def test_many_who_end_at_once_release_their_child_once():
 
 
 async def test_limits_hold_for_all_connections():
+    """Each asks for a task of its own, so that they meet at no job, only at the limit."""
     url = fresh()
     async with store_at(url) as store:
-        await store.enqueue([job(limits=LIMITED) for _ in range(40)])
+        await store.enqueue([job(limits=LIMITED, task=f"t{number % 4}") for number in range(40)])
         running = peak = done = 0
 
         async def work(number):
             nonlocal running, peak, done
             async with store_at(url) as own:
                 while done < 40:
-                    records = await own.claim(claim(2, f"w{number}", limited=True))
+                    records = await own.claim(claim(2, f"w{number}", tasks=(f"t{number}",), limited=True))
                     running += len(records)
                     peak = max(peak, running)
-                    await asyncio.sleep(0.002)
+                    await asyncio.sleep(0.01)
                     running -= len(records)
                     await own.apply([decide(record, Succeeded()) for record in records])
                     done += len(records)
@@ -124,15 +127,15 @@ async def test_a_claim_that_is_too_small_for_the_room_leaves_the_rest_to_be_foun
 
 
 async def test_shares_are_given_one_after_the_other():
-    url = fresh()
-    async with store_at(url) as one, store_at(url) as other:
+    url, clock = fresh(), ManualClock()
+    async with store_at(url, clock=clock) as one, store_at(url, clock=clock) as other:
         await one.configure(QueueSettings("q", fair=True))
         jobs = [job(queue="q", tenant="a") for _ in range(40)]
         await asyncio.gather(*((one, other)[number % 2].enqueue([new]) for number, new in enumerate(jobs)))
         await settle_all(one)
         rows = await one.get([new.id for new in jobs])
         assert {row.state for row in rows} == {State.READY}
-        assert len({row.rank for row in rows}) == 40, "no two have the same share"
+        assert sorted(row.rank - row.run_at for row in rows) == [SHARE * number for number in range(1, 41)]
 
 
 async def test_a_fan_out_and_a_fan_in_of_thousands():
@@ -212,6 +215,65 @@ async def test_many_edges_are_pruned_step_by_step():
         pruned = [await store.prune(99) for _ in range(12)]
         assert sum(pruned) == 31
         assert await store._in_use().database["holdfast_edges"].count_documents({}) == 0
+
+
+# ---- upkeep ----------------------------------------------------------------------------------------
+async def test_parents_that_are_needed_hide_nobody_from_a_prune(monkeypatch):
+    monkeypatch.setattr(upkeep, "NEEDED", 3)
+    clock = ManualClock()
+    async with store_at(clock=clock) as store:
+        await store.enqueue([job(retention=FORGET) for _ in range(6)])
+        *needed, free = await store.claim(claim(6))
+        child = after(*needed)
+        await store.enqueue([child])
+        await store.apply([decide(parent, Succeeded()) for parent in needed])
+        clock.advance(1)
+        await store.apply([decide(free, Succeeded())])
+        clock.advance(3600)
+        assert sum([await store.prune(1) for _ in range(4)]) == 1
+        assert await store.get([free.id]) == [None]
+        (record,) = await store.claim(claim())
+        await store.apply([decide(record, Succeeded())])
+        clock.advance(3600)
+        assert sum([await store.prune(9) for _ in range(2)]) == 5
+
+
+async def test_upkeep_makes_good_a_knock_that_was_lost():
+    """Nothing is known that loses one; but a gate must not stay shut for ever."""
+    clock = ManualClock()
+    async with store_at(clock=clock) as store:
+        await store.enqueue([job(limits='[["k",1,null,null]]') for _ in range(2)])
+        (first,) = await store.claim(claim(9, limited=True))
+        await store.apply([decide(first, Succeeded())])
+        await store._in_use().database["holdfast_notes"].delete_many({"_id": {"$regex": "^knock/"}})
+        assert await store.claim(claim(9, limited=True)) == []
+        clock.advance(3600)
+        await store.prune(9)
+        assert len(await store.claim(claim(9, limited=True))) == 1
+
+
+async def test_upkeep_forgets_what_counts_no_longer():
+    """Starts that have left their window, accounts below the floor, gates at which nobody stands."""
+    clock = ManualClock()
+    async with store_at(clock=clock) as store:
+        await store.configure(QueueSettings("q", fair=True))
+        for tenant in ("idle", "busy", "busy", "busy"):
+            await store.enqueue([job(queue="q", tenant=tenant)])
+            for record in await store.claim(claim(9)):
+                await store.apply([decide(record, Succeeded())])
+        await store.enqueue([job(limits='[["r",null,5,1000000]]'), *(job(queue="q", tenant="busy") for _ in range(9))])
+        await store.claim(claim(9, limited=True))
+        await store.claim(claim(8))
+        await store.enqueue([job(queue="q", tenant="new")])
+        clock.advance(8 * 86_400)
+        await store.prune(9)
+        assert await store.claim(claim(9, limited=True)) == []
+        database = store._in_use().database
+        notes = [note["_id"] for note in await database["holdfast_notes"].find({}).to_list()]
+        kinds = sorted(id.partition("/")[0] for id in notes)
+        assert kinds == ["account", "account", "floor", "knock"]
+        assert not any("idle" in id for id in notes)
+        assert await database["holdfast_gates"].count_documents({}) == 0
 
 
 # ---- a handler's transaction -----------------------------------------------------------------------

@@ -10,14 +10,14 @@ from holdfast.ids import new_stamp
 from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from holdfast.storage.contract import Claim, Filter, Note, Want
 from holdfast.storage.redis.keys import TYPES
-from holdfast.storage.redis.scripts import PARTS, script
+from holdfast.storage.redis.scripts import PARTS, SHARED, script
 from holdfast.testing import ManualClock
 
 from .helpers import claim, client, jobs, opened
 
 LUA = {file.name: file.read_text() for file in (files(package) / "lua").iterdir() if file.name.endswith(".lua")}
-SHARED = {"prelude.lua", *(f"{part}.lua" for parts in PARTS.values() for part in parts)}
-VERBS = sorted(name.removesuffix(".lua") for name in LUA if name not in SHARED)
+PIECES = {f"{part}.lua" for parts in (SHARED, *PARTS.values()) for part in parts}
+VERBS = sorted(name.removesuffix(".lua") for name in LUA if name not in PIECES)
 _CALL = re.compile(r"(?<!p)call\('(\w+)'(?:, ([^,)]+))?")
 _KEYLESS = {"TIME"}
 

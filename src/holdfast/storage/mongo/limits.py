@@ -129,30 +129,21 @@ class Limits:
             yield from gates.lock(self._now)
 
     def _pass(self, found: Sequence[Document], limit: int) -> Steps[list[str]]:
-        """Let the best jobs through these gates."""
-        opened = {gate["_id"]: gate for gate in found}
+        """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
         yield from self._look_up(gate["limits"] for gate in found)
-        opened = yield from self._shut(opened, self._passed(opened, {}, 0))
-        most = {id: min(limit, self._room(gate["limits"])) for id, gate in opened.items()}
+        most = {gate["_id"]: min(limit, self._room(gate["limits"])) for gate in found}
         places = yield from gates.heads(most, takeable(self._now))
-        passed = self._passed(opened, places, limit)
-        self._note(places, opened, passed)
-        opened = yield from self._shut(opened, passed)
-        yield from gates.forget([id for id in opened if id not in places])
+        waiting = {gate["_id"]: gate for gate in found if gate["_id"] in places}
+        lines = [Gate(gate["limits"], places[id]) for id, gate in waiting.items()]
+        passed = pass_gates(lines, self._used, limit, self._now)
+        self._note(places, waiting, passed)
+        yield from self._write_starts(passed.starts, waiting.values())
+        yield from gates.shut(waiting.values(), passed.closed, self._now)
+        yield from gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
         if len(found) == gates.AT_ONCE:
-            yield from gates.put_behind(list(opened), self._now)
+            still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
+            yield from gates.put_behind(still_open, self._now)
         return passed.ids
-
-    def _passed(self, opened: Mapping[str, Document], places: Mapping[str, Sequence[Place]], limit: int) -> Passed:
-        lines = [Gate(gate["limits"], places.get(id, ())) for id, gate in opened.items()]
-        return pass_gates(lines, self._used, limit, self._now)
-
-    def _shut(self, opened: dict[str, Document], passed: Passed) -> Steps[dict[str, Document]]:
-        """Shut what is used up; gives the gates that are still open."""
-        self._full |= {why.key for why in passed.closed.values() if why.opens_at is None}
-        yield from self._write_starts(passed.starts, opened.values())
-        yield from gates.shut(opened.values(), passed.closed, self._now)
-        return {id: gate for id, gate in opened.items() if gate["limits"] not in passed.closed}
 
     def _room(self, limits: str) -> int:
         """How many may start under these limits, as far as they alone are concerned."""
@@ -180,20 +171,21 @@ class Limits:
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}
 
-    def _note(self, places: Mapping[str, Sequence[Place]], opened: Mapping[str, Document], passed: Passed) -> None:
-        """Count those who were let through."""
+    def _note(self, places: Mapping[str, Sequence[Place]], waiting: Mapping[str, Document], passed: Passed) -> None:
+        """Count those who were let through, and remember what is used up."""
+        self._full |= {why.key for why in passed.closed.values() if why.opens_at is None}
         ids = set(passed.ids)
         for gate, jobs in places.items():
             through = sum(job[2] in ids for job in jobs)
-            for key in keys_of([opened[gate]["limits"]]):
+            for key in keys_of([waiting[gate]["limits"]]):
                 use = self._used[key]
                 self._used[key] = Use(use.running + through, use.starts)
         for key, starts in passed.starts.items():
             self._used[key] = Use(self._used[key].running, starts)
 
-    def _write_starts(self, changed: Mapping[str, Starts], opened: Iterable[Document]) -> Steps[None]:
+    def _write_starts(self, changed: Mapping[str, Starts], waiting: Iterable[Document]) -> Steps[None]:
         windows: dict[str, int] = {}
-        for limit in (limit for gate in opened for limit in limits_of(gate["limits"])):
+        for limit in (limit for gate in waiting for limit in limits_of(gate["limits"])):
             windows[limit.key] = max(windows.get(limit.key, 0), limit.window or 0)
         yield from update("notes", [_started(key, starts, windows.get(key, 0)) for key, starts in changed.items()])
 

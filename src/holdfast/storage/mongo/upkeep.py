@@ -17,6 +17,7 @@ from .steps import Steps, aggregate, delete, find, gathered, update
 SMALL = 20_000
 NEEDED = 1_000  # jobs past their time that others need, looked at in each prune
 NOT_SOON = 60 * SECOND
+REMEMBERED = 7 * 86_400 * SECOND  # that starts have left their window: if the clock goes back they count again
 COUNTED = ("task", "state", "finished_at", "keep_last", "stamp")
 
 
@@ -68,7 +69,7 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
         yield from shelf.forget(ids)
     yield from shares.prune()
     yield from gates.repair(now)
-    yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now}})
+    yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now - REMEMBERED}})
     return len(ids)
 
 

@@ -16,12 +16,13 @@ from holdfast.storage.contract import Filter
 from holdfast.storage.filtering import Position, cursor_of, fits
 
 from .link import Link
-from .rows import STATES, escaped, id_bytes, id_text, parts_of, records_of
+from .names import escaped, id_bytes, id_text, parts_of
+from .rows import STATES, records_of
 
 FEW = 5_000  # waiting jobs that are looked up one by one sooner than a history is walked through
 BUDGET = 2_000  # rows that the server looks at in one go
 CHUNK = 500
-_OFFSET = 1 << 51  # see `ordered` in the prelude
+_OFFSET = 1 << 51  # see `ordered` in lua/places.lua
 _ORDERED = Struct(">Q")
 _PLACES = {
     State.RUNNING: ("leases",),
@@ -123,7 +124,7 @@ async def _in_places(link: Link, places: Iterable[str], after: Position | None) 
 
 
 def _id_in(place: str, member: bytes) -> bytes:
-    """The id in a member of an index; see the prelude for their forms."""
+    """The id in a member of an index; see lua/places.lua for their forms."""
     if place == "lanes":
         begin = -1
         for _ in range(3):

@@ -10,8 +10,9 @@ from holdfast.errors import StoreError
 from holdfast.storage.contract import Carried, KeptKey
 
 from .link import Link
+from .names import checked_id, id_bytes, id_text, id_texts
 from .queues import lines_of, lines_text
-from .rows import NONE, body_of, checked_id, id_bytes, id_text, id_texts, outcome_of, records_of, row_of
+from .rows import NONE, body_of, outcome_of, records_of, row_of
 from .words import Argument
 
 CHUNK = 500

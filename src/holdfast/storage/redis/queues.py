@@ -13,7 +13,7 @@ from holdfast.storage.contract import QueueRow, QueueSettings, WorkerRow
 from holdfast.storage.fairness import share
 
 from .link import Link
-from .rows import escaped, plain
+from .names import escaped, plain
 
 _SEEN = Struct("<d")
 _LENGTH = Struct("<I")

@@ -4,8 +4,6 @@ A job is two values. Its *body*, written once, holds what never changes and what
 retry rules, tags and the like, as a MessagePack array of texts. Its *row* is a short struct that the scripts read and
 rewrite: state, counters, times, hold (see lua/prelude.lua for its layout). Texts come back bit by bit: no script ever looks
 into one.
-
-Ids are kept as the 16 bytes of the UUID, whose order is that of its text.
 """
 
 from __future__ import annotations
@@ -25,6 +23,8 @@ from holdfast.job import NewJob, Record, State
 from holdfast.lifecycle import Cancelled, decide
 from holdfast.storage.contract import PARENT_CANCELLED
 from holdfast.storage.limiting import limits_of
+
+from .names import STAMP, checked_id, escaped, id_text, lane_of, names_of, parts_of, plain, stamp_bytes
 
 _log = getLogger("holdfast")
 NONE = -9007199254740992.0  # "no number", as in the prelude
@@ -52,80 +52,9 @@ _RUN = Struct("<III8s8sdddddH")
 _FIRST = Struct("<dBH")
 _REST = Struct("<iIBdddd")
 _LENGTH = Struct("<H")
-_STAMP = Struct("<q")
 _CANCELLED = Struct("<Bdd")  # what a cancel with its parent means for a job: hidden, keep, keep_last
 _LIMIT = Struct("<ddd")
 _LARGEST = 1 << 53
-
-
-# ---- ids -------------------------------------------------------------------------------------------
-def id_bytes(id: str) -> bytes | None:
-    """The bytes of an id; None for a text that is none."""
-    try:
-        found = bytes.fromhex(id.replace("-", ""))
-    except ValueError:
-        return None
-    return found if len(found) == 16 else None
-
-
-def id_text(id: bytes) -> str:
-    text = id.hex()
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-
-
-def checked_id(id: str) -> bytes:
-    found = id_bytes(id)
-    if found is None:
-        raise ValueError(f"{id!r} is not a job id (a UUID)")
-    return found
-
-
-def id_texts(ids: bytes) -> list[str]:
-    """Ids that stand one behind the other."""
-    return [id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)]
-
-
-def stamp_bytes(stamp: int) -> bytes:
-    return _STAMP.pack(stamp)
-
-
-# ---- names -----------------------------------------------------------------------------------------
-def escaped(text: str) -> bytes:
-    """A text without NUL, so that NUL can end it."""
-    raw = text.encode()
-    return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") if b"\x00" in raw or b"\x01" in raw else raw
-
-
-def plain(raw: bytes) -> str:
-    if b"\x01" in raw:
-        raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
-    return raw.decode()
-
-
-def routing_text(routing: str | None) -> bytes:
-    return b"-" if routing is None else b"=" + escaped(routing)
-
-
-@lru_cache(maxsize=4096)
-def lane_of(queue: str, task: str, routing: str | None) -> bytes:
-    return b"\x00".join((escaped(queue), escaped(task), routing_text(routing)))
-
-
-@lru_cache(maxsize=4096)
-def parts_of(lane: bytes) -> tuple[str, str, str | None]:
-    """Queue, task and routing key of a lane."""
-    queue, task, routing = lane.split(b"\x00")
-    return plain(queue), plain(task), None if routing == b"-" else plain(routing[1:])
-
-
-def names_of(job: NewJob | Record) -> bytes:
-    """What a job can be found by, beside its id: key and chain."""
-    names = b""
-    if job.key is not None:
-        names += b"k" + escaped(job.key) + b"\x00"
-    if job.chain_id is not None:
-        names += b"c" + escaped(job.chain_id) + b"\x00"
-    return names
 
 
 # ---- what few rows have ----------------------------------------------------------------------------
@@ -429,11 +358,11 @@ def _add_run(record: Record, marks: int, run: tuple[Any, ...], leased_by: bytes)
     record.failures = failures
     record.losses = losses
     if marks & _HELD:
-        (record.stamp,) = _STAMP.unpack(stamp)
+        (record.stamp,) = STAMP.unpack(stamp)
         record.leased_by = leased_by.decode()
         record.leased_until = int(leased_until)
     if marks & _SETTLED:
-        (record.settled,) = _STAMP.unpack(settled)
+        (record.settled,) = STAMP.unpack(settled)
     if started_at != NONE:
         record.started_at = int(started_at)
     if finished_at != NONE:

@@ -1,4 +1,4 @@
-"""The store's scripts: one `.lua` file per verb, behind the prelude that all share.
+"""The store's scripts: one `.lua` file per verb, behind what all share.
 
 Numbers with a name of their own in capitals (`local READY = 3`, at the beginning of a line) are written into the text where
 they are used: a script may have 200 local names, and every one of them costs each call a moment.
@@ -12,6 +12,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
+SHARED = ("prelude", "places")
 PARTS = {
     "enqueue": ("gates", "settling", "placing"),
     "exchange": ("gates", "settling", "placing", "apply", "promote_due", "lanes", "admitting"),
@@ -23,7 +24,7 @@ PARTS = {
     "restore": ("gates", "settling"),
     "prune": ("gates", "settling", "shelving"),
     "audit": ("gates",),
-}  # what a verb needs beside the prelude, in this order
+}  # what a verb needs beside that, in this order
 
 
 _NUMBERS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (-?\d+(?:, -?\d+)*)(?= --|$)", re.MULTILINE)
@@ -42,7 +43,7 @@ class Script:
 def script(name: str) -> Script:
     """The script of a verb."""
     folder = files(__package__) / "lua"
-    names = ("prelude", *PARTS.get(name, ()), name)
+    names = (*SHARED, *PARTS.get(name, ()), name)
     text = _with_numbers("\n".join((folder / f"{part}.lua").read_text("utf-8") for part in names))
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -9,7 +9,8 @@ from typing import Any
 from holdfast.storage.contract import Shelved, Shelving
 
 from .link import Link
-from .rows import NONE, checked_id, escaped, id_text, plain
+from .names import checked_id, escaped, id_text, plain
+from .rows import NONE
 from .words import Argument, hold_bytes, new_jobs
 
 _ROW = Struct("<ddH")  # version, due_at, length of the job's id: see lua/shelving.lua

@@ -18,7 +18,7 @@ from holdfast.storage.listeners import Listener, Listeners
 
 from .faults import explained
 from .link import Link, Wire
-from .rows import plain
+from .names import plain
 
 CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
 PAUSE, LONGEST_PAUSE = 0.05, 5.0

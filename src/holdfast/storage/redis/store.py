@@ -52,8 +52,9 @@ from .address import Address
 from .durability import durability_of, read_settings
 from .findings import findings
 from .link import Link, Unreached
+from .names import escaped, id_bytes, id_text, id_texts, plain, stamp_bytes
 from .opening import prepared
-from .rows import escaped, id_bytes, id_text, id_texts, plain, records_of, stamp_bytes
+from .rows import records_of
 from .signals import Signals
 
 Demand = Literal["full", "normal", "relaxed"]

@@ -11,23 +11,17 @@ from holdfast.storage.contract import Claim, Note, Started, Want
 from holdfast.storage.fairness import payer
 from holdfast.storage.rules import parents_of
 
+from .names import checked_id, escaped, id_bytes, lane_of, names_of, routing_text, stamp_bytes
 from .rows import (
     NONE,
     SCOPE_NUMBERS,
     STATE_NUMBERS,
     body_of,
-    checked_id,
-    escaped,
-    id_bytes,
     instant,
     keep_last_of,
-    lane_of,
     more_of,
-    names_of,
     outcome_of,
     place_of_after,
-    routing_text,
-    stamp_bytes,
 )
 
 Argument = bytes | str | int

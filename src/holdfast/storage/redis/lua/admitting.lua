@@ -4,7 +4,7 @@
 -- until a hold under its key is given up, or its rate lets the next one start. Running under a key are its slots (s, key NUL id);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
 local function admission(now)
-  local CLOSED_AT_ONCE = 256 -- gates that one claim closes before it leaves the others to the next one
+  local CLOSED_AT_ONCE = 128 -- gates that one claim closes before it leaves the others to the next one
   local OFFSET = 2251799813685248 -- see `ordered`
   local used, closed, seen, opening, most_of, stuck = {}, {}, {}, {}, {}, {}
   local closures = 0
@@ -194,11 +194,11 @@ local function admission(now)
     return row, gate
   end
 
-  -- Let the best jobs of a want start, at most so many. Gives whether another one might start now.
+  -- Let the best jobs of a want start, at most so many. Gives whether another one might start now, if that is known.
   local function admit(want, limit, start)
     local heap, started = heads(want), 0
     while true do
-      if not heap[1] and not let_in(heap, want) then return false end
+      if not heap[1] and not let_in(heap, want) then return 'no' end
       local row, gate
       if heap[1] then row, gate = next_candidate(heap) end
       if row then
@@ -206,10 +206,10 @@ local function admission(now)
         if why then
           closed[gate] = why
           closures = closures + 1
-          if closures >= CLOSED_AT_ONCE then return true end
+          if closures >= CLOSED_AT_ONCE then return 'who knows' end
           if seen[gate] == why.key then stuck[why.key] = true end
         elseif started == limit then
-          return true
+          return 'yes'
         else
           taken[row[ID]] = true
           start(row)

@@ -7,7 +7,7 @@
 --          number of wants or -1 for no claim; with a claim: worker, stamp, chunk, the highest row version we know, then for
 --          each want: limit, 'alone' or 'any', 'limited' or 'plain', routing ('*', '-' or '=' and the key), number of queues
 --          (-1: all), queues, number of tasks (-1: all), tasks
--- returns  {an answer per change (see the prelude) as one text, queues that have ready jobs now, whether a job ended,
+-- returns  {an answer per change (see places.lua) as one text, queues that have ready jobs now, whether a job ended,
 --          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`),
 --          whether there is more to settle}; or {'orphan', job, parent} when nothing was written
 
@@ -149,6 +149,7 @@ end
 
 local function take_limited(want)
   if not gatekeeper then
+    if call('EXISTS', limits) == 0 then return end -- nobody is under limits
     gatekeeper = admission(now)
     gatekeeper.open_due()
   end
@@ -159,15 +160,16 @@ end
 -- When a limited job may start that is wanted still; nil: nobody can tell.
 local function may_start_at()
   gatekeeper.finish()
-  local again, found = nil, nil
+  local again, found = nil, false
   for _, want in ipairs(limited_wants) do
-    if want.more and not found then -- others may have used up the room since
+    if want.more == 'yes' and not found then -- others may have used up the room since
       again = again or admission(now)
-      found = again.admit(want, 0) and now or nil
+      want.more = again.admit(want, 0)
     end
+    found = found or want.more ~= 'no'
   end
   if again then again.finish() end
-  return found or gatekeeper.next_opening(limited_wants)
+  return found and now or gatekeeper.next_opening(limited_wants)
 end
 
 -- ---- what each want gets -----------------------------------------------------------------------------------------------

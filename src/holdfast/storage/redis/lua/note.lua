@@ -2,7 +2,7 @@
 --
 -- KEYS     see the prelude
 -- ARGV     origin, lines kept, then for each note: the hold (see HOLD), progress ('=' and the text, or ''), number of lines, lines
--- returns  {an answer per note (see the prelude) as one text, whether progress was told}
+-- returns  {an answer per note (see places.lua) as one text, whether progress was told}
 local LINE = '<I4c0'
 local most = tonumber(ARGV[2])
 

@@ -7,7 +7,7 @@ local function placing(now)
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
   local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
 
-  local on_record, queue_settings, bounded_at_all = {}, {}, nil
+  local on_record, queue_settings, any_settings = {}, {}, nil
   local kept_owners, balances, floors = {}, {}, {}
 
   -- ---- what is asked for ---------------------------------------------------------------------------------------------
@@ -111,10 +111,10 @@ local function placing(now)
     return held_owner(job.unique)
   end
 
-  -- What is configured for a queue: how many it holds and its policy, and the shares of tenants if it is fair.
-  local function settings_of(queue)
-    if bounded_at_all == nil then bounded_at_all = call('HLEN', bounds) > 0 end
-    if not bounded_at_all then return false end
+  -- What is configured for a queue: how many it holds and its policy, and the shares of tenants if it is fair. Or false.
+  local function looked_up(queue)
+    if any_settings == nil then any_settings = call('HLEN', bounds) > 0 end
+    if not any_settings then return false end
     local found = queue_settings[queue]
     if found == nil then
       local text = call('HGET', bounds, queue)
@@ -128,6 +128,11 @@ local function placing(now)
       queue_settings[queue] = found
     end
     return found
+  end
+
+  local function settings_of(shape)
+    if shape.settings == nil then shape.settings = looked_up(shape.queue) end
+    return shape.settings
   end
 
   -- ---- what becomes of each, in the order of the list ----------------------------------------------------------------
@@ -199,7 +204,7 @@ local function placing(now)
       local shape = job.shape
       if not on_record[job.id] then
         local owner = shape.scope > 0 and owner_of(job)
-        local settings = bounded and settings_of(shape.queue)
+        local settings = bounded and settings_of(shape)
         local last = #answer
         if owner then
           if owner ~= job.id then
@@ -360,15 +365,6 @@ local function placing(now)
     shape.stored = (shape.stored or 0) + 1
   end
 
-  -- What a job of this shape costs each tenant; false: its queue is not fair.
-  local function shares_of(shape)
-    if shape.shares == nil then
-      local settings = settings_of(shape.queue)
-      shape.shares = settings and settings.shares
-    end
-    return shape.shares
-  end
-
   -- Note what is to be written for these jobs.
   local function store(fresh)
     local bodies, texts, births, shapes = set[jobs] or {}, set[rows] or {}, came[created] or {}, {}
@@ -376,8 +372,8 @@ local function placing(now)
     set[jobs], set[rows], came[created] = bodies, texts, births
     for number, job in ipairs(fresh) do
       local shape, marks, text, last = job.shape, 0, nil, 2 * number
-      local shares = shares_of(shape)
-      if shares then job.rank = rank_of(job, shares) end
+      local settings = settings_of(shape)
+      if settings and settings.shares then job.rank = rank_of(job, settings.shares) end
       if job.unique then marks = write_key(job) end
       if shape.marks ~= 0 or job.rank then
         text = store_special(job, marks)

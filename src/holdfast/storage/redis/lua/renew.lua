@@ -2,7 +2,7 @@
 --
 -- KEYS     see the prelude
 -- ARGV     now, 'renew' or 'check', number of notes of what began, the notes, then the holds (see HOLD)
--- returns  an answer per hold (see the prelude), as one text
+-- returns  an answer per hold (see places.lua), as one text
 local now, writes = clock(argument()), argument() == 'renew'
 local touched = note_started(tonumber(argument()))
 

@@ -1,0 +1,274 @@
+-- Behind the prelude, for every verb: the places of a row in the indexes, holds, and records as they are told.
+-- Numbers as eight bytes whose order is theirs. Within a script most of them are the same.
+local last_ordered, last_text
+
+local function ordered(number)
+  if number ~= last_ordered then
+    last_ordered, last_text = number, pack('>I8', number + 2251799813685248)
+  end
+  return last_text
+end
+
+local queues_of, tasks_of = {}, {}
+
+local function queue_of(lane)
+  local queue = queues_of[lane]
+  if not queue then
+    queue = match(lane, '^[^%z]*')
+    queues_of[lane] = queue
+  end
+  return queue
+end
+
+local function task_of(lane)
+  local task = tasks_of[lane]
+  if not task then
+    task = match(lane, '%z([^%z]*)')
+    tasks_of[lane] = task
+  end
+  return task
+end
+
+-- A lane's members begin with: r (s for suspects, p for parked ones), the row's version, queue NUL task NUL routing key NUL.
+-- They go on with priority (the highest first), rank, id and, as long as it matters, when it expires.
+local function lane_start(kind, lane, min_version) return kind .. string.char(min_version) .. lane .. '\0' end
+
+local function place_in(priority, rank) return pack('>I4', 2147483647 - priority) .. ordered(rank) end
+
+local function lane_head(lane, suspect, min_version, priority, rank)
+  return lane_start(suspect and 's' or 'r', lane, min_version) .. place_in(priority, rank)
+end
+
+local function may_expire(row) return row[STARTED_AT] == NONE and details(row).expires_at ~= NONE end
+
+local function lane_tail(row)
+  local found = details(row)
+  return place_in(found.priority, found.rank) .. row[ID] .. (may_expire(row) and pack('<d', found.expires_at) or '')
+end
+
+local function in_lane(row)
+  return lane_start(has(row, SUSPECT) and 's' or 'r', row[LANE], details(row).min_version) .. lane_tail(row)
+end
+
+-- A parked job stands in a line: its gate (16 bytes that stand for its limits) and the start of its lane.
+local function line_of(row)
+  local kind = has(row, SUSPECT) and 's' or 'r'
+  return sub(more_of(row), 1, 16) .. lane_start(kind, row[LANE], details(row).min_version)
+end
+
+local function in_line(row) return 'p' .. line_of(row) .. lane_tail(row) end
+
+-- Jobs that wait neither in a lane nor for a time: state, queue NUL run_at id.
+local function in_aside(state, lane, run_at, id) return state .. queue_of(lane) .. '\0' .. ordered(run_at) .. id end
+
+-- Ended jobs of a task: task NUL dead or other NUL keep_last NUL finished_at id.
+local function ended_group(lane, state, keep_last)
+  local kept = keep_last == NONE and '-\0' or string.format('%.0f', keep_last) .. '\0'
+  return task_of(lane) .. (state == DEAD_STATE and '\0d\0' or '\0o\0') .. kept
+end
+
+local function among_ended(row)
+  return ended_group(row[LANE], row[STATE], row[KEEP_LAST]) .. ordered(row[FINISHED_AT]) .. row[ID]
+end
+
+local function leave(key, member) note(gone, key, member) end
+local function join(key, member) note(came, key, 0, member) end
+
+-- A ready job that is parked or has a share stands in several places.
+local function move_beside(row, move)
+  move(aside, in_aside(READY, row[LANE], details(row).run_at, row[ID]))
+  if not has(row, PARKED) then return move(lanes, in_lane(row)) end
+  touched[line_of(row)] = true
+  move(limits, in_line(row))
+  if has(row, SUSPECT) then move(lanes, lane_start('p', row[LANE], details(row).min_version) .. lane_tail(row)) end
+end
+
+local function lift_waiting(row)
+  if may_expire(row) then note(gone, expiring, row[ID]) end
+  if row[STATE] == SCHEDULED then
+    note(gone, schedule, row[ID])
+  elseif row[STATE] == BLOCKED then
+    note(gone, aside, in_aside(BLOCKED, row[LANE], details(row).run_at, row[ID]))
+  elseif band(row[MARKS], PARKED + FAIR) ~= 0 then
+    move_beside(row, leave)
+  else
+    note(gone, lanes, in_lane(row))
+  end
+end
+
+-- What a gate (see more_of) stands for: key, most at once, starts in a window, window; each number may be NONE.
+local LIMIT = '<Hc0ddd'
+local parsed_gates = {}
+
+local function limits_of(gate)
+  local found = parsed_gates[gate]
+  if not found then
+    local at = 17
+    found = {}
+    while at <= #gate do
+      local limit = {}
+      limit.key, limit.most, limit.starts, limit.window, at = parse(LIMIT, gate, at)
+      found[#found + 1] = limit
+    end
+    parsed_gates[gate] = found
+  end
+  return found
+end
+
+-- A hold of a limited job counts under its keys: s, key NUL id.
+local function each_slot(row, work)
+  for _, limit in ipairs(limits_of((more_of(row)))) do work(limit.key, 's' .. limit.key .. '\0' .. row[ID]) end
+end
+
+local function leave_slots(row)
+  each_slot(row, function(key, member)
+    note(gone, limits, member)
+    freed[key] = true
+  end)
+end
+
+-- Take a row out of its indexes, before it changes.
+local function lift(row)
+  local state, hidden = row[STATE], has(row, HIDDEN)
+  if not hidden then tally(row[LANE], state, -1) end
+  if state <= READY then
+    lift_waiting(row)
+  elseif state > RUNNING and not hidden then
+    note(gone, ended, among_ended(row))
+    if state == DEAD_STATE then note(gone, dead, row[ID]) end
+  end
+  if has(row, HELD) then
+    note(gone, leases, row[ID])
+    if has(row, LIMITED) then leave_slots(row) end
+  end
+  if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
+end
+
+local function place_waiting(row)
+  local found = details(row)
+  if may_expire(row) then note(came, expiring, found.expires_at, row[ID]) end
+  if row[STATE] == READY then woken[queue_of(row[LANE])] = true end
+  if row[STATE] == SCHEDULED then
+    note(came, schedule, found.run_at, row[ID])
+  elseif row[STATE] == BLOCKED then
+    note(came, aside, 0, in_aside(BLOCKED, row[LANE], found.run_at, row[ID]))
+  elseif band(row[MARKS], PARKED + FAIR) ~= 0 then
+    move_beside(row, join)
+  else
+    note(came, lanes, 0, in_lane(row))
+  end
+end
+
+-- Put a row where it belongs as it is now.
+local function place(row)
+  local state, hidden = row[STATE], has(row, HIDDEN)
+  if not hidden then tally(row[LANE], state, 1) end
+  if state <= READY then
+    place_waiting(row)
+  elseif state > RUNNING and not hidden then
+    note(came, ended, 0, among_ended(row))
+    if state == DEAD_STATE then note(came, dead, details(row).created_at, row[ID]) end
+  end
+  if has(row, HELD) then
+    note(came, leases, row[LEASED_UNTIL], row[ID])
+    if has(row, LIMITED) then each_slot(row, function(_, member) note(came, limits, 0, member) end) end
+  end
+  if row[PRUNE_AT] ~= NONE then note(came, prunable, row[PRUNE_AT], row[ID]) end
+end
+
+local function set_back(row)
+  place(row)
+  return changed(row)
+end
+
+-- The state, and whether the job waits for room under its limits.
+local function enter(row, state)
+  row[STATE] = state
+  mark(row, PARKED, state == READY and has(row, LIMITED))
+end
+
+local function free_key(row)
+  if has(row, HOLDS_KEY) then
+    local unique = details(row).unique
+    owned[unique] = false
+    note(unset, held_keys, unique)
+    mark(row, HOLDS_KEY, false)
+  end
+end
+
+-- ---- holds -----------------------------------------------------------------------------------------------------------
+-- Answers: 0 accepted, 1 repeated, 2 taken, 3 completed, 4 cancelled, 5 not found, 6 stale, 7 key taken.
+local function lost(row)
+  if has(row, HIDDEN) then return 5 end
+  if row[STATE] == CANCELLED then return 4 end
+  return row[STATE] > RUNNING and 3 or 2
+end
+
+local function carries(row, attempt, stamp) return row[ATTEMPT] == attempt and row[STAMP] == stamp and has(row, HELD) end
+
+local function standing(row, attempt, stamp)
+  if not row then return 5 end
+  if row[STATE] == RUNNING and carries(row, attempt, stamp) then return 0 end
+  return lost(row)
+end
+
+-- Until when leases were given: a clock that stands before it went back.
+local function leases_given(now)
+  local last = call('HGET', meta, 'given')
+  if not last or tonumber(last) < now then note(set, meta, 'given', string.format('%.0f', now)) end
+end
+
+local HOLD = '<c16I4c8d' -- id, attempt, stamp, and when the handler began
+
+-- Note when handlers began (so many arguments follow), for holds that stand. Gives the rows that changed.
+local function note_started(length)
+  local began, ids = {}, {}
+  for number = 1, length do
+    began[number] = { parse(HOLD, argument()) }
+    ids[number] = began[number][1]
+  end
+  load(ids)
+  local touched = {}
+  for _, hold in ipairs(began) do
+    local row = known[hold[1]]
+    if standing(row, hold[2], hold[3]) == 0 then
+      row[STARTED_AT] = hold[4]
+      touched[row[ID]] = row
+    end
+  end
+  return touched
+end
+
+-- Whether an id stands before another; bytes are compared as numbers.
+local function id_before(one, other)
+  local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }
+  for number = 1, 4 do
+    if a[number] ~= b[number] then return a[number] < b[number] end
+  end
+  return false
+end
+
+-- ---- records ---------------------------------------------------------------------------------------------------------
+local EXTRAS = HAS_OUTCOME + HAS_ERRORS + HAS_PROGRESS
+
+-- Append to `answer`, for each id: id, row, body and those of outcome, errors, progress that its marks tell of.
+-- An id that is not on record is left out. `written_rows`: the rows' texts, if they have just been written.
+local function tell(answer, ids, written_rows)
+  slices(ids, AT_ONCE, function(from, to)
+    local texts = written_rows and { unpack(written_rows, from, to) } or call('HMGET', rows, unpack(ids, from, to))
+    local bodies = call('HMGET', jobs, unpack(ids, from, to))
+    for number = 1, #texts do
+      local text, body = texts[number], bodies[number]
+      if text and body then
+        local id, at = ids[from + number - 1], #answer
+        answer[at + 1], answer[at + 2], answer[at + 3] = id, text, body
+        local marks = parse('<H', text, 2)
+        if band(marks, EXTRAS) ~= 0 then
+          if band(marks, HAS_OUTCOME) ~= 0 then answer[#answer + 1] = call('HGET', outcomes, id) or '' end
+          if band(marks, HAS_ERRORS) ~= 0 then answer[#answer + 1] = call('HGET', errors, id) or '' end
+          if band(marks, HAS_PROGRESS) ~= 0 then answer[#answer + 1] = call('HGET', progress, id) or '' end
+        end
+      end
+    end
+  end)
+end
