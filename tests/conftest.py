@@ -1,5 +1,6 @@
 import asyncio
 import inspect
+import logging
 
 import pytest
 
@@ -15,3 +16,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     arguments = {name: fixtures[name] for name in inspect.signature(pyfuncitem.obj).parameters if name in fixtures}
     asyncio.run(pyfuncitem.obj(**arguments), debug=False)
     return True
+
+
+@pytest.fixture(autouse=True)
+def _log_as_it_was():
+    """A test that sets the level of our log, as the command line does, sets it for itself alone."""
+    log = logging.getLogger("holdfast")
+    level, propagate = log.level, log.propagate
+    yield
+    log.setLevel(level)
+    log.propagate = propagate

@@ -349,8 +349,8 @@ BAD_CALL_OPTIONS = [
     dict(dead_retention=None),
     dict(unique="key"),
     dict(unique=True),
-    dict(after=[]),
-    dict(run_when="finished"),
+    dict(after="x"),
+    dict(run_when="never"),
     dict(colour="red"),
     dict(lease=5),
 ]

@@ -98,7 +98,7 @@ async def _say(app: Any, store: Any, word: str, record: Record) -> int:
         case "stale cancel":
             return int((await store.apply([decide(record, Cancelled())]))[0].accepted)
         case "reap":
-            return await reap(store, 60_000_000, 3)
+            return await reap(store, await store.lapsed(3, 60_000_000))
         case "retry":
             return await app.dead.retry(record.id)
         case "stale retry":
