@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import Context, Continue, Holdfast, chain
+from holdfast import Continue, Holdfast, chain
 
 from .wrong import Wrong
 
@@ -14,20 +14,39 @@ CHAINS = 100
 WITHIN = 600.0
 
 
+class Walked:
+    """The steps that were made, by chain and number."""
+
+    def __init__(self) -> None:
+        self.steps: Counter[tuple[int, int]] = Counter()
+        self.wanted = 0
+        self.all = asyncio.Event()
+
+    def begin(self, wanted: int) -> None:
+        self.steps.clear()
+        self.wanted = wanted
+        self.all.clear()
+
+    def made(self, chain: int, left: int) -> None:
+        self.steps[chain, left] += 1
+        if len(self.steps) == self.wanted:
+            self.all.set()
+
+
 async def walk_chains(url: str, size: int) -> dict[str, float]:
     """One chain of `size` steps; then a hundred with a tenth of it each, by Continue and declared. Every step once."""
     app = Holdfast(url)
-    walked: Counter[tuple[int, int]] = Counter()
+    walked = Walked()
     length = max(2, size // 10)
 
     @app.task(name="walk")
     async def walk(number: int, left: int) -> int:
-        walked[number, left] += 1
+        walked.made(number, left)
         return Continue(walk.call(number, left - 1)) if left else number
 
     @app.task(name="step")
-    async def step(ctx: Context, number: int, left: int) -> int:
-        walked[number, left] += 1
+    async def step(number: int, left: int) -> int:
+        walked.made(number, left)
         return number
 
     async with app, app.worker(concurrency=CHAINS):
@@ -38,18 +57,20 @@ async def walk_chains(url: str, size: int) -> dict[str, float]:
     return {"one": one, "many": many, "declared": told}
 
 
-async def _steps_a_second(app: Holdfast, flows: Sequence[Any], length: int, walked: Counter[tuple[int, int]]) -> float:
-    """All are on record before the first step is made."""
-    walked.clear()
+async def _steps_a_second(app: Holdfast, flows: Sequence[Any], length: int, walked: Walked) -> float:
+    """All are on record before the first step is made; the time ends with the last step's begin."""
+    total = len(flows) * length
+    walked.begin(total)
     await app.queues.pause("default")
     handles = [await app.enqueue(flow) for flow in flows]
     began = time.perf_counter()
     await app.queues.resume("default")
     async with asyncio.timeout(WITHIN):
+        await walked.all.wait()
+        took = time.perf_counter() - began
         results = await asyncio.gather(*(handle.result() for handle in handles))
-    took = time.perf_counter() - began
     if results != list(range(len(flows))):
         raise Wrong("a chain ended with the result of another one")
-    if len(walked) != len(flows) * length or set(walked.values()) != {1}:
-        raise Wrong(f"{len(flows) * length} steps, {len(walked)} made, {walked.total()} times")
-    return len(flows) * length / took
+    if len(walked.steps) != total or set(walked.steps.values()) != {1}:
+        raise Wrong(f"{total} steps, {len(walked.steps)} made, {walked.steps.total()} times")
+    return total / took
