@@ -20,9 +20,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.fixture(autouse=True)
 def _log_as_it_was():
-    """A test that sets the level of our log, as the command line does, sets it for itself alone."""
+    """Our log says everything when a test begins, whatever one before it, or a command that it ran, has set."""
     log = logging.getLogger("holdfast")
-    level, propagate = log.level, log.propagate
+    log.setLevel(logging.NOTSET)
+    log.propagate, log.disabled = True, False
     yield
-    log.setLevel(level)
-    log.propagate = propagate
