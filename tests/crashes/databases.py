@@ -182,7 +182,7 @@ class Postgres:
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
     def held_by(self, worker: str) -> list[tuple[str, int]] | None:
-        statement = f"select id::text, losses from {self._schema}.holds where leased_by = %s and not ended"
+        statement = f"select id::text, coalesce(losses, 0) from {self._schema}.holds where leased_by = %s and not ended"
         with self._connected() as connection:
             return connection.execute(statement, (worker,)).fetchall()
 
