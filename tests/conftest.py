@@ -24,4 +24,3 @@ def _log_as_it_was():
     log = logging.getLogger("holdfast")
     log.setLevel(logging.NOTSET)
     log.propagate, log.disabled = True, False
-    yield
