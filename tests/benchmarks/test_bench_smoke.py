@@ -32,40 +32,34 @@ HEADINGS = (
 )
 
 
-# The tests of one run stay in one process: elsewhere it would be made again.
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=pytest.mark.xdist_group(f"bench-{name}")) for name in SUITES],
-)
-def suite(request):
-    kind = "valkey" if request.param == "redis" else request.param
-    if kind in servers.KINDS:
-        try:
-            servers.KINDS[kind](durable=True)
-        except servers.NotAvailable as missing:
-            real_servers.decline(kind, missing)
-    return suite_named(request.param)
-
-
-_runs = {}  # by suite: the fixture of a module is made anew when the tests of another suite come in between
-
-
-@pytest.fixture(scope="module")
-def outcome(suite, tmp_path_factory):
-    if suite.name not in _runs:
-        _runs[suite.name] = _run(suite, tmp_path_factory)
-    return _runs[suite.name]
-
-
-def _run(suite, tmp_path_factory):
-    """One tiny run of the command, its page and its JSON. Only what is importable here takes part."""
-    file = tmp_path_factory.mktemp("bench") / "figures.json"
+@pytest.mark.parametrize("name", SUITES)
+def test_a_tiny_run_of_the_command(name, tmp_path):
+    """One test for all that it is asked, because it is dozens of processes. Only what is importable here takes part."""
+    suite = _suite(name)
+    file = tmp_path / "figures.json"
     size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1", "--backlog", "100", "--churn", "100"]
     only = ["--only", ",".join(contender.key for contender in suite.contenders if _of_this_environment(contender))]
     command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, *only, "--json", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, json.loads(file.read_text())
+    content = json.loads(file.read_text())
+    _page_has_all_its_parts(suite, done.stdout)
+    _every_contender_that_is_here_ran_everything_it_can_do(suite, content)
+    assert {figure: set(found) for figure, found in content["medians"].items()} == {
+        figure: set(found) for figure, found in content["samples"].items()
+    }
+    assert list(content["raw"]) == list(suite.raw_labels())
+    assert min(rate for rates in content["raw"].values() for rate in rates) > 0
+
+
+def _suite(name):
+    kind = "valkey" if name == "redis" else name
+    if kind in servers.KINDS:
+        try:
+            servers.KINDS[kind](durable=True)
+        except servers.NotAvailable as missing:
+            real_servers.decline(kind, missing)
+    return suite_named(name)
 
 
 def _of_this_environment(contender):
@@ -73,14 +67,12 @@ def _of_this_environment(contender):
     return contender.program() == PYTHON
 
 
-def test_the_page_has_all_its_parts(suite, outcome):
-    page, _ = outcome
+def _page_has_all_its_parts(suite, page):
     assert page.startswith(f"# Benchmark: {suite.title}")
     assert [heading for heading in HEADINGS if heading not in page] == []
 
 
-def test_every_contender_that_is_here_ran_everything_it_can_do(suite, outcome):
-    _, content = outcome
+def _every_contender_that_is_here_ran_everything_it_can_do(suite, content):
     available = [contender for contender in suite.available() if _of_this_environment(contender)]
     assert content["failures"] == []
     assert sorted(content["versions"]) == sorted(contender.key for contender in available)
@@ -92,19 +84,6 @@ def test_every_contender_that_is_here_ran_everything_it_can_do(suite, outcome):
         own = [figure.key for figure in suite.figures if figure not in FIGURES]
         for figure in [*everyones, *(own if contender.long_runs else [])]:
             assert len(content["samples"][figure][contender.key]) == 1
-
-
-def test_medians_are_there_for_every_sample(outcome):
-    _, content = outcome
-    assert {figure: set(found) for figure, found in content["medians"].items()} == {
-        figure: set(found) for figure, found in content["samples"].items()
-    }
-
-
-def test_the_raw_limits_are_measured(suite, outcome):
-    _, content = outcome
-    assert list(content["raw"]) == list(suite.raw_labels())
-    assert min(rate for rates in content["raw"].values() for rate in rates) > 0
 
 
 class ShortDrain(Spawner):

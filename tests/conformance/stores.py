@@ -8,7 +8,8 @@ from holdfast.storage.sqlite.store import SqliteStorage
 from holdfast.storage.urls import opener
 from holdfast.testing import ManualClock
 
-from ..real_servers import kinds_with_a_store, server
+from ..real_servers import kinds_with_a_store
+from . import reuse
 
 _numbers = count()
 
@@ -33,7 +34,16 @@ async def _in_memory(directory):
 
 def _on_a_server(kind):
     async def make(directory):
-        return await _maker(server(kind).fresh())(directory)
+        url = reuse.address(kind)
+        store, clock = await _maker(url)(directory)
+        close = store.close
+
+        async def close_and_give_back():
+            await close()
+            reuse.give_back(kind, url)
+
+        store.close = close_and_give_back
+        return store, clock
 
     return make
 
