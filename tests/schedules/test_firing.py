@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import random
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+
+import pytest
 
 from holdfast import Holdfast, State
 from holdfast.clock import SECOND, instant_of
@@ -63,6 +66,7 @@ TEN_YEARS = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:unclosed <socket.socket:ResourceWarning")  # pymongo's, ended while it connects
 async def test_ten_years_and_ten_workers(app, store, clock, tmp_path):
     """Ten workers of an app, each with a handle of its own; some look at the same time, some are ended while they do."""
     draw = random.Random(5)
@@ -81,6 +85,7 @@ async def test_ten_years_and_ten_workers(app, store, clock, tmp_path):
                 if draw.random() < 0.3:
                     asyncio.get_running_loop().call_later(draw.uniform(0, 0.004), task.cancel)
             await asyncio.gather(*looking, return_exceptions=True)
+        gc.collect()
         await _look(workers[0])
         found = await fired(app)
         for name, (cron, zone) in TEN_YEARS.items():
