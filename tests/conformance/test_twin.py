@@ -13,14 +13,14 @@ from .twin import failure_of, operations, shortened
 SEEDS = st.integers(0, 2**64 - 1)
 # hypothesis draws the seeds; a failing list is shortened here, where it is known what a part of it means
 SHORT = settings(
-    max_examples=100,
+    max_examples=80,
     deadline=None,
     derandomize=True,
     database=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-ON_A_SERVER = settings(SHORT, max_examples=30)  # a round trip for every word
+ON_A_SERVER = settings(SHORT, max_examples=24)  # a round trip for every word
 LONG = settings(SHORT, max_examples=5_000, derandomize=False)
 
 

@@ -2,11 +2,11 @@ import pytest
 
 from holdfast import Holdfast
 
-from ..addresses import ON_SERVERS
+from ..addresses import OF_EACH_KIND
 from ..real_servers import server
 
 
-@pytest.fixture(params=[kind for kind in ON_SERVERS if kind.startswith("postgres")])
+@pytest.fixture(params=[kind for kind in OF_EACH_KIND if kind.startswith("postgres")])
 def kind(request):
     return request.param
 
