@@ -243,7 +243,7 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
     """The change that follows from what was said about a job. `draw` in 0…1 places the backoff's jitter."""
     match said:
         case Succeeded():
-            return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
+            return succeeded(record, said.result, said.started_at)
         case Continued():
             done = _ended(record, State.SUCCEEDED, None, None, said.started_at)
             return msgspec.structs.replace(done, next_id=said.jobs[-1].id, adds=said.jobs)
@@ -282,6 +282,11 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
             return _deleted(record)
 
 
+def succeeded(record: Record, result: str | None, started_at: int | None) -> Change:
+    """What follows from `Succeeded`; for those who say it of thousands of jobs a second."""
+    return _ended(record, State.SUCCEEDED, result, None, started_at)
+
+
 def check_move(record: Record, to: State) -> None:
     if to not in MOVES[record.state]:
         raise IllegalMove(f"job {record.id} is {record.state} and cannot become {to}")
@@ -308,11 +313,10 @@ def _ended(record: Record, state: State, result: str | None, reason: str | None,
     check_move(record, state)
     kept = Retention.parse(record.retention)
     return Change(
-        id=record.id,
-        guard=_held(record),
-        state=state,
-        failures=record.failures,
-        losses=0,
+        record.id,
+        _held(record),
+        state,
+        record.failures,
         result=result,
         reason=reason or None,
         keep=HIDDEN_FOR if kept.drop else kept.age,

@@ -83,6 +83,7 @@ class Definition:
         self.surrounded = bool(middleware or self.per_job)
         # nothing around it, nothing to be given
         self.plain = not (middleware or provided or declared.asks or declared.batch)
+        self.plain_on_loop = self.plain and self.run_in == "loop"
         # a thread is all it needs
         self.in_thread = self.run_in == "thread" and not self.surrounded and declared.batch is None
         self._retry_on: RetryOn = options.get("retry_on")

@@ -29,6 +29,7 @@ from ..lifecycle import (
     Stopped,
     Succeeded,
     decide,
+    succeeded,
 )
 from ..outcome import Dead, Outcome, Retry, Skip, Snooze
 
@@ -118,6 +119,8 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
     """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
     if attempt.lost is None and error is None and attempt.definition is not None:  # the way of nearly every job
         try:
+            if outcome.__class__ is not Continuing:
+                return succeeded(attempt.record, attempt.definition.encode_result(outcome), attempt.started_at)
             return decide(attempt.record, _succeeded(attempt, attempt.definition, outcome))
         except InvalidCall as unfit:
             error = unfit

@@ -9,6 +9,7 @@ from ..clock import boottime
 from .attempt import Attempt
 from .held import Held
 
+NEVER = float("inf")
 AGAIN = 1.0  # a coroutine that swallowed its cancellation is told again this often
 
 
@@ -19,7 +20,7 @@ class Deadlines:
         self._held = held
         self._overdue = overdue
         self._loop = asyncio.get_running_loop()
-        self._next = float("inf")
+        self._next = NEVER
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self, attempt: Attempt) -> None:
@@ -42,7 +43,7 @@ class Deadlines:
 
     def _fire(self) -> None:
         now = boottime()
-        self._timer, self._next = None, float("inf")
+        self._timer, self._next = None, NEVER
         for attempt in self._held.at_work():
             deadline = deadline_of(attempt)
             if deadline <= now:
@@ -53,4 +54,4 @@ class Deadlines:
 
 def deadline_of(attempt: Attempt) -> float:
     timeout = attempt.record.timeout
-    return float("inf") if timeout is None or attempt.untimed else attempt.started_boot + timeout / 1_000_000
+    return NEVER if timeout is None or attempt.untimed else attempt.started_boot + timeout / 1_000_000

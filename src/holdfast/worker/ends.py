@@ -48,9 +48,10 @@ class Ends:
         attempt.ended = True
         if self._board is not None:
             self._board.over(attempt)
-        attempt.took = boottime() - attempt.started_boot if attempt.started_boot else 0.0
-        if attempt.took > LONG:
-            self.recently_long.append(attempt.record)
+        if attempt.started_boot:
+            attempt.took = took = boottime() - attempt.started_boot
+            if took > LONG:
+                self.recently_long.append(attempt.record)
         context = attempt.context
         if context is not None and context._transaction is not None:
             self._begin(self._settle(attempt, value, error))
@@ -68,13 +69,16 @@ class Ends:
 
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
-        if change is not None and change.errors is not None:
+        if change is None or change.state is State.SUCCEEDED:  # the way of nearly every job
+            self._tell(attempt, change)
+            return
+        if change.errors is not None:
             _log_failure(attempt, change, change.errors)
-        if change is not None and change.state is State.DEAD:
+        if change.state is State.DEAD:
             self._begin(self._bury(attempt, change))
             return
         self._tell(attempt, change)
-        if change is not None and change.state is State.SCHEDULED and waits_for_an_answer(change.reason):
+        if change.state is State.SCHEDULED and waits_for_an_answer(change.reason):
             self._loop.call_later(LOOKED_AGAIN, self._speaker.look_for_answers, attempt.record.id)
 
     async def _bury(self, attempt: Attempt, change: Change) -> None:

@@ -210,10 +210,10 @@ class Slots:
             definition = attempt.definition
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
-            if definition.run_in == "process":
-                coroutine, waits_for = variables.run(_first_step, self._processes.run(attempt, context))
-            elif definition.plain:
+            if definition.plain_on_loop:
                 coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
+            elif definition.run_in == "process":
+                coroutine, waits_for = variables.run(_first_step, self._processes.run(attempt, context))
             else:
                 coroutine, waits_for = variables.run(self._calling.first_step, attempt, context)
             return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
@@ -361,8 +361,8 @@ class Slots:
         """Not after its hold is gone, nor past the time for which we may trust the lease."""
         if attempt.ended or attempt.lost is not None:
             return False
-        attempt.started_boot = boottime()
-        if self._held.trusts(attempt, attempt.started_boot):
+        attempt.started_boot = now = boottime()
+        if now < attempt.trusted_until or self._held.trusts(attempt, now):
             return True
         attempt.lost = Loss.ERROR
         attempt.ended = True
@@ -371,16 +371,17 @@ class Slots:
 
     def _begin(self, attempt: Attempt) -> Context:
         attempt.started_at = self._now()
-        attempt.untimed = attempt.definition is not None and attempt.definition.run_in == "process"
-        if self._held.board is not None and not attempt.untimed:
+        if attempt.definition is not None and attempt.definition.run_in == "process":
+            attempt.untimed = True
+        elif self._held.board is not None:
             self._held.board.begun(attempt)
-        context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
-        attempt.context = context
+        context = attempt.context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
         if attempt.parents:
             context._parents = attempt.parents
         if attempt.lost is not None:  # told just before the context was there
             context.lost._set(attempt.lost)
-        self._deadlines.watch(attempt)
+        if attempt.record.timeout is not None:
+            self._deadlines.watch(attempt)
         return context
 
     def _begun_in_child(self, attempt: Attempt) -> None:
