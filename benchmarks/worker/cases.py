@@ -89,12 +89,13 @@ async def idle(plan: Plan) -> Figures:
 
 async def limits(plan: Plan) -> Figures:
     off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
-    on, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs)
+    on, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs)
+    narrow, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs)
     async with app:
         for start in range(0, plan.stuck_jobs, 5_000):
             await app.enqueue([tasks.stuck.call() for _ in range(min(5_000, plan.stuck_jobs - start))])
     beside, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs, stuck=1)
-    return {"off": off, "on": on, "share": 100 * on / off, "beside": beside}
+    return {"off": off, "on": on, "share": 100 * on / off, "narrow": narrow, "beside": beside}
 
 
 CASES: dict[str, Callable[[Plan], Awaitable[Figures]]] = {

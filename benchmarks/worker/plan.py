@@ -21,7 +21,7 @@ class Plan:
     held_lease: float = 9.0
     held_for: float = 20.0
     idle_for: float = 15.0
-    limited_jobs: int = 5_000
+    limited_jobs: int = 20_000
     stuck_jobs: int = 100_000  # under a limit that is used up
 
     def as_dict(self) -> dict[str, Any]:
@@ -107,13 +107,14 @@ CASES = (
     Case(
         "limits",
         "Limits on and off",
-        "The same drain of jobs that do nothing: without a limit, with one of 25 that run at once, and with it beside many "
-        "jobs whose own limit is used up.",
+        "The same drain of jobs that do nothing: without a limit, under one that is never reached, with 25 that may run at "
+        "once (so that 25 go with every round trip), and with those beside many jobs whose own limit is used up.",
         (
             Figure("off", "jobs/s without"),
-            Figure("on", "jobs/s with"),
+            Figure("on", "jobs/s under one"),
             Figure("share", "% of it"),
-            Figure("beside", "jobs/s beside many that must wait"),
+            Figure("narrow", "jobs/s by 25"),
+            Figure("beside", "the same beside many that must wait"),
         ),
     ),
 )

@@ -52,6 +52,11 @@ async def nothing() -> None: ...
 async def nothing_limited() -> None: ...
 
 
+@app.task(limit=Limit(max_running=1_000_000))
+async def nothing_under_a_limit() -> None:
+    """Under a limit that is never reached: what it costs to be counted."""
+
+
 @app.task(queue="stuck", limit=Limit(max_running=1))
 async def stuck() -> None:
     """Keeps all others of its kind waiting."""

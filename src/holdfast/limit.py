@@ -69,6 +69,11 @@ def checked_limits(value: Any, what: str) -> None:
             raise InvalidCall(f"{what} takes Limit(…) or a list of such, not {type(limit).__name__}")
 
 
+def limits_of(limit: Limit | Sequence[Limit] | None) -> Sequence[Limit]:
+    """The limits that one was given, none, or several."""
+    return () if limit is None else (limit,) if isinstance(limit, Limit) else limit
+
+
 def limits_text(
     limit: Limit | Sequence[Limit] | None, task: str, key: str | None, tenant: str | None, routing_key: str | None
 ) -> str | None:
@@ -77,7 +82,7 @@ def limits_text(
         return None
     given = {"tenant": (tenant or "").partition("/")[0], "key": key or "", "routing_key": routing_key or "", None: ""}
     entries: dict[str, tuple[str, int | None, int | None, int | None]] = {}
-    for each in [limit] if isinstance(limit, Limit) else limit:
+    for each in limits_of(limit):
         whose = (task, each.per or "", given[each.per])
         if each.max_running is not None:
             name = _key(*whose, "running")

@@ -259,3 +259,31 @@ async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
             await asyncio.sleep(0)  # the signal comes through
             go_on.set()
             await asyncio.wait_for(ran.wait(), 5)
+
+
+async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
+    """An error that is no StoreError may come at every question: it is asked again, less and less often, and then goes on."""
+    app = Holdfast("memory://")
+
+    @app.task
+    async def work() -> int:
+        return 7
+
+    async with app:
+        store = await app._storage()
+        exchange, asked, broken = store.exchange, 0, True
+
+        async def faulty(changes, claim=None, started=()):
+            nonlocal asked
+            asked += 1
+            if broken:
+                raise RuntimeError("a fault of the store")
+            return await exchange(changes, claim, started)
+
+        store.exchange = faulty
+        async with app.worker():
+            job = await work.enqueue()
+            await asyncio.sleep(1)
+            assert 2 <= asked < 30
+            broken = False
+            assert await job.result(timeout=10) == 7

@@ -1,4 +1,4 @@
-"""The round of upkeep: about a question and a half a second, so that an idle worker costs the store next to nothing.
+"""The round of upkeep: about three questions in four seconds, so that an idle worker costs the store next to nothing.
 
 Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
 answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
@@ -16,7 +16,7 @@ from .contact import Contact
 from .expire import expire
 from .reap import reap
 
-ROUND = 1.1  # seconds
+ROUND = 2.4  # seconds
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 LIMIT = 500
 

@@ -131,7 +131,7 @@ class Appetite:
     @property
     def ahead(self) -> int:
         """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
-        if self._gates.flowing:
+        if self._gates.flowing and not self._gates.ahead:
             return 0
         return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self.took)), self._grown))
 
@@ -140,7 +140,7 @@ class Appetite:
         if not self._may_claim():
             return False
         free = self._free()
-        if free > 0 and self._gates.open():
+        if (free + self.ahead if self._gates.ahead else free) > 0 and self._gates.open():
             return True
         if self._menu is None:
             return free + self.ahead > 0
@@ -170,7 +170,8 @@ class Appetite:
             return (Want(1, self._queues, self._tasks, self._routing, True, self._alone_limited),)
         free = self._free()
         demand = min(free + self.ahead, self._store.chunk)
-        limited = self._gates.want(free if self._dry else -(-free // 2))
+        share = demand if self._gates.ahead else min(free, demand)
+        limited = self._gates.want(share if self._dry and self._gates.flowing else -(-share // 2))
         if limited is None:
             return self._plain(demand, free)
         return (*self._plain(demand - limited.limit, free - limited.limit), limited)

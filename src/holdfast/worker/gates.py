@@ -1,8 +1,9 @@
 """When to ask the store for jobs under limits.
 
-They are claimed by a want of their own, because whether one may start is the store's to say; none is claimed ahead of its
-slot, because a start counts when it is claimed. Where there are jobs of both kinds, each kind gets half of the slots that
-are free. Jobs may be on record under limits that their task no longer has, so now and then all tasks are asked for.
+They are claimed by a want of their own, because whether one may start is the store's to say. Where a task has a rate, none
+is claimed ahead of its slot, because a start counts when it is claimed. Where there are jobs of both kinds, each kind gets
+half of the slots that are free. Jobs may be on record under limits that their task no longer has, so now and then all tasks
+are asked for.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..job import Routing
+from ..limit import limits_of
 from ..storage.contract import Want
 from .held import Held
 
@@ -39,9 +41,13 @@ class Gates:
         known = {name: each for name, each in definitions.items() if tasks is None or name in tasks}
         self._known = known
         self._names = tuple(sorted(name for name, each in known.items() if each.options.get("limit") is not None))
+        # a job may wait here for its slot
+        self.ahead = not any(
+            limit.rate for name in self._names for limit in limits_of(known[name].options.get("limit"))
+        )
         self._dry = False
         self._rarely_at = 0.0
-        self.flowing = False  # jobs under limits came when last asked for: no others are claimed ahead of their slots
+        self.flowing = False  # jobs under limits came when last asked for; unless `ahead`, others are not either then
 
     def look(self) -> None:
         """There may be a job that may start."""

@@ -247,6 +247,8 @@ class Pump:
             raise
         except Exception as error:
             self._take_back([], claim)
+            if not batch:
+                raise  # no word of ours is at fault: the pump pauses
             await self._one_by_one(batch, error)
             return
         finally:

@@ -8,6 +8,7 @@ place.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
@@ -54,6 +55,7 @@ def route_of(routing_key: str | None) -> str:
     return "" if routing_key is None else f"={routing_key}"
 
 
+@lru_cache(maxsize=4096)
 def digest(text: str) -> str:
     """A short name for a text of any length: as a uuid, which every index can hold."""
     return str(UUID(sha256(text.encode()).hexdigest()[:32]))

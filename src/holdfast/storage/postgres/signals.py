@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from hashlib import blake2b
 from typing import LiteralString
@@ -149,10 +149,12 @@ class Signals:
 
     async def _attend(self, connection: Connection) -> None:
         """Hear, until the connection breaks. One that may have broken without a word is asked now and then."""
+        connection.add_notify_handler(lambda heard: self._heard(heard.payload))  # what comes with an answer
         while not self._closed:
-            async for heard in connection.notifies(timeout=CHECK_EVERY):
-                self._heard(heard.payload)
-            await _answered(connection, self._sql["ask"])
+            for text in _heard_by(connection):
+                self._heard(text)
+            if not await _readable(connection, CHECK_EVERY):
+                await _answered(connection, self._sql["ask"])
 
     def _heard(self, text: str) -> None:
         try:
@@ -187,6 +189,34 @@ async def _answered(connection: Connection, statement: LiteralString) -> None:
         await connection.execute(statement, prepare=False)
     finally:
         late.cancel()
+
+
+async def _readable(connection: Connection, within: float) -> bool:
+    """Wait until something comes; False when nothing did. The driver's own way looks ten times a second."""
+    loop = asyncio.get_running_loop()
+    coming: asyncio.Future[None] = loop.create_future()
+    line = connection.fileno()
+    loop.add_reader(line, _came, coming)
+    try:
+        async with asyncio.timeout(within):
+            await coming
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(line)
+    return True
+
+
+def _came(coming: asyncio.Future[None]) -> None:
+    if not coming.done():
+        coming.set_result(None)
+
+
+def _heard_by(connection: Connection) -> Iterator[str]:
+    """The texts that have come, without waiting. A line that has broken is an error here."""
+    connection.pgconn.consume_input()
+    while (heard := connection.pgconn.notifies()) is not None:
+        yield heard.extra.decode("utf-8", "replace")
 
 
 def _text(told: Told) -> str:
