@@ -77,7 +77,10 @@ async def renewals(plan: Plan) -> Figures:
 async def idle(plan: Plan) -> Figures:
     async with app:
         store = await app._storage()
-        verbs = ("exchange", "renew", "check", "holding", "promote", "lapsed", "expired", "prune", "beat", "now")
+        verbs = (
+            *("exchange", "renew", "check", "holding", "promote", "lapsed", "expired", "prune", "beat", "now"),
+            *("settle", "shelf", "shelve"),
+        )
         async with app.worker(concurrency=SLOTS):
             await asyncio.sleep(1)
             with _counted(store, *verbs) as calls:

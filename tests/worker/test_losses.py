@@ -262,7 +262,7 @@ async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
 
 
 async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
-    """An error that is no StoreError may come at every question: it is asked again, less and less often, and then goes on."""
+    """An error that is no StoreError may come at every question: it is asked less and less often, and then goes on."""
     app = Holdfast("memory://")
 
     @app.task
