@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import StoreError
 from holdfast.job import Record
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import ACCEPTED, CHUNK, Claim, Exchanged, Started, Verdict, Want
+from holdfast.storage.contract import ACCEPTED, CHUNK, Claim, Exchanged, Started, Verdict
 
 from .apply import Apply, Effects, is_short_success
 from .claim import Claims, read_outlook
@@ -114,8 +114,9 @@ class Exchanges:
         effects: Effects,
     ) -> Said:
         """Successes, then the claim, in one round trip; in one statement where that is all."""
-        if claim is not None and not started and [_is_plain(want) for want in claim.wants] == [True]:
-            accepted, taken = await self._at_once(connection, changes, claim, effects)
+        place = None if claim is None or started else _only_plain_want(claim)
+        if claim is not None and place is not None:
+            accepted, taken = await self._at_once(connection, changes, claim, place, effects)
         else:
             accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
         effects.changed |= bool(accepted)
@@ -129,9 +130,12 @@ class Exchanges:
         return Said([told.get(change.id, ACCEPTED) for change in changes], taken)
 
     async def _at_once(
-        self, connection: Connection, changes: Sequence[Change], claim: Claim, effects: Effects
+        self, connection: Connection, changes: Sequence[Change], claim: Claim, place: int, effects: Effects
     ) -> tuple[Collection[str], Taken | None]:
+        """With a claim for the want at this place; any others are for limited jobs and come later."""
         now = self._now()
+        if len(claim.wants) > 1:
+            claim = msgspec.structs.replace(claim, wants=(claim.wants[place],))
         answer = await self._claims.exchange(connection, self._apply.successes(changes, now), len(changes), claim, now)
         accepted = [change.id for change in changes] if answer.accepted is None else set(answer.accepted)
         effects.ready.update(answer.limited)
@@ -140,8 +144,9 @@ class Exchanges:
             return accepted, None
         if answer.next_due is not None and answer.next_due <= 0:
             _, taken = await self._claim(connection, [], claim, effects)
+            taken.claimed = {place: taken.claimed[0]}
             return accepted, taken
-        return accepted, Taken({0: answer.claimed}, answer.next_due, answer.suspects)
+        return accepted, Taken({place: answer.claimed}, answer.next_due, answer.suspects)
 
     async def _in_steps(
         self,
@@ -215,6 +220,8 @@ class Exchanges:
         async def run(connection: Connection) -> Taken:
             claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
             wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
+            if not await self._limits.anything(connection, list(wants.values()), self._now()):
+                return taken
             async with connection.transaction():
                 for place, want in wants.items():
                     claimed[place] = await self._limits.claim(connection, claim, want, self._now())
@@ -232,8 +239,10 @@ def _limited(claim: Claim) -> bool:
     return any(want.limited for want in claim.wants)
 
 
-def _is_plain(want: Want) -> bool:
-    return want.limit > 0 and not want.alone and not want.limited
+def _only_plain_want(claim: Claim) -> int | None:
+    """The place of the one want for plain jobs, beside those for limited ones; None where others are wanted too."""
+    plain = [(place, want) for place, want in enumerate(claim.wants) if not want.limited]
+    return plain[0][0] if len(plain) == 1 and plain[0][1].limit > 0 and not plain[0][1].alone else None
 
 
 def _answer(verdicts: Sequence[Verdict], taken: Taken, *, unsettled: bool) -> Exchanged:

@@ -72,6 +72,11 @@ class Limits:
         cursor = await connection.execute(self._sql["anything"], {**wanted(want), "now": now})
         return await self._claim(connection, claim, want, now) if (await cursor.fetchall())[0][0] else []
 
+    async def anything(self, connection: Connection, wants: Sequence[Want], now: int | None) -> bool:
+        """Whether there is anything to claim, or to wait for. Asked first, because there mostly is not."""
+        asked = [(self._sql["anything_at_all"], {**wanted(want), "now": now}) for want in wants]
+        return any([(await cursor.fetchall())[0][0] for cursor in await together(connection, asked)])
+
     async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         claimed: list[Record] = []
         more = await self._hear(connection, now)

@@ -9,6 +9,13 @@ SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {sche
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= {now})
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now});
 
+-- name: anything_at_all
+-- Whether a claim could find something, now or later, without anything else happening. Nothing is locked for this.
+SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL)
+        OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
+
 -- name: hear
 -- The news, first those of holds that were given up: they leave their slots, and the keys of those may have room for gates
 -- that are closed by them. Gives how many news there were, and lanes that are not known yet, each with its jobs' limits.
