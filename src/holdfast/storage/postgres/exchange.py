@@ -1,9 +1,9 @@
 """An exchange: changes, what follows from them for jobs that wait, and the claim.
 
-The most common one, plain successes and a claim for plain jobs, is one statement. Anything else is applied carefully, in one
-transaction with the claim. Two things have transactions of their own, because they lock what the others must not wait for:
-the edges of followed jobs that ended, which are on a list and so are not forgotten should this process die in between, and
-then claims of limited jobs.
+The most common one, plain successes and a claim for plain jobs, is one statement; a claim with several wants takes one for
+each. Anything else is applied carefully, in one transaction with the claim. Two things have transactions of their own, because
+they lock what the others must not wait for: the edges of followed jobs that ended, which are on a list and so are not forgotten
+should this process die in between, and then claims of limited jobs.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class Exchanges:
         started: Sequence[Started],
         effects: Effects,
     ) -> Said:
-        """Successes, then the claim, in one round trip; in one statement where that is all."""
-        place = None if claim is None or started else _only_plain_want(claim)
-        if claim is not None and place is not None:
-            accepted, taken = await self._at_once(connection, changes, claim, place, effects)
+        """Successes, then the claim; in one statement where that is all."""
+        places = [] if claim is None or started else _plain_wants(claim)
+        if claim is not None and places:
+            accepted, taken = await self._one_by_one(connection, changes, claim, places, effects)
         else:
             accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
         effects.changed |= bool(accepted)
@@ -128,6 +128,25 @@ class Exchanges:
             verdicts = await self._apply.apply(connection, others, effects, self._now())
         told = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
         return Said([told.get(change.id, ACCEPTED) for change in changes], taken)
+
+    async def _one_by_one(
+        self,
+        connection: Connection,
+        changes: Sequence[Change],
+        claim: Claim,
+        places: Sequence[int],
+        effects: Effects,
+    ) -> tuple[Collection[str], Taken | None]:
+        """The successes with the first of these wants, then the others."""
+        accepted, taken = await self._at_once(connection, changes, claim, places[0], effects)
+        for place in places[1:]:
+            if taken is None:
+                break
+            _, also = await self._at_once(connection, (), claim, place, effects)
+            if also is not None:
+                claimed = {**taken.claimed, **also.claimed}
+                taken = Taken(claimed, also.next_due, taken.suspects or also.suspects)
+        return accepted, taken
 
     async def _at_once(
         self, connection: Connection, changes: Sequence[Change], claim: Claim, place: int, effects: Effects
@@ -239,10 +258,11 @@ def _limited(claim: Claim) -> bool:
     return any(want.limited for want in claim.wants)
 
 
-def _only_plain_want(claim: Claim) -> int | None:
-    """The place of the one want for plain jobs, beside those for limited ones; None where others are wanted too."""
-    plain = [(place, want) for place, want in enumerate(claim.wants) if not want.limited]
-    return plain[0][0] if len(plain) == 1 and plain[0][1].limit > 0 and not plain[0][1].alone else None
+def _plain_wants(claim: Claim) -> list[int]:
+    """The places of the wants for plain jobs, beside those for limited ones; none where suspects are wanted."""
+    if any(want.alone for want in claim.wants):
+        return []
+    return [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
 
 
 def _answer(verdicts: Sequence[Verdict], taken: Taken, *, unsettled: bool) -> Exchanged:
