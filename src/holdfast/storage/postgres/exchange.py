@@ -1,9 +1,9 @@
 """An exchange: changes, what follows from them for jobs that wait, and the claim.
 
 The most common one, plain successes and a claim for plain jobs, is one statement; a claim with several wants takes one for
-each. Anything else is applied carefully, in one transaction with the claim. Two things have transactions of their own, because
-they lock what the others must not wait for: the edges of followed jobs that ended, which are on a list and so are not forgotten
-should this process die in between, and then claims of limited jobs.
+each. Anything else is applied carefully, in one transaction with the claim. Two things have transactions of their own,
+because they lock what the others must not wait for: the edges of followed jobs that ended, which are on a list and so are
+not forgotten should this process die in between, and then claims of limited jobs.
 """
 
 from __future__ import annotations
