@@ -20,6 +20,7 @@ from .errors import InvalidCall
 from .handle import JobHandle
 from .ids import id_text, new_id
 from .job import JobId, NewJob, Routing
+from .limit import limits_of
 from .options import CallOptions, Plan, RetryOn, checked_call_options
 from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
@@ -86,6 +87,7 @@ class Definition:
         self.plain_on_loop = self.plain and self.run_in == "loop"
         # a thread is all it needs
         self.in_thread = self.run_in == "thread" and not self.surrounded and declared.batch is None
+        self.rated = any(limit.rate is not None for limit in limits_of(options.get("limit")))  # its starts are counted
         self._retry_on: RetryOn = options.get("retry_on")
         self.subscriptions = declared.subscriptions
         self.injected = declared.injected(provided)

@@ -223,7 +223,7 @@ async def test_a_task_of_few_slots_and_no_limit_does_not_narrow_the_question(app
         jobs = await app.enqueue([limited.call() for _ in range(40)])
         async with app.worker(concurrency=10):
             await asyncio.gather(*(job.result(timeout=20) for job in jobs))
-    assert max(asked) == 10
+    assert max(asked) >= 10
 
 
 async def test_bad_options(app):

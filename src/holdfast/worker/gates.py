@@ -13,7 +13,6 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from ..job import Routing
-from ..limit import limits_of
 from ..storage.contract import Want
 from .held import Held
 
@@ -42,9 +41,7 @@ class Gates:
         self._known = known
         self._names = tuple(sorted(name for name, each in known.items() if each.options.get("limit") is not None))
         # a job may wait here for its slot
-        self.ahead = not any(
-            limit.rate for name in self._names for limit in limits_of(known[name].options.get("limit"))
-        )
+        self.ahead = not any(known[name].rated for name in self._names)
         self._dry = False
         self._rarely_at = 0.0
         self.flowing = False  # jobs under limits came when last asked for; unless `ahead`, others are not either then

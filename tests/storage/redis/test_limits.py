@@ -64,10 +64,13 @@ async def test_thousands_of_gates_behind_one_key(url):
         assert len(held) == 10
         while (await store.exchange((), claim())).next_due == 0:  # until all gates are known to be closed
             pass
+        looks = []
         with client(url) as raw:
-            commands = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"]
-            assert await store.claim(claim()) == []
-            assert raw.info("commandstats")["cmdstat_zrangebylex"]["calls"] - commands < 20
+            for _ in range(20):  # the server counts for all who use it: the least of several is ours
+                before = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"]
+                assert await store.claim(claim()) == []
+                looks.append(raw.info("commandstats")["cmdstat_zrangebylex"]["calls"] - before)
+        assert min(looks) < 20
         done = 0
         while held:
             done += len(held)
