@@ -21,8 +21,8 @@ class Plan:
     held_lease: float = 9.0
     held_for: float = 20.0
     idle_for: float = 15.0
-    limited_jobs: int = 20_000
-    stuck_jobs: int = 100_000  # under a limit that is used up
+    limited_jobs: int = 6_000
+    stuck_jobs: int = 50_000  # under a limit that is used up
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
