@@ -22,7 +22,7 @@ from .job import JobId, NewJob
 from .limit import SEPARATOR, Limit, checked_limits, limits_text
 from .names import checked_key, checked_name
 from .retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
-from .settings import KEY_BYTES, META_BYTES, TAGS
+from .settings import KEY_BYTES, META_BYTES, PARENTS, TAGS
 
 if TYPE_CHECKING:
     from .handle import JobHandle
@@ -149,7 +149,7 @@ class Plan:
             unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),
             unique_scope=None if unique is None else unique.scope,
             unique_window=None if unique is None else _micros(unique.window),
-            after=codec.encode(after, "after") if after else None,
+            after=parents_text(task, after),
             run_when=options.get("run_when", "succeeded"),
             waits=len(after),
             limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
@@ -263,6 +263,13 @@ def _check_meta(value: Any, what: str) -> None:
         if not isinstance(text, str):
             raise InvalidCall(f"{what}[{name!r}] must be a text, not {type(text).__name__}")
     codec.encode(dict(value), what, META_BYTES)
+
+
+def parents_text(task: str, ids: Sequence[str]) -> str | None:
+    """Whom a job waits for, as it is written on it."""
+    if len(ids) > PARENTS:
+        raise InvalidCall(f"{task}: after= names {len(ids)} jobs, more than {PARENTS}; join them in several steps")
+    return codec.encode(ids, "after", limit=40 * PARENTS) if ids else None
 
 
 def _check_after(value: Any, what: str) -> None:

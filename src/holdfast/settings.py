@@ -20,6 +20,7 @@ NAME_BYTES: Final = 200
 KEY_BYTES: Final = 512
 META_BYTES: Final = 65_536
 TAGS: Final = 100
+PARENTS: Final = 200_000  # jobs that one job may wait for
 ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
 
 Durability = Literal["full", "normal", "relaxed"]

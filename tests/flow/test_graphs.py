@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Context, IllegalMove, InvalidCall, NotFound, State, Unique, UnknownParent, graph, group
+from holdfast import Context, Holdfast, IllegalMove, InvalidCall, NotFound, State, Unique, UnknownParent, graph, group
 
 NOBODY = UUID("01900000-0000-7000-8000-000000000003")
 
@@ -114,6 +114,24 @@ async def test_completing_from_outside(app, note):
             await app.jobs.complete(running.id)
         with pytest.raises(NotFound):
             await app.jobs.complete(NOBODY)
+
+
+async def test_more_parents_than_a_payload_has_room_for():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def part() -> None: ...
+
+    @app.task
+    async def last(ctx: Context) -> int:
+        return len(ctx.parents)
+
+    async with app:
+        parts = await app.enqueue([part.call() for _ in range(30_000)])
+        joined = await last.using(after=parts).enqueue()
+        assert (await joined.refresh()).state is State.BLOCKED
+        with pytest.raises(InvalidCall, match="names 200001 jobs, more than 200000"):
+            await last.using(after=[uuid4() for _ in range(200_001)]).enqueue()
 
 
 async def test_a_large_group(app, note):

@@ -10,6 +10,7 @@ import msgspec
 from ..codec import encode
 from ..errors import InvalidCall
 from ..job import NewJob
+from ..options import parents_text
 
 if TYPE_CHECKING:
     from .flow import Node
@@ -34,7 +35,7 @@ def _linked(node: Node[Any], job: NewJob, ids: dict[Node[Any], str], chain_id: s
     after = list(dict.fromkeys([*before, *parents]))
     return msgspec.structs.replace(
         job,
-        after=encode(after, "after") if after else None,
+        after=parents_text(job.task, after),
         waits=len(after),
         chain_id=chain_id,
         meta=job.meta if node._takes is None else _marked(job.meta, node._takes),
