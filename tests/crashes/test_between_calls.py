@@ -89,6 +89,4 @@ def _copy(nursery: Nursery, scene: Scene, folder) -> Scene:
 
 def _drain(nursery: Nursery, scenes: list[Scene]) -> None:
     arguments = dict(urls=[scene.url for scene in scenes], histories=[scene.history for scene in scenes])
-    nursery.start("drain", scenes[0].output("drain"), **arguments).finish(
-        timeout=30 if scenes[0].scheme in FILES else 60
-    )
+    nursery.start("drain", scenes[0].output("drain"), **arguments).finish()

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from .killer import Fleet, unfinished
-from .nursery import Nursery, until
+from .nursery import Child, Nursery, until
 from .recording import Scene
 
 pytestmark = pytest.mark.parametrize("scheme", ["sqlite"])  # the blame is the same on all stores
@@ -38,8 +38,7 @@ def test_jobs_whose_leases_end_one_after_the_other_were_not_alone(nursery: Nurse
     _put(nursery, scene, "threaded", {"seconds": 60}, {}, lease=3.0)
     _begun(scene, 2)
     worker = fleet.workers.pop(name)
-    worker.send(signal.SIGSTOP)
-    until(lambda: scene.database.held_by(name) is not None)
+    until(lambda: _stopped(worker, name, scene))
     scene.record("killed", worker=name, held=[id for id, _ in scene.database.held_by(name) or []])
     worker.kill()
     fleet.hire()
@@ -48,6 +47,15 @@ def test_jobs_whose_leases_end_one_after_the_other_were_not_alone(nursery: Nurse
     for worker in fleet.workers.values():
         worker.kill()
     scene.judge(drained=False)
+
+
+def _stopped(worker: Child, name: str, scene: Scene) -> bool:
+    """Stopped, but not in the middle of a write: nobody could look into the file until it goes on."""
+    worker.send(signal.SIGSTOP)
+    if scene.database.held_by(name) is not None:
+        return True
+    worker.send(signal.SIGCONT)
+    return False
 
 
 def _came_back(scene: Scene) -> int:

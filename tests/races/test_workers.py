@@ -12,7 +12,8 @@ from ..crashes.recording import Scene
 def test_two_workers_never_both_hold_a_job(nursery: Nursery, prepared: Scene, chance):
     arguments = dict(url=prepared.url, history=prepared.history)
     fleet = Fleet(nursery, prepared, size=2, concurrency=8)
-    enqueue = dict(**arguments, calls=[["plain", {}, {}], ["threaded", {}, {}], ["written", {}, {}]] * 60)
+    calls = [["plain", {}, {}], ["threaded", {}, {}], ["written", {}, {}]] * 60
+    enqueue = dict(**arguments, calls=calls, lease=60)  # no lease ends here, however busy the machine is
     nursery.start("put", prepared.output("put"), **enqueue).finish()
     until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
