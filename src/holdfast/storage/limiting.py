@@ -14,6 +14,7 @@ Nothing here reads or writes a store.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import merge
@@ -38,6 +39,9 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 
     running: int = 0
     starts: Starts = ()
+
+
+_UNUSED = Use()
 
 
 class Gate(msgspec.Struct, frozen=True, gc=False):
@@ -66,24 +70,34 @@ class Passed(msgspec.Struct, frozen=True, gc=False):
 def pass_gates(gates: Sequence[Gate], used: Mapping[str, Use], limit: int, now: int) -> Passed:
     """Let the best jobs through, at most `limit`, none beyond its limits."""
     room = _Room(used, now)
+    ids = _through_one(gates[0], room, limit) if len(gates) == 1 else _through_several(gates, room, limit)
+    why = {gate.limits: room.closed(gate.limits) for gate in gates}
+    return Passed(ids, room.changed, {limits: closed for limits, closed in why.items() if closed is not None})
+
+
+def _through_one(gate: Gate, room: _Room, limit: int) -> list[str]:
+    """Nobody else is in question: as many as there is room for."""
+    count = min(limit, len(gate.places), room.left(gate.limits))
+    if count > 0:
+        room.take(gate.limits, count)
+    return [place[2] for place in gate.places[:count]]
+
+
+def _through_several(gates: Sequence[Gate], room: _Room, limit: int) -> list[str]:
     ids: list[str] = []
-    closed: dict[str, Closed] = {}
+    closed: set[str] = set()
     lines = [[(place, gate.limits) for place in gate.places] for gate in gates]
     for place, limits in merge(*lines):
         if len(ids) >= limit:
             break
         if limits in closed:
             continue
-        why = room.closed(limits)
-        if why is None:
+        if room.closed(limits) is None:
             room.take(limits)
             ids.append(place[2])
         else:
-            closed[limits] = why
-    for gate in gates:
-        if gate.limits not in closed and (why := room.closed(gate.limits)) is not None:
-            closed[gate.limits] = why
-    return Passed(ids, room.changed, closed)
+            closed.add(limits)
+    return ids
 
 
 def closed_now(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
@@ -116,26 +130,45 @@ class _Room:
 
     def closed(self, limits: str) -> Closed | None:
         for limit in limits_of(limits):
-            use = self._used.get(limit.key, Use())
-            taken = self._taken.get(limit.key, 0)
-            if limit.most is not None and use.running + taken >= limit.most:
+            if limit.most is not None and self._running(limit) >= limit.most:
                 return Closed(limit.key, None)
             if limit.starts is not None and limit.window is not None:
-                starts = self.changed.get(limit.key, use.starts)
-                counted = recent(starts, limit.window, self._now)
-                if starts and starts[-1][0] > self._now:  # the clock went back: from now on they are of this moment
-                    self.changed[limit.key] = counted
+                counted = self._counted(limit.key, limit.window)
                 over = sum(n for _, n in counted) + 1 - limit.starts
                 if over > 0:
                     return Closed(limit.key, _free_again(counted, over) + limit.window)
         return None
 
-    def take(self, limits: str) -> None:
+    def left(self, limits: str) -> int:
+        """How many may start."""
+        left = sys.maxsize
         for limit in limits_of(limits):
-            self._taken[limit.key] = self._taken.get(limit.key, 0) + 1
+            if limit.most is not None:
+                left = min(left, limit.most - self._running(limit))
             if limit.starts is not None and limit.window is not None:
-                before = self.changed.get(limit.key, self._used.get(limit.key, Use()).starts)
-                self.changed[limit.key] = _with_one(recent(before, limit.window, self._now), self._now)
+                counted = self._counted(limit.key, limit.window)
+                left = min(left, limit.starts - sum(n for _, n in counted))
+        return max(left, 0)
+
+    def take(self, limits: str, jobs: int = 1) -> None:
+        for limit in limits_of(limits):
+            self._taken[limit.key] = self._taken.get(limit.key, 0) + jobs
+            if limit.starts is not None and limit.window is not None:
+                counted = recent(self._starts(limit.key), limit.window, self._now)
+                self.changed[limit.key] = _with(counted, self._now, jobs)
+
+    def _running(self, limit: Limiting) -> int:
+        return self._used.get(limit.key, _UNUSED).running + self._taken.get(limit.key, 0)
+
+    def _counted(self, key: str, window: int) -> Starts:
+        starts = self._starts(key)
+        counted = recent(starts, window, self._now)
+        if starts and starts[-1][0] > self._now:  # the clock went back: from now on they are of this moment
+            self.changed[key] = counted
+        return counted
+
+    def _starts(self, key: str) -> Starts:
+        return self.changed.get(key, self._used.get(key, _UNUSED).starts)
 
 
 def _free_again(starts: Starts, over: int) -> int:
@@ -147,10 +180,10 @@ def _free_again(starts: Starts, over: int) -> int:
     raise AssertionError("more starts are over than there are")
 
 
-def _with_one(starts: Starts, now: int) -> Starts:
+def _with(starts: Starts, now: int, more: int) -> Starts:
     if starts and starts[-1][0] == now:
-        return (*starts[:-1], (now, starts[-1][1] + 1))
-    return (*starts, (now, 1))
+        return (*starts[:-1], (now, starts[-1][1] + more))
+    return (*starts, (now, more))
 
 
 @lru_cache(maxsize=4096)

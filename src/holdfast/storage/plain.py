@@ -8,9 +8,13 @@ from ..lifecycle import Change, HoldGuard, KeyMove
 
 def is_plain(job: NewJob) -> bool:
     """A new job that has only the fields that every job has."""
+    return job.limits is None and is_plain_but_for_limits(job)
+
+
+def is_plain_but_for_limits(job: NewJob) -> bool:
     return (
         job.key is job.tenant is job.routing_key is job.tags is job.meta is job.unique_key is job.chain_id is None
-        and job.after is job.limits is job.unique_scope is None
+        and job.after is job.unique_scope is None
         and job.expires is None
         and job.waits == 0
         and job.run_when == "succeeded"

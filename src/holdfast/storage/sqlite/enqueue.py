@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.job import ROW_VERSION, NewJob
 from holdfast.storage.contract import Full, Orphan, Placed, QueueSettings
-from holdfast.storage.plain import is_plain
+from holdfast.storage.plain import is_plain_but_for_limits
 from holdfast.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
 
 from . import edges
@@ -31,7 +31,8 @@ _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
 
 MOST_KINDS = 8  # of jobs in a list that go in by kind
-Kind = tuple[str, str, int | None, int | None, int, str, str, str]  # task, queue and the options of a job
+# task, queue, the options of a job, and its limits
+Kind = tuple[str, str, int | None, int | None, int, str, str, str, str | None]
 
 
 def enqueue(work: Work, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan:
@@ -105,22 +106,27 @@ def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: 
     last: Kind | None = None
     alike = full
     for job in jobs:
-        if not is_plain(job) or job.id in shares:
+        if not is_plain_but_for_limits(job) or job.id in shares:
             full.append(job)
             continue
         kind = (
             job.task, job.queue, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention,
+            job.limits,
         )  # fmt: skip
         if kind != last:
             last, alike = kind, plain.setdefault(kind, [])
         alike.append(job)
     if len(plain) > MOST_KINDS:
         plain, full = {}, list(jobs)
+    parked: list[str] = []
     for kind, alike in plain.items():
         rows = [(job.id, job.payload, *_place(work, job, now)) for job in alike]
         _PLAIN.run(work.connection, rows, *kind, now)
+        if kind[-1] is not None:  # they wait at one gate, which asks after the best of them alone
+            ready = [(-priority, run_at, id) for id, _, state, priority, run_at in rows if state == "ready"]
+            parked += [min(ready)[2]] if ready else []
     _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in full], now)
-    know(work, [job.id for job in full if job.limits is not None])
+    know(work, [*parked, *(job.id for job in full if job.limits is not None)])
 
 
 def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:

@@ -60,6 +60,9 @@ class Waiting(NamedTuple):
     place: Place
 
 
+_waiting = msgspec.json.Decoder(list[tuple[int, Waiting]])
+
+
 def know(work: Work, ids: Sequence[str]) -> None:
     """These jobs may have been parked: their gates are to be looked at."""
     if ids:
@@ -84,8 +87,8 @@ def jobs_at(work: Work, gates: Sequence[Standing], most: int, now: int) -> dict[
     size = next(size for size in GATES_AT_ONCE if size >= len(gates))
     arms = [(*gate[:5], now, _could_start(gate.limits, most) + 1) for gate in gates]
     parameters = [value for arm in [*arms, *[NO_GATE] * (size - len(gates))] for value in arm]
-    for gate, number, priority, rank, id in work.connection.rows(_places(size), parameters):
-        found[gate].append(Waiting(number, (-priority, rank, id)))
+    for gate, waiting in _waiting.decode(work.connection.value(_places(size), parameters)):
+        found[gate].append(waiting)
     return found
 
 
@@ -96,7 +99,7 @@ def _could_start(limits: str, most: int) -> int:
 
 @cache
 def _places(size: int) -> str:
-    return " UNION ALL ".join([_sql["places"]] * size)
+    return _sql["all_places"].replace("{places}", " UNION ALL ".join([_sql["places"]] * size))
 
 
 def move_heads(work: Work, gates: Iterable[tuple[Standing, Place]]) -> None:

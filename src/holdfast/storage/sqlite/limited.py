@@ -7,6 +7,7 @@ if it stands before every gate that was not looked at, so the order is that of a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -107,8 +108,10 @@ class _Claiming:
         self._idle |= empty
         asked = {gate: jobs[gate.number] for gate in looked_at if jobs[gate.number]}
         taken = self._pass(asked, limit)
-        left = {gate: [job.place for job in waiting if job.number not in taken] for gate, waiting in asked.items()}
-        gates.move_heads(self._work, [(gate, places[0]) for gate, places in left.items() if places])
+        gone = set(taken)
+        heads = {gate: (job.place for job in waiting if job.number not in gone) for gate, waiting in asked.items()}
+        first = [(gate, next(places, None)) for gate, places in heads.items()]
+        gates.move_heads(self._work, [(gate, place) for gate, place in first if place is not None])
         return taken
 
     def _pass(self, asked: Mapping[Standing, Sequence[Waiting]], limit: int) -> list[int]:
@@ -121,8 +124,8 @@ class _Claiming:
         passed = pass_gates(before, self._used.of(texts), limit, self._now)
         self._note(passed, texts)
         rows = {job.place[2]: (job.number, gate.limits) for gate, waiting in asked.items() for job in waiting}
-        for id in passed.ids:
-            self._used.run(rows[id][1])
+        for limits, jobs in Counter(rows[id][1] for id in passed.ids).items():
+            self._used.run(limits, jobs)
         self.busy = [gate for gate in asked if gate.limits not in passed.closed]
         return [rows[id][0] for id in passed.ids]
 

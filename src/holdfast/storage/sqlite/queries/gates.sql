@@ -104,6 +104,10 @@ SELECT * FROM (
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
     ORDER BY priority DESC, rank, id LIMIT ?)
 
+-- name: all_places
+-- The places of several gates, as one text.
+SELECT json_group_array(json_array(gate, json_array(number, json_array(-priority, rank, id)))) FROM ({places})
+
 -- name: move_heads
 -- Where the best jobs of gates stand.
 WITH given (number, priority, rank, head) AS (VALUES {values})
