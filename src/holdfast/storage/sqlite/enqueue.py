@@ -121,8 +121,9 @@ def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: 
     parked: list[str] = []
     for kind, alike in plain.items():
         rows = [(job.id, job.payload, *_place(work, job, now)) for job in alike]
-        _PLAIN.run(work.connection, rows, *kind, now)
-        if kind[-1] is not None:  # they wait at one gate, which asks after the best of them alone
+        limited = kind[-1] is not None
+        _PLAIN.run(work.connection, rows, *kind, now, limited)
+        if limited:  # they wait at one gate, which asks after the best of them alone
             ready = [(-priority, run_at, id) for id, _, state, priority, run_at in rows if state == "ready"]
             parked += [min(ready)[2]] if ready else []
     _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in full], now)

@@ -1,16 +1,13 @@
 -- name: insert_plain
 -- Jobs of one kind that wait for nothing but a worker or a time.
-WITH given (id, payload, state, priority, run_at) AS (VALUES {values}),
-    kind (task, queue, max_attempts, timeout, lease, backoff, retention, dead_retention, limits, created_at)
-        AS (VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?))
+WITH given (id, payload, state, priority, run_at) AS (VALUES {values})
 INSERT INTO holdfast_jobs (
     id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits,
-    limits, min_version)
-SELECT id, task, queue, state, priority, run_at, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, created_at, run_at, 0, state = 'ready' AND limits IS NOT NULL, 0, 0,
-    'succeeded', 0, limits, {row_version}
-FROM kind CROSS JOIN given WHERE id IS NOT NULL
+    backoff, retention, dead_retention, limits, created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits,
+    min_version)
+SELECT id, ?, ?, state, priority, run_at, payload, 1, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, run_at, 0, state = 'ready' AND ?, 0, 0,
+    'succeeded', 0, {row_version}
+FROM given WHERE id IS NOT NULL
 ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_full
