@@ -16,7 +16,7 @@ def test_list(shop):
     ]
     assert queues[0]["oldest"] >= 0
     lines = shop.holdfast("queues", "list").output.splitlines()
-    assert lines[0].split() == ["QUEUE", "STATE", "DEPTH", "OLDEST"]
+    assert lines[0].split() == ["QUEUE", "STATE", "DEPTH", "OLDEST", "SETTINGS"]
     assert lines[2].split()[:3] == ["mail", "open", "2"]
 
 
@@ -54,14 +54,37 @@ def test_configure(shop):
 
     shop.fill()
     assert shop.json("queues", "configure", "default", "--max-depth", "2") == {
-        "queue": "default", "max_depth": 2, "on_full": "reject", "drop_below": None,
+        "queue": "default", "max_depth": 2, "on_full": "reject", "drop_below": None, "fair": False, "weights": None,
     }  # fmt: skip
     with pytest.raises(QueueFull):
         shop.enqueue("add", 1, 2)
 
 
+def test_what_was_configured_is_listed(shop):
+    shop.fill()
+    bounds = ["--max-depth", "10", "--on-full", "drop", "--drop-below", "5"]
+    assert shop.holdfast("queues", "configure", "mail", *bounds, "--fair", "--weight", "acme=2").exit_code == 0
+    assert shop.holdfast("queues").output.endswith("at most 10, else drop below 5; fair acme=2\n")
+
+
+def test_configure_a_fair_queue(shop):
+    shop.fill()
+    written = shop.json("queues", "configure", "mail", "--fair", "--weight", "acme=2", "--weight", "b=c=0.5")
+    assert (written["fair"], written["weights"]) == (True, {"acme": 2.0, "b=c": 0.5})
+    (default, mail) = shop.json("queues")["queues"]
+    assert (mail["fair"], mail["weights"]) == (True, {"acme": 2.0, "b=c": 0.5})
+    assert not default["fair"]
+
+
+@pytest.mark.parametrize("weight", ["acme", "acme=", "=2", "acme=many", "acme=0"])
+def test_configure_refuses_a_weight_that_is_none(shop, weight):
+    shop.fill()
+    assert shop.holdfast("queues", "configure", "mail", "--fair", "--weight", weight).exit_code == 2
+
+
 def test_configure_refuses_nonsense(shop):
     shop.fill()
+    assert shop.holdfast("queues", "configure", "default", "--weight", "acme=2").exit_code == 2
     assert shop.holdfast("queues", "configure", "default", "--max-depth", "0").exit_code == 2
     assert shop.holdfast("queues", "configure", "default", "--on-full", "explode").exit_code == 2
 

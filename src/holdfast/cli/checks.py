@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +41,7 @@ async def examine(app: Holdfast, *, with_tasks: bool) -> list[Check]:
     """Every check that can be made; the first that makes the rest pointless is the last."""
     checks = [check async for check in _examined(app, with_tasks)]
     await app.close()
-    return checks
+    return [replace(check, remedy=None) if check.status == "ok" else check for check in checks]
 
 
 async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:

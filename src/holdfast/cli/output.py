@@ -128,10 +128,11 @@ def note(job: Job) -> str | None:
     """The most telling thing about a job on one line: why it ended, what went wrong last, who runs it, when it is due."""
     if job.state == "running":
         return f"on {job.leased_by}"
+    last = f"{job.errors[-1].kind}: {job.errors[-1].message}" if job.errors else None
     if job.reason:
-        return job.reason
-    if job.errors and job.state != "succeeded":
-        return f"{job.errors[-1].kind}: {job.errors[-1].message}"
+        return f"{job.reason}; last: {last}" if job.state == "dead" and last else job.reason
+    if last and job.state != "succeeded":
+        return last
     if job.state == "scheduled":
         return f"due {iso(job.run_at, 'seconds')}"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -59,11 +59,24 @@ async def list_queues(app: Holdfast, seconds: float | None, as_json: bool) -> No
         return
     queues = await app.queues.list()
     if as_json:
-        fields = ("name", "paused", "depth", "oldest")
-        print_json({"queues": [{field: getattr(queue, field) for field in fields} for queue in queues]})
+        print_json({"queues": [asdict(queue) for queue in queues]})
         return
-    rows = [(queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest)) for queue in queues]
-    print_table(("QUEUE", "STATE", "DEPTH", "OLDEST"), rows, nothing="no queues")
+    rows = [
+        (queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest), _settings(queue))
+        for queue in queues
+    ]
+    print_table(("QUEUE", "STATE", "DEPTH", "OLDEST", "SETTINGS"), rows, nothing="no queues")
+
+
+def _settings(queue: Any) -> str:
+    """What was configured for it, in words."""
+    words = []
+    if queue.max_depth is not None:
+        below = "" if queue.drop_below is None else f" below {queue.drop_below}"
+        words.append(f"at most {queue.max_depth}, else {queue.on_full}{below}")
+    if queue.fair:
+        words.append(" ".join(["fair", *(f"{tenant}={weight:g}" for tenant, weight in queue.weights.items())]))
+    return "; ".join(words)
 
 
 async def _scale(app: Holdfast, target: float, as_json: bool) -> None:
@@ -111,6 +124,15 @@ async def resume(app: Holdfast, name: str, as_json: bool) -> None:
     print_json({"queue": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
 
 
+def _weight(text: str) -> tuple[str, float]:
+    """acme=2"""
+    tenant, _, number = text.rpartition("=")
+    try:
+        return tenant, float(number)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is not of the form TENANT=NUMBER, e.g. acme=2") from None
+
+
 @command.command("configure")
 @click.argument("name")
 @click.option("--max-depth", type=click.IntRange(min=1), help="Jobs that may wait in it.  [default: no bound]")
@@ -122,6 +144,15 @@ async def resume(app: Holdfast, name: str, as_json: bool) -> None:
     help="What an enqueue meets when the queue is full.",
 )
 @click.option("--drop-below", type=int, help="With --on-full drop: only jobs of a lower priority are dropped.")
+@click.option("--fair", is_flag=True, help="Let tenants take turns.")
+@click.option(
+    "--weight",
+    "weights",
+    type=_weight,
+    multiple=True,
+    metavar="TENANT=NUMBER",
+    help="With --fair: turns of a tenant.  [default: 1]",
+)
 @json_option
 @on_store
 async def configure(
@@ -130,6 +161,8 @@ async def configure(
     max_depth: int | None,
     on_full: Literal["reject", "drop", "wait"],
     drop_below: int | None,
+    fair: bool,
+    weights: tuple[tuple[str, float], ...],
     as_json: bool,
 ) -> None:
     """Write a queue's settings. What is not given goes back to its default.
@@ -138,7 +171,11 @@ async def configure(
     Examples:
       holdfast queues configure mail --max-depth 10000
       holdfast queues configure clicks --max-depth 5000 --on-full drop --drop-below 5
+      holdfast queues configure shared --fair --weight gold=2 --weight trial=0.5
     """
-    await app.queues.configure(name, max_depth=max_depth, on_full=on_full, drop_below=drop_below)
-    settings = {"queue": name, "max_depth": max_depth, "on_full": on_full, "drop_below": drop_below}
-    print_json(settings) if as_json else click.echo(f"configured: {name}")
+    shares = dict(weights) or None
+    await app.queues.configure(
+        name, max_depth=max_depth, on_full=on_full, drop_below=drop_below, fair=fair, weights=shares
+    )
+    limits = {"max_depth": max_depth, "on_full": on_full, "drop_below": drop_below, "fair": fair, "weights": shares}
+    print_json({"queue": name, **limits}) if as_json else click.echo(f"configured: {name}")
