@@ -36,6 +36,10 @@ TRAPS = {
         "two changes of one job in a batch are refused",
         [f"{CASES}/apply.py::case_two_changes_of_one_job"],
     ),
+    4: (
+        "renewals against ends: rows are locked in the order of ids, or skipped",
+        ["tests/storage/postgres/test_locks.py::test_many_words_about_the_same_jobs_in_any_order_never_deadlock"],
+    ),
     5: (
         "mass reap after an outage: reap only after an unbroken contact",
         [
@@ -53,6 +57,10 @@ TRAPS = {
             "tests/schedules/test_firing.py::test_a_clock_that_went_back_fires_nothing_twice_and_is_told",
             "tests/conformance/test_twin.py::test_a_store_answers_as_the_specification_does",
         ],
+    ),
+    7: (
+        "a dead host with a live backend: the server ends what nobody is heard from",
+        ["tests/storage/postgres/test_locks.py::test_a_host_that_dies_does_not_keep_its_locks"],
     ),
     8: (
         "a repeated apply is told from a refused one; renewed until confirmed, not until sent",
@@ -88,6 +96,10 @@ TRAPS = {
             "tests/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only",
         ],
     ),
+    12: (
+        "counters inside an end would be a lock shared by all: each worker tells its own",
+        ["tests/worker/test_scale.py::test_a_worker_tells_what_ended_in_it"],
+    ),
     18: (
         "who killed the runner: charge only what was alone, run suspects alone, three losses are poison",
         [
@@ -113,6 +125,14 @@ TRAPS = {
             "tests/worker/test_context.py::test_verbs_that_would_wait_for_themselves_raise_at_once",
             f"{CASES}/transaction.py::case_the_time_limit",
             f"{CASES}/transaction.py::case_the_time_limit_frees_the_store",
+        ],
+    ),
+    21: (
+        "the next of a chain is inserted by the same guarded step",
+        [
+            f"{CASES}/continuing.py::case_a_refused_word_adds_nothing",
+            f"{CASES}/continuing.py::case_a_repeated_word_adds_nothing_twice",
+            f"{CASES}/continuing.py::case_in_a_handlers_transaction",
         ],
     ),
     22: (
@@ -153,6 +173,10 @@ TRAPS = {
             "tests/transactions/test_keys.py::test_stricter_isolation",
             "tests/transactions/test_keys.py::test_a_key_that_becomes_free_between_the_statements",
         ],
+    ),
+    26: (
+        "a singleton has no flag to be armed again: a key among those that wait, and one slot",
+        ["tests/limits/test_limits.py::test_a_singleton_loses_no_work_and_never_runs_beside_itself"],
     ),
     31: (
         "in a caller's transaction only INSERT and plain SELECT",
@@ -222,6 +246,18 @@ TRAPS = {
             "tests/storage/sqlite/test_files.py::test_never_two_drivers_on_one_file",
             "tests/storage/sqlite/test_files.py::test_network_file_systems_are_refused",
             "tests/storage/sqlite/test_database.py::test_a_forked_child_opens_its_own",
+        ],
+    ),
+    46: (
+        "rows that move between tables are read in one statement",
+        ["tests/storage/postgres/test_locks.py::test_who_reads_sees_every_job_wherever_it_moves"],
+    ),
+    47: (
+        "a mark to go on behind hides nothing for long",
+        [
+            "tests/storage/postgres/test_marks.py::test_what_lies_before_the_mark_is_found",
+            "tests/storage/postgres/test_marks.py::test_under_full_speed_it_is_found_within_the_time_between_two_starts",
+            "tests/storage/postgres/test_marks.py::test_a_short_claim_begins_at_the_start",
         ],
     ),
     48: (

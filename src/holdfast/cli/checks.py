@@ -21,6 +21,7 @@ from .root import one_line
 if TYPE_CHECKING:
     from holdfast import Holdfast
 
+MEND = "mend what it says, then ask the doctor again"
 WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
 LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
 CLOCKS_APART = 2.0
@@ -59,7 +60,7 @@ async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
         store = opener(app.url, durability="relaxed", migrate=False)()
         await store.open()
     except HoldfastError as error:
-        yield Check("store", "fail", one_line(error), "mend what it says, then ask the doctor again")
+        yield Check("store", "fail", one_line(error), MEND)
         return
     try:
         yield _durability(await store.durability())
@@ -116,7 +117,7 @@ def _schema(url: str) -> Check:
         finally:
             close()
     except HoldfastError as error:
-        return Check("schema", "fail", one_line(error), "use a file of Holdfast, and a Holdfast that is new enough")
+        return Check("schema", "fail", one_line(error), MEND)
     told = f"version {found.version} of {found.newest}"
     return Check("schema", "fail" if found.pending else "ok", told, "run: holdfast migrate")
 
