@@ -257,6 +257,17 @@ def _parent(pid: int) -> str:
         return file.read().split(")")[-1].split()[1]
 
 
+async def test_a_thread_that_does_not_stop_at_a_stop_costs_its_job_nothing(plant):
+    supervisor = plant.start("--grace", "0", "--spares", "0")
+    async with plant.app:
+        id = await plant.enqueue("dies", "wait")
+        await begun(plant, id)
+        supervisor.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(supervisor.wait, 40) == 0
+        job = await plant.app.jobs.get(id)
+    assert (job.state, job.failures, job.losses, job.errors) == (State.READY, 0, 0, ())
+
+
 def test_a_stop_does_not_wait_for_a_runner_that_cannot_hear(plant):
     """It is killed a while after its grace; its job goes back free."""
 

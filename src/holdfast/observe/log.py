@@ -125,7 +125,7 @@ def reaped(record: Record, charged: bool) -> None:
 
 def handler_goes_on(record: Record, seconds: float) -> None:
     logger.error(
-        "job %s (%s) was told to stop %.0f s ago and its code still runs; its thread cannot be stopped from outside",
+        "job %s (%s) was told to stop %.0f s ago and its code still runs; it ends with its process, and the job goes back",
         record.id, _safe(record.task), seconds,
     )  # fmt: skip
 

@@ -24,6 +24,7 @@ from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
+from .attempt import Attempt
 from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
@@ -35,7 +36,7 @@ from .patience import Patience
 from .probe import Condition
 from .pump import Pump
 from .service import Service, sleep
-from .slots import Slots
+from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
 
@@ -284,6 +285,7 @@ class _Running:
         await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+            self._give_up(attempt)
         await self._until(lambda: self._pump.settled, FLUSH, None)
         self._block_watch.stop()
         for service in self._services:
@@ -299,6 +301,15 @@ class _Running:
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,
+        or by us, since nobody else will."""
+        if self._held.board is not None:
+            self._held.board.over(attempt)
+        elif attempt.lost is Loss.SHUTDOWN:
+            attempt.ended = True
+            self._pump.tell(attempt, hand_back(attempt))
 
     async def _close_opened(self) -> None:
         try:
