@@ -71,7 +71,7 @@ async def test_a_job_that_ended_otherwise_raises(app, task):
         with pytest.raises(JobSkipped, match="nothing to do") as skipped:
             await (await task.enqueue("skip")).result(timeout=5)
         assert skipped.value.job.state is State.SKIPPED
-        with pytest.raises(JobDead, match="bad address"):
+        with pytest.raises(JobDead, match=r"is dead: bad address$"):
             await (await task.enqueue("dead")).result(timeout=5)
         with pytest.raises(JobDead) as dead:
             await (await task.enqueue("fail")).result(timeout=5)

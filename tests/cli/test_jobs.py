@@ -170,6 +170,7 @@ def test_wait(shop):
     dead = shop.holdfast("jobs", "wait", ids["broken"], "--json")
     assert dead.exit_code == 1
     assert json.loads(dead.stdout)["state"] == "dead"
+    assert "; last: RuntimeError: this never works" in shop.holdfast("jobs", "wait", ids["broken"]).output
     late = shop.holdfast("jobs", "wait", ids["later"], "--timeout", "0.1")
     assert late.exit_code == 1
     assert "still scheduled" in late.output

@@ -19,6 +19,7 @@ from .output import (
     job_document,
     job_row,
     json_option,
+    note,
     plural,
     print_fields,
     print_json,
@@ -285,7 +286,7 @@ async def wait(app: Holdfast, id: str, timeout: float | None, as_json: bool) -> 
     if as_json:
         print_json(job_document(job))
     else:
-        told = job.result if job.state == "succeeded" else job.reason
+        told = job.result if job.state == "succeeded" else note(job)
         click.echo(f"{job.state.value}" + ("" if told is None else f": {shown(told)}"))
     if job.state not in ("succeeded", "skipped"):
         raise SystemExit(FAILED)

@@ -130,7 +130,8 @@ def note(job: Job) -> str | None:
         return f"on {job.leased_by}"
     last = f"{job.errors[-1].kind}: {job.errors[-1].message}" if job.errors else None
     if job.reason:
-        return f"{job.reason}; last: {last}" if job.state == "dead" and last else job.reason
+        more = last and job.state == "dead" and job.errors[-1].message != job.reason
+        return f"{job.reason}; last: {last}" if more else job.reason
     if last and job.state != "succeeded":
         return last
     if job.state == "scheduled":
