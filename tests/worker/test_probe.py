@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -155,6 +156,24 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
         await asyncio.sleep(0.3)
         assert not lives(file), "a worker that does not live leaves it alone"
     assert not file.exists()
+
+
+async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monkeypatch, caplog):
+    """A full disk, a folder that was away: the file is touched again when that is over, and the log has one line of it."""
+    monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.02)
+    app, _ = shop
+    file = tmp_path / "run" / "worker"
+    file.parent.mkdir()
+    worker = app.worker(poll=0.1)
+    async with app, worker, Probe.of(worker, file=file), asyncio.timeout(10):
+        shutil.rmtree(file.parent)
+        while "the probe cannot write" not in caplog.text:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        assert caplog.text.count("the probe cannot write") == 1
+        file.parent.mkdir()
+        while not lives(file):
+            await asyncio.sleep(0.02)
 
 
 async def test_a_worker_claims_only_what_it_knows(app):

@@ -161,6 +161,10 @@ def probe_listens(host: str, port: int) -> None:
     logger.info("probe: http://%s:%d/live, /ready and /scale", f"[{host}]" if ":" in host else host, port)
 
 
+def probe_not_written(error: BaseException) -> None:
+    logger.error("%s; it is tried again every second", _safe(str(error)))
+
+
 def claims_unanswered(seconds: float) -> None:
     logger.warning("no claim has been answered for %.0f s although there is room for jobs; trying on", seconds)
 

@@ -123,13 +123,17 @@ class Probe:
 
     # -- the file ------------------------------------------------------------------------------------
     async def _touch(self, file: Path) -> None:
+        told = False
         while True:
             await asyncio.sleep(TOUCHED_EVERY)
             try:
                 if self._condition().live:
                     self._write(file)
-            except OSError as error:
-                log.service_failed("the file of the probe", error)
+                    told = False
+            except InvalidCall as error:  # a full disk, a folder that is away
+                if not told:
+                    log.probe_not_written(error)
+                told = True
 
     def _write(self, file: Path) -> None:
         """In one piece, so that no reader sees half of it."""
