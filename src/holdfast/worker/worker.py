@@ -224,9 +224,9 @@ class _Running:
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), pumping)  # whom the store answers all the time
         self._services = [
-            Service("keeper", self._keeper.run),
-            pumping,
+            *self._asking,
             Service("upkeep", upkeep.run),
             Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
@@ -333,7 +333,7 @@ class _Running:
 
     def _reached(self) -> None:
         self._contact.reached()
-        for service in self._services:
+        for service in self._asking:
             service.worked()
 
     def _row(self) -> WorkerRow:
