@@ -135,6 +135,16 @@ async def test_a_probe_of_something_else_than_a_worker():
         assert (await ask(probe, "/scale"))[0] == 404
 
 
+async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monkeypatch):
+    monkeypatch.setattr("holdfast.worker.probe.ANSWERED_WITHIN", 0.1)
+
+    async def silent(target):
+        await asyncio.sleep(60)
+
+    async with Probe(lambda: Condition(live=True, ready=True), port=0, scale=silent) as probe, asyncio.timeout(10):
+        assert await ask(probe, "/scale") == (503, {"error": "the store has not answered within 0.1 s"})
+
+
 async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.05)
     app, _ = shop
