@@ -32,11 +32,12 @@ async def test_what_ran_beside_a_job_that_does_not_stop_goes_back_free(plant):
     plant.start("--concurrency", "2")
     async with plant.app:
         beside = await plant.enqueue("waits", str(gate))
-        await begun(plant, beside)
+        first = await begun(plant, beside)
         stuck = await plant.enqueue("overruns", "sleep")
         await begun(plant, stuck)
         unbegun = await plant.enqueue("add", 1, 2)
         await begun(plant, beside, 2)
+        assert not alive(first.pid)  # handed back after the kill: no job runs twice at once
         gate.touch()
         jobs = [await plant.ended(id) for id in (beside, stuck, unbegun)]
     assert [(job.state, job.failures, job.losses) for job in jobs] == [

@@ -20,12 +20,10 @@ SETTINGS = ("max_depth", "on_full", "drop_below", "fair", "weights")
 def _weight(text: str) -> tuple[str, float]:
     """A tenant and its share."""
     tenant, _, share = text.partition("=")
-    if not tenant:
-        raise ValueError(text)
-    return tenant, float(share)
-
-
-_weight.__name__ = "tenant and number"
+    try:
+        return tenant, float(share)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no tenant with a number, such as gold=2") from None
 
 
 class _Lines(click.Group):

@@ -16,6 +16,7 @@ from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
+from ..names import checked_name, checked_routing
 from ..observe import log
 from ..options import checked_size
 from ..provide import Opened
@@ -97,8 +98,8 @@ class Worker(Lifetime):
             raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
         self._app = app
         self._queues = _names(queues, "queues")
-        self._asked_tasks = None if tasks is None else [getattr(task, "name", task) for task in tasks]
-        self._routing = routing_key
+        self._asked_tasks = _names(tasks, "tasks")
+        self._routing = checked_routing(routing_key)
         self._concurrency = concurrency
         self._batch_size = {
             name: checked_size(size, f"batch_size[{name!r}]") for name, size in (batch_size or {}).items()
@@ -109,7 +110,8 @@ class Worker(Lifetime):
         self._running: _Running | None = None
         self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
         super().__init__()
-        self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        made = f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        self.id = made if name is None else checked_name(name, "name")
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
@@ -224,9 +226,9 @@ class _Running:
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), pumping)  # whom the store answers all the time
         self._services = [
-            Service("keeper", self._keeper.run),
-            pumping,
+            *self._asking,
             Service("upkeep", upkeep.run),
             Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
@@ -333,7 +335,7 @@ class _Running:
 
     def _reached(self) -> None:
         self._contact.reached()
-        for service in self._services:
+        for service in self._asking:
             service.worked()
 
     def _row(self) -> WorkerRow:
@@ -362,12 +364,15 @@ class _Running:
 def _nothing() -> None: ...
 
 
-def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
-    if names is None:
+def _names(given: Sequence[Any] | None, what: str) -> tuple[str, ...] | None:
+    """Of queues, or of tasks, which may be given themselves."""
+    if given is None:
         return None
-    if isinstance(names, str):
-        raise InvalidCall(f"{what} is a list of names, not one text; write [{names!r}]")
-    return tuple(names)
+    if isinstance(given, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{given!r}]")
+    if not given:
+        raise InvalidCall(f"{what}=[] would be a worker that takes nothing; leave it out for all {what}")
+    return tuple(checked_name(getattr(each, "name", each), what) for each in given)
 
 
 def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:
