@@ -71,7 +71,7 @@ async def test_a_job_that_ended_otherwise_raises(app, task):
         with pytest.raises(JobSkipped, match="nothing to do") as skipped:
             await (await task.enqueue("skip")).result(timeout=5)
         assert skipped.value.job.state is State.SKIPPED
-        with pytest.raises(JobDead, match="bad address"):
+        with pytest.raises(JobDead, match=r"is dead: bad address$"):
             await (await task.enqueue("dead")).result(timeout=5)
         with pytest.raises(JobDead) as dead:
             await (await task.enqueue("fail")).result(timeout=5)
@@ -375,7 +375,37 @@ async def test_export_writes_json_lines(app, task, tmp_path):
     assert [each.name for each in tmp_path.iterdir()] == ["dead.jsonl"]
 
 
+async def test_an_export_that_fails_leaves_no_file_behind(app, task, tmp_path):
+    await dead_letters(app, task)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(InvalidCall, match="cannot be written"):
+        await app.dead.export(folder)
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
 # ---- queues and workers ----------------------------------------------------------------------------
+async def test_a_queue_tells_its_settings(app):
+    await app.queues.configure("plain")
+    await app.queues.configure("shared", max_depth=9, on_full="drop", drop_below=3, fair=True, weights={"gold": 2})
+    plain, shared = await app.queues.list()
+    assert (plain.max_depth, plain.on_full, plain.drop_below, plain.fair, plain.weights) == (
+        None,
+        "reject",
+        None,
+        False,
+        {},
+    )
+    assert (shared.max_depth, shared.on_full, shared.drop_below) == (9, "drop", 3)
+    assert (shared.fair, shared.weights) == (True, {"gold": 2})
+
+
+@pytest.mark.parametrize("options", [dict(max_depth=2**63), dict(max_depth=1, on_full="drop", drop_below=2**31)])
+async def test_bounds_beyond_any_store_are_refused(app, options):
+    with pytest.raises(InvalidCall, match="must be"):
+        await app.queues.configure("q", **options)
+
+
 async def test_queues_are_listed_paused_and_resumed(app, task):
     await task.using(queue="b").enqueue()
     await app.queues.configure("a", max_depth=5)

@@ -36,6 +36,10 @@ TRAPS = {
         "two changes of one job in a batch are refused",
         [f"{CASES}/apply.py::case_two_changes_of_one_job"],
     ),
+    4: (
+        "renewals against ends: rows are locked in the order of ids, or skipped",
+        ["tests/storage/postgres/test_locks.py::test_many_words_about_the_same_jobs_in_any_order_never_deadlock"],
+    ),
     5: (
         "mass reap after an outage: reap only after an unbroken contact",
         [
@@ -53,6 +57,10 @@ TRAPS = {
             "tests/schedules/test_firing.py::test_a_clock_that_went_back_fires_nothing_twice_and_is_told",
             "tests/conformance/test_twin.py::test_a_store_answers_as_the_specification_does",
         ],
+    ),
+    7: (
+        "a dead host with a live backend: the server ends what nobody is heard from",
+        ["tests/storage/postgres/test_locks.py::test_a_host_that_dies_does_not_keep_its_locks"],
     ),
     8: (
         "a repeated apply is told from a refused one; renewed until confirmed, not until sent",
@@ -88,6 +96,38 @@ TRAPS = {
             "tests/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only",
         ],
     ),
+    12: (
+        "counters inside an end would be a lock shared by all: each worker tells its own",
+        ["tests/worker/test_scale.py::test_a_worker_tells_what_ended_in_it"],
+    ),
+    14: (
+        "jobs are handed back after the kill, not before: none runs twice at once",
+        [
+            "tests/worker/test_supervisor.py::test_what_ran_beside_a_job_that_does_not_stop_goes_back_free",
+            "tests/worker/test_supervisor.py::test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back_free",
+            "tests/worker/test_supervisor.py::test_a_thread_that_does_not_stop_at_a_stop_costs_its_job_nothing",
+        ],
+    ),
+    15: (
+        "a claim that was under way when its runner died is asked for again and goes back free",
+        [
+            "tests/worker/test_board.py::test_what_a_claim_under_way_takes_after_the_death_goes_back",
+            "tests/worker/test_healing.py::test_a_claim_that_was_given_up_and_took_hold_later",
+        ],
+    ),
+    16: (
+        "a renewal that is refused because the job has just ended is no loss",
+        ["tests/worker/test_lost.py::test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss"],
+    ),
+    17: (
+        "a supervisor that is dead or stopped: runners renew by themselves, finish and end, and start nothing they may not",
+        [
+            "tests/worker/test_supervisor.py::test_when_the_supervisor_dies_runners_finish_and_end",
+            "tests/worker/test_supervisor.py::test_zombies_are_harmless",
+            "tests/worker/test_board.py::test_a_runner_renews_what_its_supervisor_does_not",
+            "tests/worker/test_board.py::test_a_renewal_reaches_the_hold_it_is_for_and_no_other",
+        ],
+    ),
     18: (
         "who killed the runner: charge only what was alone, run suspects alone, three losses are poison",
         [
@@ -113,6 +153,14 @@ TRAPS = {
             "tests/worker/test_context.py::test_verbs_that_would_wait_for_themselves_raise_at_once",
             f"{CASES}/transaction.py::case_the_time_limit",
             f"{CASES}/transaction.py::case_the_time_limit_frees_the_store",
+        ],
+    ),
+    21: (
+        "the next of a chain is inserted by the same guarded step",
+        [
+            f"{CASES}/continuing.py::case_a_refused_word_adds_nothing",
+            f"{CASES}/continuing.py::case_a_repeated_word_adds_nothing_twice",
+            f"{CASES}/continuing.py::case_in_a_handlers_transaction",
         ],
     ),
     22: (
@@ -154,6 +202,10 @@ TRAPS = {
             "tests/transactions/test_keys.py::test_a_key_that_becomes_free_between_the_statements",
         ],
     ),
+    26: (
+        "a singleton has no flag to be armed again: a key among those that wait, and one slot",
+        ["tests/limits/test_limits.py::test_a_singleton_loses_no_work_and_never_runs_beside_itself"],
+    ),
     31: (
         "in a caller's transaction only INSERT and plain SELECT",
         [
@@ -182,6 +234,35 @@ TRAPS = {
         [
             "tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once",
             "tests/transactions/test_refusals.py::test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once",
+        ],
+    ),
+    34: (
+        "no counter of what runs can drift: ends of every kind and lapses make room",
+        [
+            f"{CASES}/limits.py::case_at_most_so_many_run",
+            f"{CASES}/limits.py::case_every_end_of_a_hold_makes_room",
+            f"{CASES}/limits.py::case_a_lapsed_hold_makes_room_when_reaped",
+            f"{CASES}/limits.py::case_cancelled_code_counts_until_it_stops",
+            "tests/limits/test_limits.py::test_at_most_so_many_run_over_all_workers",
+            "tests/limits/test_limits.py::test_failures_snoozes_and_cancels_leave_no_slot_taken",
+        ],
+    ),
+    35: (
+        "a rate counts starts in a sliding window, by the store's clock, and nothing under it is claimed ahead",
+        [
+            f"{CASES}/limits.py::case_starts_in_a_window",
+            f"{CASES}/limits.py::case_a_clock_that_goes_back_spends_no_more_than_a_window",
+            "tests/limits/test_limits.py::test_a_rate_is_never_exceeded_and_well_used",
+        ],
+    ),
+    36: (
+        "shares of tenants: nobody waits behind a long line, nobody saves up, a retry keeps its place and a snooze pays",
+        [
+            f"{CASES}/fairness.py::case_a_long_queue_delays_nobody",
+            f"{CASES}/fairness.py::case_weights",
+            f"{CASES}/fairness.py::case_idle_tenants_save_nothing",
+            f"{CASES}/fairness.py::case_a_retry_keeps_its_place_and_a_snooze_pays",
+            "tests/limits/test_limits.py::test_a_long_line_of_one_tenant_delays_nobody",
         ],
     ),
     37: (
@@ -222,6 +303,18 @@ TRAPS = {
             "tests/storage/sqlite/test_files.py::test_never_two_drivers_on_one_file",
             "tests/storage/sqlite/test_files.py::test_network_file_systems_are_refused",
             "tests/storage/sqlite/test_database.py::test_a_forked_child_opens_its_own",
+        ],
+    ),
+    46: (
+        "rows that move between tables are read in one statement",
+        ["tests/storage/postgres/test_locks.py::test_who_reads_sees_every_job_wherever_it_moves"],
+    ),
+    47: (
+        "a mark to go on behind hides nothing for long",
+        [
+            "tests/storage/postgres/test_marks.py::test_what_lies_before_the_mark_is_found",
+            "tests/storage/postgres/test_marks.py::test_under_full_speed_it_is_found_within_the_time_between_two_starts",
+            "tests/storage/postgres/test_marks.py::test_a_short_claim_begins_at_the_start",
         ],
     ),
     48: (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Unpack, cast
 from uuid import UUID
 
 import msgspec
@@ -24,7 +24,7 @@ from .job import FINAL, Job, JobId, Page, State, job_of
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
 from .moves import delete, move
 from .names import checked_name
-from .storage.contract import Filter, QueueSettings, Storage
+from .storage.contract import Filter, QueueRow, QueueSettings, Storage
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -38,12 +38,18 @@ _SEEN_WITHIN = 60 * SECOND  # a worker tells every ten seconds that it is there
 
 @dataclass(frozen=True)
 class QueueInfo:
-    """A queue as it stands; `oldest` is for how many seconds its oldest ready job has been due."""
+    """A queue as it stands, and what was configured for it; `oldest` is for how many seconds its oldest ready job has been
+    due."""
 
     name: str
     paused: bool
     depth: int
     oldest: float | None
+    max_depth: int | None = None
+    on_full: Literal["reject", "drop", "wait"] = "reject"
+    drop_below: int | None = None
+    fair: bool = False
+    weights: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -230,9 +236,10 @@ class DeadLetters(_Room):
                     lines = b"".join(msgspec.json.encode(job_of(record)) + b"\n" for record in records)
                     await asyncio.to_thread(file.write, lines)
                     written += len(records)
-            finally:
                 await asyncio.to_thread(file.close)
-            await asyncio.to_thread(os.replace, part, path)
+                await asyncio.to_thread(os.replace, part, path)
+            finally:
+                await asyncio.to_thread(_clear_away, file, part)
         except OSError as error:
             raise InvalidCall(f"dead letters cannot be written to {path}: {error}") from error
         return written
@@ -259,16 +266,7 @@ class Queues(_Room):
     @verb
     async def list(self) -> tuple[QueueInfo, ...]:
         """Every queue that has settings or waiting jobs, by name."""
-        rows = await (await self._storage()).queues()
-        return tuple(
-            QueueInfo(
-                row.settings.name,
-                row.settings.paused,
-                row.depth,
-                None if row.oldest is None else row.oldest / SECOND,
-            )
-            for row in rows
-        )
+        return tuple(_queue_info(row) for row in await (await self._storage()).queues())
 
     @verb
     async def pause(self, name: str, /) -> None:
@@ -340,6 +338,29 @@ def _dead(filter: JobFilter) -> Filter:
     return filter_of({**given, "state": State.DEAD})
 
 
+def _clear_away(file: IO[bytes], part: Path) -> None:
+    """Whatever became of it, no unfinished file stays behind."""
+    try:
+        file.close()
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _queue_info(row: QueueRow) -> QueueInfo:
+    settings = row.settings
+    return QueueInfo(
+        settings.name,
+        settings.paused,
+        row.depth,
+        None if row.oldest is None else row.oldest / SECOND,
+        settings.max_depth,
+        settings.on_full,
+        settings.drop_below,
+        settings.fair,
+        msgspec.json.decode(settings.weights) if settings.weights else {},
+    )
+
+
 def _queue_settings(
     name: str,
     max_depth: int | None,
@@ -348,12 +369,14 @@ def _queue_settings(
     fair: bool,
     weights: Mapping[str, float] | None,
 ) -> QueueSettings:
-    if max_depth is not None and (isinstance(max_depth, bool) or not isinstance(max_depth, int) or max_depth < 1):
-        raise InvalidCall(f"max_depth must be a whole number of at least 1, or None for no bound; it is {max_depth!r}")
+    if max_depth is not None and not _whole(max_depth, 1, 2**31):
+        raise InvalidCall(
+            f"max_depth must be a whole number from 1 to 2147483647, or None for no bound; it is {max_depth!r}"
+        )
     if on_full not in ("reject", "drop", "wait"):
         raise InvalidCall(f"on_full={on_full!r} is none of 'reject', 'drop', 'wait'")
-    if drop_below is not None and (isinstance(drop_below, bool) or not isinstance(drop_below, int)):
-        raise InvalidCall(f"drop_below must be a priority, a whole number, not {drop_below!r}")
+    if drop_below is not None and not _whole(drop_below, -(2**31), 2**31):
+        raise InvalidCall(f"drop_below must be a priority, a whole number of at most 32 bits, not {drop_below!r}")
     if drop_below is not None and on_full != "drop":
         raise InvalidCall('drop_below= needs on_full="drop"')
     if not isinstance(fair, bool):
@@ -362,6 +385,10 @@ def _queue_settings(
         raise InvalidCall("weights= needs fair=True")
     text = _weights_text(weights) if weights else None
     return QueueSettings(checked_name(name, "queue"), False, max_depth, on_full, drop_below, fair, text)
+
+
+def _whole(value: object, least: int, beyond: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < beyond
 
 
 def _weights_text(weights: Mapping[str, float]) -> str:

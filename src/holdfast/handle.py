@@ -193,6 +193,7 @@ class GroupHandle(JobHandle[Any]):
 
 
 def _why(record: Record) -> str:
+    """The reason, and the last error if it tells more: that of `raise Dead(reason)` does not."""
     faults = faults_of(record.errors)
-    last = f"; last: {faults[-1].kind}: {faults[-1].message}" if faults else ""
-    return f"{record.reason}{last}"
+    more = faults and faults[-1].message != record.reason
+    return f"{record.reason}; last: {faults[-1].kind}: {faults[-1].message}" if more else f"{record.reason}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from .errors import InvalidCall
+from .job import ANY, Routing
 from .settings import KEY_BYTES, NAME_BYTES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -16,6 +17,11 @@ def checked_name(value: object, what: str) -> str:
     if _CONTROL.search(text):
         raise InvalidCall(f"{what}={text!r} has control characters; a name is printable text")
     return text
+
+
+def checked_routing(value: Routing) -> Routing:
+    """A routing key as receivers give it: ANY, None or a name."""
+    return value if value is None or value is ANY else checked_name(value, "routing_key")
 
 
 def checked_key(value: object, what: str = "key") -> str:

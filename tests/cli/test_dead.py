@@ -12,6 +12,12 @@ def test_list(shop):
     assert shop.holdfast("dead", "list", "--task", "add").output == "no dead letters\n"
 
 
+def test_the_list_says_what_went_wrong_last(shop):
+    shop.fill(work=True)
+    (line,) = shop.holdfast("dead", "list").output.splitlines()[1:]
+    assert line.endswith(r"failed 2 of 2 attempts; last: RuntimeError: this never works \x1b[31m")
+
+
 def test_retry(shop):
     ids = shop.fill(work=True)
     assert shop.json("dead", "retry", ids["broken"]) == {"asked": 1, "retried": 1}
@@ -37,6 +43,13 @@ def test_purge_needs_a_filter_and_asks(shop):
     assert shop.json("dead", "list")["jobs"]
     assert shop.json("dead", "purge", "--before", "0s", "--yes") == {"purged": 1}
     assert shop.json("dead", "list")["jobs"] == []
+
+
+def test_nobody_is_asked_about_nothing(shop):
+    shop.fill()
+    assert shop.json("dead", "purge", "--task", "broken") == {"purged": 0}
+    assert shop.json("dead", "retry-all") == {"retried": 0}
+    assert shop.json("jobs", "cancel", "--task", "slow") == {"asked": None, "cancelled": 0}
 
 
 def test_export(shop):

@@ -20,6 +20,7 @@ def test_all_is_well(shop):
     assert [(check["name"], check["status"]) for check in found.values() if check["status"] != "ok"] == []
     assert {"file", "disk", "schema", "durability", "clock", "workers", "tasks"} < set(found)
     assert found["durability"]["found"].startswith("grade B")
+    assert {check["remedy"] for check in found.values()} == {None}
     text = shop.holdfast("doctor").output
     assert text.splitlines()[-1].endswith(" ok, 0 to look at, 0 failed")
 

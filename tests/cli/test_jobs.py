@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 
 import pytest
 
@@ -51,6 +52,7 @@ def test_filters(shop, options, names):
     "options",
     [
         ["--state", "asleep"],
+        ["--state", ""],
         ["--since", "yesterday"],
         ["--unrouted", "--routing-key", "x"],
         ["--limit", "0"],
@@ -73,6 +75,13 @@ def test_pages(shop):
         if cursor is None:
             break
     assert sorted(seen) == sorted(ids.values())
+
+
+def test_the_next_page_can_be_asked_for_as_it_is_told(shop):
+    shop.fill()
+    told = shop.holdfast("jobs", "list", "--limit", "3").stderr
+    options = shlex.split(told.removeprefix("more: "))
+    assert len(shop.json("jobs", "list", "--limit", "3", *options)["jobs"]) == 1
 
 
 def test_get(shop):
@@ -161,6 +170,7 @@ def test_wait(shop):
     dead = shop.holdfast("jobs", "wait", ids["broken"], "--json")
     assert dead.exit_code == 1
     assert json.loads(dead.stdout)["state"] == "dead"
+    assert "; last: RuntimeError: this never works" in shop.holdfast("jobs", "wait", ids["broken"]).output
     late = shop.holdfast("jobs", "wait", ids["later"], "--timeout", "0.1")
     assert late.exit_code == 1
     assert "still scheduled" in late.output

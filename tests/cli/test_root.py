@@ -44,6 +44,13 @@ def test_help_of_the_table_is_that_of_the_command():
         assert holdfast.get_command(click.Context(holdfast), name).help
 
 
+def test_a_command_with_a_typo():
+    done = CliRunner().invoke(holdfast, ["job", "list"])
+    assert done.exit_code == 2
+    assert "there is no command 'job'; did you mean jobs?" in done.output
+    assert CliRunner().invoke(holdfast, ["frobnicate"]).exit_code == 2
+
+
 def test_help_comes_quickly():
     """At most 0.2 s over bare Python. Processor time and the best of five: other programs must not decide this."""
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from holdfast import Backoff, Context, InvalidCall, Limit, State
+from holdfast import Backoff, Context, InvalidCall, Limit, State, Unique
 
 SOON = Backoff.fixed(0.01)
 
@@ -113,6 +113,31 @@ async def test_failures_snoozes_and_cancels_leave_no_slot_taken(app):
         assert await long.cancel()
         await after.result(timeout=60)
     assert runs == {"fail": 6, "long": 1, "fine": 1}
+
+
+async def test_a_singleton_loses_no_work_and_never_runs_beside_itself(app):
+    """A key that is free again at the first claim, and one slot: what comes while it runs gets one run more."""
+    began, go, running, most = asyncio.Event(), asyncio.Event(), 0, 0
+
+    @app.task(unique=Unique("only", scope="waiting"), limit=Limit(max_running=1))
+    async def sweep() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        began.set()
+        await go.wait()
+        running -= 1
+
+    async with app, app.worker():
+        first = await sweep.enqueue()
+        await asyncio.wait_for(began.wait(), 60)
+        late = [await sweep.enqueue() for _ in range(3)]
+        assert [job.duplicate for job in late] == [False, True, True]
+        assert len({first.id, *(job.id for job in late)}) == 2
+        go.set()
+        for job in (first, *late):
+            await job.result(timeout=60)
+    assert most == 1
 
 
 async def test_limited_jobs_and_others_share_the_slots(app):

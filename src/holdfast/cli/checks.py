@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -21,6 +21,7 @@ from .root import one_line
 if TYPE_CHECKING:
     from holdfast import Holdfast
 
+MEND = "mend what it says, then ask the doctor again"
 WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
 LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
 CLOCKS_APART = 2.0
@@ -41,7 +42,7 @@ async def examine(app: Holdfast, *, with_tasks: bool) -> list[Check]:
     """Every check that can be made; the first that makes the rest pointless is the last."""
     checks = [check async for check in _examined(app, with_tasks)]
     await app.close()
-    return checks
+    return [replace(check, remedy=None) if check.status == "ok" else check for check in checks]
 
 
 async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
@@ -59,7 +60,7 @@ async def _examined(app: Holdfast, with_tasks: bool) -> AsyncIterator[Check]:
         store = opener(app.url, durability="relaxed", migrate=False)()
         await store.open()
     except HoldfastError as error:
-        yield Check("store", "fail", one_line(error), "mend what it says, then ask the doctor again")
+        yield Check("store", "fail", one_line(error), MEND)
         return
     try:
         yield _durability(await store.durability())
@@ -116,7 +117,7 @@ def _schema(url: str) -> Check:
         finally:
             close()
     except HoldfastError as error:
-        return Check("schema", "fail", one_line(error), "use a file of Holdfast, and a Holdfast that is new enough")
+        return Check("schema", "fail", one_line(error), MEND)
     told = f"version {found.version} of {found.newest}"
     return Check("schema", "fail" if found.pending else "ok", told, "run: holdfast migrate")
 

@@ -80,7 +80,8 @@ async def retry_all(app: Holdfast, yes: bool, as_json: bool, **given: Any) -> No
       holdfast dead retry-all --yes
     """
     chosen = filter_of(**given)
-    confirm(f"Retry {await _letters(app, chosen)}?", yes)
+    count = await _count(app, chosen)
+    confirm(f"Retry {plural(count, 'dead letter')}?", yes or not count)
     _tell("retried", await app.dead.retry_all(**chosen), as_json)
 
 
@@ -100,7 +101,8 @@ async def purge(app: Holdfast, cascade: bool, yes: bool, as_json: bool, **given:
     chosen = filter_of(**given)
     if not chosen:
         raise click.UsageError("purge needs a filter, e.g. --task or --before; for everything: --before 0s")
-    confirm(f"Delete {await _letters(app, chosen)} for good?", yes)
+    count = await _count(app, chosen)
+    confirm(f"Delete {plural(count, 'dead letter')} for good?", yes or not count)
     _tell("purged", await app.dead.purge(cascade=cascade, **chosen), as_json)
 
 
@@ -123,10 +125,10 @@ async def export(app: Holdfast, path: Path, as_json: bool, **given: Any) -> None
         click.echo(f"exported: {plural(exported, 'dead letter')} to {path}")
 
 
-async def _letters(app: Holdfast, chosen: dict[str, Any]) -> str:
+async def _count(app: Holdfast, chosen: dict[str, Any]) -> int:
     from holdfast import State
 
-    return plural(await app.jobs.count(state=State.DEAD, **chosen), "dead letter")
+    return await app.jobs.count(state=State.DEAD, **chosen)
 
 
 def _tell(what: str, count: int, as_json: bool) -> None:

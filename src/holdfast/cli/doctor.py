@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import asdict
 
 import click
 
@@ -28,10 +29,7 @@ def command(target: str | None, url: str | None, as_json: bool) -> None:
     """
     checks = asyncio.run(examine(app_of(target, url), with_tasks=target is not None))
     if as_json:
-        fields = ("name", "status", "found", "remedy")
-        print_json(
-            {"status": _worst(checks), "checks": [{name: getattr(check, name) for name in fields} for check in checks]}
-        )
+        print_json({"status": _worst(checks), "checks": [asdict(check) for check in checks]})
     else:
         _print(checks)
     if _worst(checks) == "fail":
@@ -42,7 +40,7 @@ def _print(checks: list[Check]) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
         click.echo(f"{check.status:<4}  {check.name:<{width}}  {shown(check.found)}")
-        if check.remedy and check.status != "ok":
+        if check.remedy:
             click.echo(f"{'':<4}  {'':<{width}}  → {shown(check.remedy)}")
     counts = Counter(check.status for check in checks)
     click.echo(f"\n{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")

@@ -32,7 +32,10 @@ def when(text: str) -> datetime:
 
 def names(text: str) -> tuple[str, ...]:
     """Several values in one option, with commas between."""
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    found = tuple(part.strip() for part in text.split(",") if part.strip())
+    if not found:  # an unset variable of a script: to take it for "all" would be a surprise
+        raise click.BadParameter(f"{text!r} names nothing; leave the option out for all")
+    return found
 
 
 def listed(values: Sequence[Sequence[str]]) -> tuple[str, ...]:

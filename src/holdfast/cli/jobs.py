@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from .output import (
     job_document,
     job_row,
     json_option,
+    note,
     plural,
     print_fields,
     print_json,
@@ -69,7 +71,7 @@ def print_page(page: Page[Job], as_json: bool, nothing: str) -> None:
         return
     print_table(JOB_COLUMNS, [job_row(job) for job in page.items], nothing=nothing)
     if page.cursor is not None:
-        click.echo(f"more: --cursor {page.cursor}", err=True)
+        click.echo(f"more: --cursor {shlex.quote(page.cursor)}", err=True)
 
 
 @command.command("get")
@@ -226,7 +228,8 @@ async def _move(app: Holdfast, move: Move, ids: Sequence[str], given: dict[str, 
     else:
         if move.states and "state" not in chosen:
             chosen["state"] = [filter_state(state) for state in move.states]
-        confirm(f"{move.word.capitalize()} {plural(await app.jobs.count(**chosen), 'job')}?", yes)
+        count = await app.jobs.count(**chosen)
+        confirm(f"{move.word.capitalize()} {plural(count, 'job')}?", yes or not count)
         moved = await _move_all(app, chosen, move.verb)
     if as_json:
         print_json({"asked": len(ids) if ids else None, move.done.replace(" ", "_"): moved})
@@ -283,7 +286,7 @@ async def wait(app: Holdfast, id: str, timeout: float | None, as_json: bool) -> 
     if as_json:
         print_json(job_document(job))
     else:
-        told = job.result if job.state == "succeeded" else job.reason
+        told = job.result if job.state == "succeeded" else note(job)
         click.echo(f"{job.state.value}" + ("" if told is None else f": {shown(told)}"))
     if job.state not in ("succeeded", "skipped"):
         raise SystemExit(FAILED)

@@ -128,10 +128,12 @@ def note(job: Job) -> str | None:
     """The most telling thing about a job on one line: why it ended, what went wrong last, who runs it, when it is due."""
     if job.state == "running":
         return f"on {job.leased_by}"
+    last = f"{job.errors[-1].kind}: {job.errors[-1].message}" if job.errors else None
     if job.reason:
-        return job.reason
-    if job.errors and job.state != "succeeded":
-        return f"{job.errors[-1].kind}: {job.errors[-1].message}"
+        more = last and job.state == "dead" and job.errors[-1].message != job.reason
+        return f"{job.reason}; last: {last}" if more else job.reason
+    if last and job.state != "succeeded":
+        return last
     if job.state == "scheduled":
         return f"due {iso(job.run_at, 'seconds')}"
     return None

@@ -35,6 +35,10 @@ from .home import Home
 CHUNK = 500
 LOG_LINES = 100
 PARENT_CANCELLED = "a job that it waits for was cancelled"
+ENDED_BY_HANDLER = (
+    "this transaction was ended by the handler itself; Holdfast commits it together with the job's completion, so leave "
+    "out COMMIT and ROLLBACK, and what commits by itself (executescript of sqlite3)"
+)
 
 
 # ---- enqueue ---------------------------------------------------------------------------------------
@@ -599,7 +603,8 @@ class Storage(ABC):
 
 
 class StoreTransaction(ABC):
-    """A handler's transaction: its rows and the job's completion are committed together or not at all."""
+    """A handler's transaction: its rows and the job's completion are committed together or not at all. When the handler
+    has ended it by a statement of its own, every verb but `rollback` raises StoreError(ENDED_BY_HANDLER)."""
 
     connection: Any  # the driver's own object
     exclusive: bool = False  # it holds the store's only write lock: any other verb would wait for this one

@@ -23,6 +23,7 @@ from ..ids import new_id, new_stamp
 from ..item import Item
 from ..job import Loss, Record, Routing
 from ..lifecycle import Change
+from ..names import checked_routing
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
 from ..task import Declared, Definition
@@ -61,7 +62,7 @@ class Pull:
         for name in self._asked_tasks:
             if not isinstance(name, str):
                 raise InvalidCall(f"app.claim takes tasks or their names, not {name!r}")
-        self._routing = routing_key
+        self._routing = checked_routing(routing_key)
         self._limit = limit
         self._max_wait = micros_of(max_wait, "max_wait") / SECOND
         self._lease = None if lease is None else micros_of(lease, "lease", positive=True)
@@ -266,7 +267,7 @@ class _Teller:
                 break
             except StoreError as error:  # the same word again is recognised
                 if all(attempt.trusted_until <= boottime() for attempt, _ in batch):
-                    log.store_out_of_reach("pull claim", error, pause)
+                    log.pull_not_stored(len(batch), error)
                     self._fail(batch, error)
                     return
             except Exception as error:

@@ -16,6 +16,7 @@ from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
+from ..names import checked_name, checked_routing
 from ..observe import log
 from ..options import checked_size
 from ..provide import Opened
@@ -24,6 +25,7 @@ from ..storage.contract import Storage, WorkerRow
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
+from .attempt import Attempt
 from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
@@ -35,7 +37,7 @@ from .patience import Patience
 from .probe import Condition
 from .pump import Pump
 from .service import Service, sleep
-from .slots import Slots
+from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
 
@@ -96,8 +98,8 @@ class Worker(Lifetime):
             raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
         self._app = app
         self._queues = _names(queues, "queues")
-        self._asked_tasks = None if tasks is None else [getattr(task, "name", task) for task in tasks]
-        self._routing = routing_key
+        self._asked_tasks = _names(tasks, "tasks")
+        self._routing = checked_routing(routing_key)
         self._concurrency = concurrency
         self._batch_size = {
             name: checked_size(size, f"batch_size[{name!r}]") for name, size in (batch_size or {}).items()
@@ -108,7 +110,8 @@ class Worker(Lifetime):
         self._running: _Running | None = None
         self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
         super().__init__()
-        self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        made = f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        self.id = made if name is None else checked_name(name, "name")
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
@@ -223,9 +226,9 @@ class _Running:
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), pumping)  # whom the store answers all the time
         self._services = [
-            Service("keeper", self._keeper.run),
-            pumping,
+            *self._asking,
             Service("upkeep", upkeep.run),
             Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
@@ -284,6 +287,7 @@ class _Running:
         await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+            self._give_up(attempt)
         await self._until(lambda: self._pump.settled, FLUSH, None)
         self._block_watch.stop()
         for service in self._services:
@@ -299,6 +303,15 @@ class _Running:
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,
+        or by us, since nobody else will."""
+        if self._held.board is not None:
+            self._held.board.over(attempt)
+        elif attempt.lost is Loss.SHUTDOWN:
+            attempt.ended = True
+            self._pump.tell(attempt, hand_back(attempt))
 
     async def _close_opened(self) -> None:
         try:
@@ -322,7 +335,7 @@ class _Running:
 
     def _reached(self) -> None:
         self._contact.reached()
-        for service in self._services:
+        for service in self._asking:
             service.worked()
 
     def _row(self) -> WorkerRow:
@@ -351,12 +364,15 @@ class _Running:
 def _nothing() -> None: ...
 
 
-def _names(names: Sequence[str] | None, what: str) -> tuple[str, ...] | None:
-    if names is None:
+def _names(given: Sequence[Any] | None, what: str) -> tuple[str, ...] | None:
+    """Of queues, or of tasks, which may be given themselves."""
+    if given is None:
         return None
-    if isinstance(names, str):
-        raise InvalidCall(f"{what} is a list of names, not one text; write [{names!r}]")
-    return tuple(names)
+    if isinstance(given, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{given!r}]")
+    if not given:
+        raise InvalidCall(f"{what}=[] would be a worker that takes nothing; leave it out for all {what}")
+    return tuple(checked_name(getattr(each, "name", each), what) for each in given)
 
 
 def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:

@@ -167,3 +167,14 @@ async def test_a_full_disk_is_told_and_healed(tmp_path):
             await store.enqueue([job(payload=f'"{"x" * 4000}"') for _ in range(100)])
         await store._shared.database.alone(lambda c: c.rows("pragma max_page_count=100000"))
         await store.enqueue([job()])
+
+
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
+async def test_a_file_that_is_replaced_while_it_is_open(tmp_path, scheme):
+    if scheme == "sqlite+apsw":
+        pytest.importorskip("apsw")
+    async with store_at(tmp_path / "jobs.db", scheme=scheme, query="?journal=truncate") as store:
+        await store.enqueue([job()])
+        (tmp_path / "jobs.db").rename(tmp_path / "elsewhere.db")
+        with pytest.raises(StoreError, match="removed or replaced while it was open; restart"):
+            await store.enqueue([job()])

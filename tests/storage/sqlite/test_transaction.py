@@ -69,6 +69,19 @@ async def test_it_is_undone_when_it_takes_too_long(where):
         assert (await store.get([record.id]))[0].state is State.RUNNING
 
 
+async def test_what_commits_by_itself_is_found_out(where):
+    """executescript of the standard library commits before it begins."""
+    if where.get("scheme") == "sqlite+apsw":
+        pytest.skip("apsw has no executescript")
+    async with store_at(**where) as store:
+        record = await held(store)
+        transaction = await store.begin(5 * SECOND)
+        transaction.connection.executescript("create table orders (id integer);")
+        with pytest.raises(StoreError, match="ended by the handler"):
+            await transaction.complete(decide(record, Succeeded("1")))
+        assert (await store.get([record.id]))[0].state is State.RUNNING
+
+
 async def test_an_error_of_a_statement_leaves_it_open(where):
     async with store_at(**where) as store:
         transaction = await store.begin(5 * SECOND)

@@ -21,7 +21,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import StoreError
 from holdfast.job import NewJob
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import Placed, StoreTransaction, Verdict
+from holdfast.storage.contract import ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
 
 Plan = Callable[[Sequence[NewJob]], list[Placed]]
 Commit = Callable[[Change, Sequence[NewJob], Sequence[Placed], Callable[[], None]], Verdict]
@@ -120,6 +120,8 @@ class MemoryTransaction(StoreTransaction):
         self._undo_when_late()
         if self._why_over is not None:
             raise StoreError(f"this transaction is over: {self._why_over}")
+        if not self.connection.in_transaction:
+            raise StoreError(ENDED_BY_HANDLER)
 
     def _undo_when_late(self) -> None:
         if time.monotonic() >= self._deadline:

@@ -21,7 +21,7 @@ from holdfast.clock import SECOND
 from holdfast.errors import StoreError
 from holdfast.job import NewJob
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
+from holdfast.storage.contract import ACCEPTED, ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
 
 from .apply import Apply, Effects
 from .enqueue import Enqueue
@@ -147,10 +147,7 @@ class PostgresTransaction(StoreTransaction):
         if self._why_over is not None:
             raise StoreError(f"this transaction is over: {self._why_over}")
         if self._connection.info.transaction_status == TransactionStatus.IDLE:
-            raise StoreError(
-                "this transaction was ended by the handler itself; Holdfast commits it together with the job's completion, "
-                "so leave out COMMIT and ROLLBACK"
-            )
+            raise StoreError(ENDED_BY_HANDLER)
 
     def _undo_when_late(self) -> None:
         self._late = asyncio.get_running_loop().create_task(self._undo_late(), name="holdfast late transaction")

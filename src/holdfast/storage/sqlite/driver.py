@@ -16,6 +16,7 @@ from holdfast.errors import StoreError
 
 BUSY, LOCKED, READONLY, INTERRUPT, IOERR, CORRUPT = 5, 6, 8, 9, 10, 11
 FULL, CANTOPEN, TOOBIG, NOTADB = 13, 14, 18, 26
+MOVED = 1032  # a kind of READONLY, and the only extended code that is told apart
 STATEMENTS_KEPT = 256
 
 DriverName = Literal["sqlite3", "apsw"]
@@ -81,6 +82,10 @@ class _StandardConnection:
         self.raw.close()
 
 
+def _code(extended: int) -> int:
+    return extended if extended == MOVED else extended & 0xFF
+
+
 class _Standard:
     name: DriverName = "sqlite3"
     error: type[Exception] = sqlite3.Error
@@ -90,7 +95,7 @@ class _Standard:
         return _StandardConnection(path)
 
     def code(self, error: Exception) -> int:
-        return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+        return _code(int(getattr(error, "sqlite_errorcode", 0)))
 
 
 class _ApswConnection:
@@ -134,4 +139,4 @@ class _Apsw:
         return _ApswConnection(self._apsw.Connection(path, statementcachesize=STATEMENTS_KEPT))
 
     def code(self, error: Exception) -> int:
-        return int(getattr(error, "extendedresult", 0)) & 0xFF
+        return _code(int(getattr(error, "extendedresult", 0)))

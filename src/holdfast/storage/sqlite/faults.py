@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from holdfast.errors import StoreError
 
-from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, NOTADB, READONLY, Driver
+from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
 from .place import Place
 
 _WORDS = {
     BUSY: "another connection has kept it locked for too long; end that transaction",
     LOCKED: "another connection has kept it locked for too long; end that transaction",
     READONLY: "it is read-only for this user; change the permissions of the file and its directory",
+    MOVED: "the file was removed or replaced while it was open; restart the programs that have it open",
     IOERR: "reading or writing it failed; look at the disk",
     CORRUPT: "it is damaged; restore a backup, or look at what `PRAGMA integrity_check` says",
     FULL: "the disk is full; make room and go on, nothing that was acknowledged is lost",

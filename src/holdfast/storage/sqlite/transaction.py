@@ -17,7 +17,7 @@ from holdfast.clock import SECOND, MicrosReader
 from holdfast.errors import StoreError
 from holdfast.job import NewJob
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import ACCEPTED, CHUNK, Placed, StoreTransaction, Verdict
+from holdfast.storage.contract import ACCEPTED, CHUNK, ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
 
 from .apply import apply
 from .database import Work, undo
@@ -59,10 +59,10 @@ class SqliteTransaction(StoreTransaction):
             raise
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        return await self._order(lambda: self._in_work().connection.rows(statement, parameters))
+        return await self._order(lambda: self._inside().connection.rows(statement, parameters))
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        placed = await self._order(lambda: enqueue(self._in_work(), jobs, self._now()))
+        placed = await self._order(lambda: enqueue(self._inside(), jobs, self._now()))
         if not isinstance(placed, list):
             raise placed
         return placed
@@ -141,9 +141,8 @@ class SqliteTransaction(StoreTransaction):
             self._answer(future, answer, None)
 
     def _complete(self, change: Change) -> Verdict:
-        work = self._in_work()
         try:
-            now = self._now()
+            work, now = self._inside(), self._now()
             verdict = apply(work, [change], now)[0]
             if verdict is ACCEPTED:
                 settle(work, CHUNK, now)
@@ -171,6 +170,12 @@ class SqliteTransaction(StoreTransaction):
         while not self._orders.empty():
             _, future = self._orders.get()
             self._answer(future, None, StoreError(f"this transaction is over: {self._over}"))
+
+    def _inside(self) -> Work:
+        work = self._in_work()
+        if not work.connection.in_transaction():
+            raise StoreError(ENDED_BY_HANDLER)
+        return work
 
     def _in_work(self) -> Work:
         assert self._work is not None

@@ -234,6 +234,25 @@ async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
     accepted(await say(store, record, Succeeded()), "the job's end afterwards")
 
 
+async def case_ended_by_the_handler(store: Storage, clock: Hand) -> None:
+    if not await _speaks_sql(store):
+        return
+    for word in ("commit", "rollback"):
+        record, new = await running(store), job()
+        tx = await begin(store)
+        await tx.execute(word)
+        for verb in (tx.execute("select 1"), tx.enqueue([new]), tx.complete(decide(record, Succeeded()))):
+            try:
+                await verb
+            except StoreError:
+                continue
+            raise AssertionError(f"after a {word} of the handler's own a transaction must raise StoreError")
+        await tx.rollback()
+        same(await store.get([new.id]), [None], f"a job enqueued after a {word} of the handler's own")
+        untouched(record, await seen(store, record.id), f"a completion after a {word} of the handler's own")
+        accepted(await say(store, record, Succeeded()), "the job's end by other means")
+
+
 @with_a_table
 async def case_the_time_limit(store: Storage, clock: Hand, table: Table) -> None:
     record, new = await running(store), job()
