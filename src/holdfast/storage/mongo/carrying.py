@@ -33,8 +33,12 @@ def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
     records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
-    waited_for = yield from edges.waited_for([record.id for record in records])
-    return [Carried(record, logs.get(record.id, ()), tuple(waited_for.get(record.id, ()))) for record in records]
+    waits_for = yield from edges.waited_for([record.id for record in records])
+    kept_for = yield from edges.kept_for([record.id for record in records if record.followed])
+    return [
+        Carried(record, *(tuple(found.get(record.id, ())) for found in (logs, waits_for, kept_for)))
+        for record in records
+    ]
 
 
 def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
@@ -58,7 +62,9 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
 
 
 def edges_of(jobs: Sequence[Carried]) -> list[Document]:
-    return edges.to_put((job.record, job.waits_for) for job in jobs)
+    """The edges that lead to these jobs, and the closed ones that they are kept for."""
+    waiting = edges.to_put((job.record, job.waits_for) for job in jobs)
+    return [*waiting, *edges.to_keep((job.record.id, job.kept_for) for job in jobs)]
 
 
 def _check_keys(records: Sequence[Record]) -> Steps[None]:

@@ -24,11 +24,13 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
     while len(carried) < limit:
         position = ("-inf", b"") if after is None else (after[0], id_bytes(after[1]) or b"")
         asked = min(limit - len(carried), CHUNK)
-        told, ids, logs, parents = await link.run("export", [*position, asked], repeat=True)
+        told, ids, logs, *edges = await link.run("export", [*position, asked], repeat=True)
         lines = {id_text(id): lines_of(text) for id, text in zip(ids, logs, strict=True) if text}
-        waits_for = {id_text(id): id_texts(text) for id, text in zip(ids, parents, strict=True) if text}
+        waits_for, kept_for = (
+            {id_text(id): id_texts(text) for id, text in zip(ids, texts, strict=True) if text} for texts in edges
+        )
         carried += [
-            Carried(record, tuple(lines.get(record.id, ())), tuple(waits_for.get(record.id, ())))
+            Carried(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
             for record in records_of(told)
         ]
         if len(ids) < asked or not carried:
@@ -47,6 +49,7 @@ async def restore(link: Link, now: Any, origin: bytes, jobs: Sequence[Carried]) 
             row_of(record, has_log=bool(job.lines)),
             body_of(record),
             b"".join(map(checked_id, job.waits_for)),
+            b"".join(map(checked_id, job.kept_for)),
             outcome_of(record.result, record.reason) if has_outcome else b"",
             (record.errors or "").encode(),
             (record.progress or "").encode(),
