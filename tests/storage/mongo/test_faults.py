@@ -175,6 +175,16 @@ async def test_a_job_that_is_too_large():
         assert await store.count(Filter()) == 0
 
 
+async def test_a_job_that_is_too_large_to_be_carried():
+    """Other stores may hold such a job. It is named, and is no mistake of whoever asks for the move."""
+    async with store_at("memory://") as source, store_at() as store:
+        large = job(payload='"' + "x" * (17 << 20) + '"')
+        await source.enqueue([job(), large])
+        with pytest.raises(StoreError, match=rf"job {large.id} \(task\): .*larger than the 16 MB"):
+            await store.restore(await source.export(None, 9))
+        assert await store.count(Filter()) == 0
+
+
 async def test_a_result_that_is_too_large():
     async with store_at() as store:
         record = await held(store, payload='"' + "x" * (9 << 20) + '"')

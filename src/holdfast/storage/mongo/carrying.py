@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidCall, StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
@@ -59,6 +59,16 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
         any(record.state in FINAL for record in records),
         too_many,
     )
+
+
+def too_large(jobs: Sequence[Carried], error: InvalidCall) -> StoreError:
+    """The store's word for a list of which one job is too large: that it came from elsewhere is nobody's mistake."""
+    largest = max((job.record for job in jobs), key=_size)
+    return StoreError(f"job {largest.id} ({largest.task}): {error}")
+
+
+def _size(record: Record) -> int:
+    return sum(len(text or "") for text in (record.payload, record.result, record.errors, record.progress))
 
 
 def edges_of(jobs: Sequence[Carried]) -> list[Document]:
