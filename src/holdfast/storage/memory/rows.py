@@ -30,7 +30,7 @@ from holdfast.storage.contract import (
     Verdict,
     Want,
 )
-from holdfast.storage.fairness import Account, floor_of, ranks
+from holdfast.storage.fairness import Account, charged, floor_of, ranks
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.limiting import Gate, Starts, Use, closed_now, keys_of, limits_of, pass_gates
 from holdfast.storage.rules import (
@@ -151,6 +151,8 @@ class Rows:
             for parent in job.waits_for:
                 self.edges.add(parent, job.record.id, unsettled=False)
             self.edges.keep(job.record.id, job.kept_for)
+        for account, rank in charged(records).items():
+            self._accounts[account] = max(rank, self._accounts.get(account, 0))
 
     def kept_keys(self) -> list[KeptKey]:
         return [KeptKey(key, job, ends) for (apart, key), (job, ends) in sorted(self._keys.items()) if apart]

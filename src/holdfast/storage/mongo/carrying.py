@@ -9,7 +9,7 @@ from holdfast.errors import InvalidCall, StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from . import edges
+from . import edges, shares
 from .documents import WHOLE, Document, document_of, records_from
 from .knocks import knock_for
 from .steps import Steps, delete, find, insert, update
@@ -54,6 +54,7 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE
     yield from edges.put([] if too_many else wanted)
     yield from knock_for(records)
+    yield from shares.restore(records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},
         any(record.state in FINAL for record in records),

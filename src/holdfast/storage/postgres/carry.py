@@ -22,6 +22,7 @@ from .insertion import USUAL
 from .queries import load
 from .rows import array, digest, json_text, marked, numbers, records_of, unmarked
 from .server import Connection, Statement, together
+from .shares import Shares
 
 FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job
 JOBS = tuple(
@@ -44,6 +45,7 @@ class Carry:
 
     def __init__(self, schema: str, apply: Apply) -> None:
         self._apply = apply
+        self._shares = Shares(schema)
         self._sql = load("carry", schema)
         self._insert = {
             table: load("carry", schema, table=table, columns=", ".join(columns))["insert"]
@@ -117,7 +119,7 @@ class Carry:
         if kept := [(job.record.id, child) for job in jobs for child in job.kept_for]:
             ends = {"parents": array(parent for parent, _ in kept), "children": array(child for _, child in kept)}
             statements.append((self._sql["keep_edges"], ends))
-        return [*statements, *self._limited(records)]
+        return [*statements, *self._limited(records), *self._shares.restore(records)]
 
     def _limited(self, records: Sequence[Record]) -> list[Statement]:
         """What claimers of limited jobs must know of those that came."""

@@ -8,9 +8,10 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Carried, KeptKey
+from holdfast.storage.fairness import charged
 
 from .link import Link
-from .names import checked_id, id_bytes, id_text, id_texts
+from .names import account_bytes, checked_id, id_bytes, id_text, id_texts
 from .queues import lines_of, lines_text
 from .rows import NONE, body_of, outcome_of, records_of, row_of
 from .words import Argument
@@ -40,7 +41,10 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
 
 
 async def restore(link: Link, now: Any, origin: bytes, jobs: Sequence[Carried]) -> None:
-    arguments: list[Argument] = [now, origin]
+    accounts = charged(job.record for job in jobs)
+    arguments: list[Argument] = [now, origin, len(accounts)]
+    for account, rank in accounts.items():
+        arguments += (account_bytes(account), rank)
     for job in jobs:
         record = job.record
         has_outcome = record.result is not None or record.reason is not None

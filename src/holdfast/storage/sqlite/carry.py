@@ -10,7 +10,7 @@ from holdfast.errors import StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from . import edges
+from . import edges, shares
 from .database import Work
 from .driver import Connection
 from .gates import know
@@ -54,6 +54,7 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
     _JOBS.run(work.connection, [_row(record) for record in records])
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
     edges.restore(work, jobs)
+    shares.restore(work, records)
     know(work, [record.id for record in records if record.parked])
     work.ready |= {record.queue for record in records if record.state is State.READY}
     work.changed |= any(record.state in FINAL for record in records)

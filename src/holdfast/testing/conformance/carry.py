@@ -14,6 +14,7 @@ from holdfast.job import Record, State
 from holdfast.lifecycle import Cancelled, Deleted, Died, Failed, LeaseEnded, Skipped, Succeeded
 from holdfast.retry import Retention
 from holdfast.storage.contract import Carried, Filter, KeptKey, Note, QueueSettings, Refusal, Started, Storage
+from holdfast.storage.fairness import SHARE
 
 from .tools import (
     FORGET,
@@ -167,6 +168,30 @@ async def case_order_is_kept(store: Storage, clock: Hand) -> None:
     best = sorted(before, key=lambda each: (-each.record.priority, each.record.rank, _id(each.record.id)))
     same(ids(await claim(store, 99)), [_id(each.record.id) for each in best], "claimed in the order of a claim")
     same(sorted(wanted), sorted(ids((await store.find(Filter(), 99, None))[0])), "nothing more, nothing less is there")
+
+
+async def case_turns_in_a_fair_queue_go_on(store: Storage, clock: Hand) -> None:
+    """A queue that was not here before stands for another store."""
+    for queue in ("here", "there"):
+        await store.configure(QueueSettings(queue, fair=True))
+    await store.enqueue(
+        [job(queue="here", tenant=tenant, priority=-7) for tenant in ("big/1", "big/2", "big/1", "small")]
+    )
+    moved = [_renamed(each) for each in await carried(store)]
+    there = [
+        msgspec.structs.replace(each, record=msgspec.structs.replace(each.record, queue="there")) for each in moved
+    ]
+    await store.restore(there)
+    late = job(queue="there", tenant="big", priority=-7)
+    await store.enqueue([late])
+    await store.restore(there)
+    later = job(queue="there", tenant="big", priority=-7)
+    await store.enqueue([later])
+    last = max(each.record.rank for each in there)
+    ranks = [(await seen(store, each.id)).rank for each in (late, later)]
+    same(
+        ranks, [last + SHARE, last + 2 * SHARE], "a tenant goes on behind its jobs that were carried, and behind others"
+    )
 
 
 async def case_a_full_queue_takes_them(store: Storage, clock: Hand) -> None:

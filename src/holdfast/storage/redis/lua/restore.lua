@@ -1,11 +1,11 @@
 -- Put jobs on record exactly as they are, in place of what is known under their ids.
 --
 -- KEYS     see the prelude
--- ARGV     now, origin, then for each job: id, row, body, the ids that it waits for and those that it is kept for, each as one
+-- ARGV     now, origin, how many accounts hold at least so much, then account and rank of each, then for each job: id, row, body, the ids that it waits for and those that it is kept for, each as one
 --          text, outcome, errors, progress, log ('' for none)
 -- returns  {} or {id, owner} when another job holds a job's unique key and nothing was written
 local TEXTS = { outcomes, errors, progress, logs }
-local FIRST_JOB, WIDTH = 3, 5 + #TEXTS
+local FIRST_JOB, WIDTH = 4 + 2 * ARGV[3], 5 + #TEXTS
 
 local now, origin = clock(ARGV[1]), ARGV[2]
 local ids, listed = {}, {}
@@ -73,6 +73,10 @@ for number, id in ipairs(ids) do
 end
 for number, row in ipairs(arriving) do arrive(row, FIRST_JOB + WIDTH * (number - 1)) end
 if given ~= NONE then leases_given(given) end
+for at = 4, FIRST_JOB - 1, 2 do
+  local rank = call('HGET', accounts, ARGV[at])
+  if not rank or tonumber(rank) < tonumber(ARGV[at + 1]) then note(set, accounts, ARGV[at], ARGV[at + 1]) end
+end
 flush()
 if next(touched) or next(freed) then keep_gates(now) end
 note_format()
