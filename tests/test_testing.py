@@ -1,13 +1,17 @@
 """The tools for users' own tests."""
 
 import asyncio
+import itertools
 import subprocess
 import sys
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 
 from holdfast import Holdfast, InvalidCall, Limit, State
+from holdfast.storage.memory import MemoryStorage
+from holdfast.storage.memory.rows import Rows
 from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
 from holdfast.testing.plugin import holdfast_clock, holdfast_memory
 
@@ -147,6 +151,35 @@ async def test_swap_checks_its_url(app):
             await app.jobs.count()
     with pytest.raises(InvalidCall):
         swap(app, "memory://", clock=5)
+
+
+async def test_drain_sees_followers_that_are_let_go_a_moment_later(app, task, monkeypatch):
+    """As on PostgreSQL: the end of a job is seen by all before its followers are."""
+    looked, looks = asyncio.Event(), itertools.count()  # in vain
+    exchange, count = MemoryStorage.exchange, MemoryStorage.count
+
+    async def late(self, changes, *others):
+        with monkeypatch.context() as patch:
+            patch.setattr(Rows, "settle", lambda *_: 0)
+            answer = await exchange(self, changes, *others)
+        if changes:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(looked.wait(), 1)
+            await self.settle(self.chunk)
+        return answer
+
+    async def seen(self, filter):
+        found = await count(self, filter)
+        if not found and next(looks) == 3:
+            looked.set()
+        return found
+
+    first = await task.enqueue(1)
+    second = await task.using(after=[first]).enqueue(2)
+    monkeypatch.setattr(MemoryStorage, "exchange", late)
+    monkeypatch.setattr(MemoryStorage, "count", seen)
+    await drain(app)
+    assert (await app.jobs.get(second.id)).state is State.SUCCEEDED
 
 
 async def test_drain_leaves_what_a_rate_holds_back():

@@ -5,11 +5,15 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
+from holdfast.storage.contract import QueueSettings, Shelving
 from holdfast.storage.urls import opener
 from holdfast.testing import ManualClock
 from holdfast.testing.conformance import carry
+from holdfast.testing.conformance.tools import claim, job
 
 from ..addresses import address
+
+LIMITS = '[["api",1,2,60000000]]'  # one at a time, two a minute
 
 
 class House:
@@ -37,6 +41,14 @@ class House:
     async def fill(self, store):
         """One of everything; whoever ran has been gone for long."""
         await carry.filled(store, self.clock)
+        await store.configure(QueueSettings("fair", fair=True, weights='{"acme": 3.0}'))
+        await store.enqueue([job(queue="fair", tenant=tenant) for tenant in ("acme", "acme", "other")])
+        await store.enqueue([job(queue="few", limits=LIMITS) for _ in range(3)])
+        await claim(store, queues=("few",), limited=True)
+        (held,) = await claim(store, queues=("fair",))
+        texts = (("schedule", "nightly", None), ("step", "ä\x00", held.id), ("step", "b", held.id))
+        await store.shelve([Shelving(kind, name, "{}", due_at=7, job=owner) for kind, name, owner in texts])
+        await store.shelve([Shelving("schedule", "nightly", '{"cron": "0 3 * * *"}', due_at=9)])
         await store.pause("a", True)
         self.clock.advance(3600)
 
@@ -44,7 +56,8 @@ class House:
     async def contents(store):
         """All that there is, in a form that can be compared. The source is paused, so that is looked at apart."""
         settings = [msgspec.structs.replace(row.settings, paused=False) for row in await store.queues()]
-        return await carry.carried(store), await carry.kept_keys(store), settings
+        shelf = await store.export_shelf(None, 100)
+        return await carry.carried(store), await carry.kept_keys(store), settings, shelf
 
     @staticmethod
     async def paused(store):

@@ -54,7 +54,7 @@ class Calls(list):
 
 @pytest.fixture
 def small_pages(monkeypatch):
-    monkeypatch.setattr(things, "FIRST_PAGE", 4)
+    monkeypatch.setattr(things, "FIRST_PAGE", 8)
     monkeypatch.setattr(things, "GROWTH", 1)
 
 

@@ -131,7 +131,7 @@ async def test_looking_ahead_writes_nothing(house):
             ("shelf", 0),
         ]
         assert outlook.hindrances == ("the source is in use: 2 running jobs",)
-        assert await house.contents(target) == ([], {}, [])
+        assert await house.contents(target) == ([], {}, [], [])
         assert await house.paused(source) == set()
 
 

@@ -6,6 +6,9 @@ import pytest
 
 from holdfast.carry.move import move
 from holdfast.job import State
+from holdfast.lifecycle import Succeeded, decide
+from holdfast.storage.contract import Filter
+from holdfast.testing.conformance.tools import job, running
 
 from ..addresses import ON_SERVERS
 from .conftest import silent
@@ -25,7 +28,12 @@ async def test_round_trip(house):
     assert {record.state for record in records} == set(State)
     assert any(record.hidden for record in records)
     assert any(each.lines for each in before[0])
+    assert any(each.waits_for for each in before[0])
+    assert any(each.kept_for for each in before[0])
+    assert any(record.parked for record in records)
+    assert any(record.rank != record.run_at for record in records)
     assert len(before[1]) == 2
+    assert len(before[3]) == 3
     for here, there in pairwise(urls):
         async with house.open(here) as source, house.open(there) as target:
             moved = await move(source, target, silent)
@@ -46,3 +54,16 @@ async def test_into_and_out_of_each_store(house, name):
         async with house.open(f"sqlite:///{house.folder}/home.db") as home:
             await move(there, home, silent)
             assert await house.contents(home) == before
+
+
+@pytest.mark.parametrize("name", [*ON_SERVERS, "sqlite"])
+async def test_what_was_still_to_follow_has_followed(house, name):
+    """A parent ended, and whoever was to let its many children go has died."""
+    async with house.open(house.url("sqlite")) as source, house.open(house.url(name)) as target:
+        parent = await running(source)
+        children = [job(after=f'["{parent.id}"]', waits=1) for _ in range(source.chunk + 1)]
+        await source.enqueue(children[1:])
+        await source.enqueue(children[:1])
+        assert (await source.exchange([decide(parent, Succeeded())])).unsettled
+        await move(source, target, silent)
+        assert await target.count(Filter(states=(State.READY,))) == len(children)

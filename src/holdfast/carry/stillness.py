@@ -31,7 +31,8 @@ class Stillness:
         self._to_resume: list[str] = []
 
     async def begin(self, wait: float, told: Told) -> None:
-        """Carry the queues, pause the source, and wait until nobody works on it. StoreError when somebody still does."""
+        """Carry the queues, pause the source, and wait until nobody works on it; what was left to do for jobs that wait for
+        others is done then. StoreError when somebody still works."""
         if wait <= 0:
             await refuse_if_busy(self._source)
         settings = [row.settings for row in await self._source.queues()]
@@ -48,6 +49,8 @@ class Stillness:
             told("waiting for workers to stop and jobs to end", 0, 0)
             await asyncio.sleep(LOOK_AGAIN)
         await refuse_if_busy(self._source)
+        while await self._source.settle(self._source.chunk):  # word of an end that is on its way is no part of a job
+            told("letting followers go", 0, 0)
 
     async def stay(self) -> None:
         """Pause what has come since, and leave it all so."""

@@ -176,7 +176,8 @@ def weight(job: Carried) -> int:
     """About how many characters a job has."""
     record = job.record
     texts = (record.payload, record.result, record.progress, record.errors, record.meta, record.reason, *job.lines)
-    return 500 + sum(len(text) for text in texts if text is not None)
+    edges = len(job.waits_for) + len(job.kept_for)
+    return 500 + 40 * edges + sum(len(text) for text in texts if text is not None)
 
 
 def pieces(jobs: Sequence[Carried], most: int) -> list[list[Carried]]:

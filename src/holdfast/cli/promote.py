@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 @json_option
 @debug_option
 def command(source: str, target: str, wait: float, dry_run: bool, as_json: bool) -> None:
-    """Move everything from one store to another: jobs in all states with their errors, results, progress and logs, queues
-    and their settings, unique keys.
+    """Move everything from one store to another: jobs in all states with their errors, results, progress and logs, who
+    waits for whom, queues and their settings, unique keys, schedules, subscriptions, steps and answers.
 
     SRC and DST are URLs. DST must be empty, or hold the beginning of an interrupted move of SRC: then it is gone on with.
     Nobody may work on either store. At the end counts and checksums of both sides are compared. SRC keeps all it has, and

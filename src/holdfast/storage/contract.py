@@ -248,12 +248,13 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Carried(msgspec.Struct, frozen=True):
-    """A job as it is carried to another store: the whole record, its log, oldest line first, and the jobs that it still
-    waits for, by id."""
+    """A job as it is carried to another store: the whole record, its log, oldest line first, the jobs that it still waits
+    for, and those that waited for it and have not ended, so that it is kept for them; both by id."""
 
     record: Record
     lines: tuple[str, ...] = ()
     waits_for: tuple[str, ...] = ()
+    kept_for: tuple[str, ...] = ()
 
 
 class KeptKey(msgspec.Struct, frozen=True, gc=False):
@@ -534,8 +535,9 @@ class Storage(ABC):
         """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they
         hold. What is on record under their ids is replaced, so that saying it again changes nothing; the edges that
         lead to them are those of `waits_for`, and are not settled (a parent may come later; those that are there are
-        marked by their own record). Neither the bounds of queues nor the clock are looked at. StoreError, and nothing
-        written, when another job holds one of the keys."""
+        marked by their own record), and closed ones lead to those of `kept_for`, who may come later too. Neither the
+        bounds of queues nor the clock are looked at. StoreError, and nothing written, when another job holds one of the
+        keys."""
 
     @abstractmethod
     async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:

@@ -11,12 +11,12 @@ that equals run_at is a plain one; shares keep off it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import msgspec
 
-from ..job import NewJob
+from ..job import WAITING, NewJob, Record
 
 SHARE = 1_000  # of rank, for weight 1
 
@@ -29,7 +29,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
 
 
-def payer(job: NewJob) -> Account:
+def payer(job: NewJob | Record) -> Account:
     """The account that a job is charged to."""
     return Account(job.queue, job.priority, (job.tenant or "").partition("/")[0])
 
@@ -62,6 +62,16 @@ def ranks(
         changed[payer_] = rank
         given.append(rank)
     return given, changed
+
+
+def charged(records: Iterable[Record]) -> dict[Account, int]:
+    """What jobs that were carried here have cost, as far as they still wait: the least that their payers' accounts hold."""
+    found: dict[Account, int] = {}
+    for record in records:
+        if record.state in WAITING and record.rank != record.run_at:
+            account = payer(record)
+            found[account] = max(record.rank, found.get(account, 0))
+    return found
 
 
 def share(weights: str | None, tenant: str) -> int:

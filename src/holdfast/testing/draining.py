@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
 _AT_WORK = (State.READY, State.RUNNING)
-LOOKS = 15  # longer than a worker needs to ask for jobs under limits
+LOOKS = (
+    15  # longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
+)
 
 
 @either
@@ -34,7 +36,7 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
         async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0):
             held_back = 0  # looks at nothing but jobs that no worker may start
             while held_back < LOOKS and (busy := await _busy(app, storage)):
-                held_back = held_back + 1 if busy == "parked" else 0
+                held_back = held_back + 1 if busy == "held back" else 0
                 stir.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.02):
@@ -48,15 +50,17 @@ def _in_use(app: Holdfast) -> bool:
     return app._places.outboxes is not None and app._places.outboxes.here() is not None
 
 
-async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["parked"]:
+async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:
     if (relay := app._relay()) is not None and _in_use(app):
         await relay.once()
     if (await fire(storage, await storage.now(), app.definitions())).again:
         return True
     if await storage.promote(storage.chunk):
         return True
-    if await storage.count(Filter(states=_AT_WORK)) == 0:
-        return False
+    if (
+        await storage.count(Filter(states=_AT_WORK)) == 0
+    ):  # a store may let followers go after their parent's end is seen
+        return "held back" if await storage.count(Filter(states=(State.BLOCKED,))) else False
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
         return True
     queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
@@ -67,4 +71,4 @@ async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["parked"]:
             if more is not None or not all(record.parked for record in ready):
                 return True
             parked = parked or bool(ready)
-    return "parked" if parked else False
+    return "held back" if parked else False

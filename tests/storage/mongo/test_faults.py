@@ -88,6 +88,28 @@ async def test_a_wrong_password():
             assert await store.count(Filter()) == 1
 
 
+async def test_users_that_may_not(tmp_path):
+    """A server that asks who is there: nobody, one who may only read, and one who may do what is needed."""
+    secret = tmp_path / "key"
+    secret.write_text("sesame" * 10)
+    secret.chmod(0o400)
+    with started(keyFile=str(secret)) as server:
+        port = server.process.port
+        with MongoClient(port=port, directConnection=True) as client:
+            client.admin.command("createUser", "root", pwd="s", roles=["root"])
+        with MongoClient(f"mongodb://root:s@127.0.0.1:{port}/?directConnection=true") as client:
+            for role in ("read", "readWrite"):
+                client.jobs.command("createUser", role, pwd="s", roles=[role])
+        told = await refused(f"mongodb://127.0.0.1:{port}/jobs")
+        assert "it wants a user: write one into the URL, mongodb://user:password@host/database" in told
+        told = await refused(f"mongodb://read:s@127.0.0.1:{port}/jobs")
+        assert "it needs readWrite on the database" in told
+        assert "lsid" not in told
+        async with store_at(f"mongodb://readWrite:s@127.0.0.1:{port}/jobs") as store:
+            await store.enqueue([job()])
+            assert await store.count(Filter()) == 1
+
+
 async def test_collections_of_somebody_else():
     url = fresh()
     with MongoClient(url) as client:
@@ -150,6 +172,16 @@ async def test_a_job_that_is_too_large():
     async with store_at() as store:
         with pytest.raises(InvalidCall, match="larger than the 16 MB"):
             await store.enqueue([job(), job(payload='"' + "x" * (17 << 20) + '"')])
+        assert await store.count(Filter()) == 0
+
+
+async def test_a_job_that_is_too_large_to_be_carried():
+    """Other stores may hold such a job. It is named, and is no mistake of whoever asks for the move."""
+    async with store_at("memory://") as source, store_at() as store:
+        large = job(payload='"' + "x" * (17 << 20) + '"')
+        await source.enqueue([job(), large])
+        with pytest.raises(StoreError, match=rf"job {large.id} \(task\): .*larger than the 16 MB"):
+            await store.restore(await source.export(None, 9))
         assert await store.count(Filter()) == 0
 
 

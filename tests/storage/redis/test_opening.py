@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import StoreError
 from holdfast.storage.contract import Filter
+from holdfast.storage.redis import link, opening
 from holdfast.storage.redis.link import Link
 from holdfast.storage.redis.schema import FORMAT
 from holdfast.testing.conformance.tools import job
@@ -83,6 +84,13 @@ async def test_tls(own):
         words = await refused(secure)
         assert "rediss://127.0.0.1" in words
         assert "certificate verify failed" in words
+
+
+async def test_tls_with_a_server_that_speaks_none(url, monkeypatch):
+    monkeypatch.setattr(link, "CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(opening, "PATIENCE", 0.0)
+    words = await refused(url.replace("redis://", "rediss://"))
+    assert "no answer in time; rediss:// speaks TLS, does the server?" in words
 
 
 # ---- servers ---------------------------------------------------------------------------------------

@@ -257,10 +257,7 @@ class MemoryStorage(Storage):
         with self._work() as (rows, _):
             behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
             behind.sort(key=lambda row: (row.created_at, row.id))
-            return [
-                Carried(copy(row), tuple(self._log.get(row.id, ())), tuple(rows.edges.parents(row.id)))
-                for row in behind[:limit]
-            ]
+            return [rows.carried(row, self._log.get(row.id, ())) for row in behind[:limit]]
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         with self._work() as (rows, _):

@@ -50,6 +50,15 @@ class Edges:
         """Those that this job still waits for."""
         return sorted(self._parents[child])
 
+    def keep(self, parent: str, children: Iterable[str]) -> None:
+        """Closed edges, as they are given."""
+        self._closed[parent].update(children)
+
+    def kept_for(self, parent: str, ended: Callable[[str], bool]) -> list[str]:
+        """Those that waited for this job and have not ended."""
+        waited = self._closed[parent] - self._children[parent]
+        return sorted(child for child in waited if not ended(child))
+
     def needed(self, parent: str, ended: Callable[[str], bool]) -> bool:
         """Whether a job that has not ended waits, or waited, for this one."""
         return bool(self._children[parent]) or not all(ended(child) for child in self._closed[parent])

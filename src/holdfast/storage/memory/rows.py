@@ -30,7 +30,7 @@ from holdfast.storage.contract import (
     Verdict,
     Want,
 )
-from holdfast.storage.fairness import Account, floor_of, ranks
+from holdfast.storage.fairness import Account, charged, floor_of, ranks
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.limiting import Gate, Starts, Use, closed_now, keys_of, limits_of, pass_gates
 from holdfast.storage.rules import (
@@ -124,6 +124,11 @@ class Rows:
         return None if until is not None and until <= now else id
 
     # ---- moving house ------------------------------------------------------------------------------
+    def carried(self, record: Record, lines: Iterable[str]) -> Carried:
+        """A job as it is, with its log and its edges."""
+        waits_for, kept_for = self.edges.parents(record.id), self.edges.kept_for(record.id, self._is_over)
+        return Carried(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))
+
     def restore(self, jobs: Sequence[Carried]) -> None:
         """Put jobs on record as they are, in place of what is known under their ids."""
         records = [job.record for job in jobs]
@@ -145,6 +150,9 @@ class Rows:
             self.edges.close_all(job.record.id)
             for parent in job.waits_for:
                 self.edges.add(parent, job.record.id, unsettled=False)
+            self.edges.keep(job.record.id, job.kept_for)
+        for account, rank in charged(records).items():
+            self._accounts[account] = max(rank, self._accounts.get(account, 0))
 
     def kept_keys(self) -> list[KeptKey]:
         return [KeptKey(key, job, ends) for (apart, key), (job, ends) in sorted(self._keys.items()) if apart]

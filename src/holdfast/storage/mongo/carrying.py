@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidCall, StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from . import edges
+from . import edges, shares
 from .documents import WHOLE, Document, document_of, records_from
 from .knocks import knock_for
 from .steps import Steps, delete, find, insert, update
@@ -33,8 +33,12 @@ def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
     records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
-    waited_for = yield from edges.waited_for([record.id for record in records])
-    return [Carried(record, logs.get(record.id, ()), tuple(waited_for.get(record.id, ()))) for record in records]
+    waits_for = yield from edges.waited_for([record.id for record in records])
+    kept_for = yield from edges.kept_for([record.id for record in records if record.followed])
+    return [
+        Carried(record, *(tuple(found.get(record.id, ())) for found in (logs, waits_for, kept_for)))
+        for record in records
+    ]
 
 
 def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
@@ -50,6 +54,7 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE
     yield from edges.put([] if too_many else wanted)
     yield from knock_for(records)
+    yield from shares.restore(records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},
         any(record.state in FINAL for record in records),
@@ -57,8 +62,20 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     )
 
 
+def too_large(jobs: Sequence[Carried], error: InvalidCall) -> StoreError:
+    """The store's word for a list of which one job is too large: that it came from elsewhere is nobody's mistake."""
+    largest = max((job.record for job in jobs), key=_size)
+    return StoreError(f"job {largest.id} ({largest.task}): {error}")
+
+
+def _size(record: Record) -> int:
+    return sum(len(text or "") for text in (record.payload, record.result, record.errors, record.progress))
+
+
 def edges_of(jobs: Sequence[Carried]) -> list[Document]:
-    return edges.to_put((job.record, job.waits_for) for job in jobs)
+    """The edges that lead to these jobs, and the closed ones that they are kept for."""
+    waiting = edges.to_put((job.record, job.waits_for) for job in jobs)
+    return [*waiting, *edges.to_keep((job.record.id, job.kept_for) for job in jobs)]
 
 
 def _check_keys(records: Sequence[Record]) -> Steps[None]:

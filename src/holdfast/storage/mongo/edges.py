@@ -198,7 +198,11 @@ def _edge(parent: str, child: str, run_when: str) -> Document:
 
 
 def _put(edges: Iterable[Document]) -> list[Document]:
-    return [{"q": {"_id": edge["_id"]}, "u": edge, "upsert": True} for edge in edges]
+    """Open edges replace what is there; closed ones come only where there is none."""
+    return [
+        {"q": {"_id": edge["_id"]}, "u": edge if "open" in edge else {"$setOnInsert": edge}, "upsert": True}
+        for edge in edges
+    ]
 
 
 def loosen(children: Sequence[str]) -> Steps[list[str]]:
@@ -223,6 +227,17 @@ def waited_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     return (yield from _ends("child", "parent", ids))
 
 
+def kept_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
+    """Those that waited for each of these jobs and have not ended."""
+    closed = yield from find("edges", {"parent": {"$in": list(ids)}, "open": None}, sort={"child": 1})
+    unfinished = yield from _unfinished(closed)
+    children: dict[str, list[str]] = {}
+    for edge in closed:
+        if edge["child"] in unfinished:
+            children.setdefault(edge["parent"], []).append(edge["child"])
+    return children
+
+
 def _ends(this: str, other: str, ids: Iterable[str]) -> Steps[dict[str, list[str]]]:
     """Of each job at this end of open edges, the jobs at the other end."""
     wanted: Document = {this: {"$in": list(set(ids))}, "open": True}
@@ -237,8 +252,17 @@ def to_put(waiting: Iterable[tuple[Record | NewJob, Sequence[str]]]) -> list[Doc
     return [_edge(parent, job.id, job.run_when) for job, parents in waiting for parent in parents]
 
 
+def to_keep(kept: Iterable[tuple[str, Sequence[str]]]) -> list[Document]:
+    """The closed edges from jobs to those that waited for them."""
+    return [
+        {"_id": f"{parent} {child}", "parent": parent, "child": child, "run_when": ""}
+        for parent, children in kept
+        for child in children
+    ]
+
+
 def put(edges: Sequence[Document]) -> Steps[None]:
-    """Open these edges; to do it again changes nothing."""
+    """Put these edges on record; to do it again changes nothing."""
     yield from update("edges", _put(edges))
 
 
@@ -263,14 +287,21 @@ def needed(ids: Sequence[str]) -> Steps[set[str]]:
 
 
 def _waited_for_by_unfinished(closed: Sequence[Document]) -> Steps[set[str]]:
-    children = list({edge["child"] for edge in closed})
-    ended = [state.value for state in FINAL]
-    found = yield from find("jobs", {"_id": {"$in": children}, "state": {"$nin": ended}}, {"_id": 1})
-    unfinished = {document["_id"] for document in found}
+    unfinished = yield from _unfinished(closed)
     over = [edge["_id"] for edge in closed if edge["child"] not in unfinished]
     if over:
         yield from delete("edges", {"_id": {"$in": over}})
     return {edge["parent"] for edge in closed if edge["child"] in unfinished}
+
+
+def _unfinished(edges: Sequence[Document]) -> Steps[set[str]]:
+    """The children of these edges that have not ended."""
+    if not edges:
+        return set()
+    children = list({edge["child"] for edge in edges})
+    ended = [state.value for state in FINAL]
+    found = yield from find("jobs", {"_id": {"$in": children}, "state": {"$nin": ended}}, {"_id": 1})
+    return {document["_id"] for document in found}
 
 
 def forget(ids: Sequence[str]) -> Steps[list[str]]:

@@ -7,11 +7,11 @@ from pymongo import errors
 from holdfast.errors import HoldfastError, InvalidCall, StoreError
 
 TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
-WRITE_CONFLICT, DUPLICATE_KEY = 112, 11000
+WRITE_CONFLICT, DUPLICATE_KEY, UNAUTHORIZED = 112, 11000, 13
 _TOO_LARGE = (10334, 17419, 17420)
 
 _WORDS = {
-    13: "this user lacks a right; it needs readWrite on the database",
+    UNAUTHORIZED: "this user lacks a right; it needs readWrite on the database",
     18: "the user name or password is wrong, or the user belongs to another database (see authSource=)",
     8000: "the user name or password is wrong",
     26: "there are no collections of Holdfast: run `holdfast migrate`",
@@ -88,6 +88,8 @@ def _words(error: Exception) -> str:
         )
     if "transaction is too large" in str(error):
         return "so many large jobs in one call do not fit into the server's cache; hand over fewer at once"
+    if code == UNAUTHORIZED and "requires authentication" in str(error):
+        return f"it wants a user: write one into the URL, mongodb://user:password@host/database ({_first_line(error)})"
     if code in _WORDS:
         return f"{_WORDS[code]} ({_first_line(error)})"
     if isinstance(error, errors.ServerSelectionTimeoutError):
@@ -114,6 +116,6 @@ def _code(error: Exception) -> int | None:
 
 def _first_line(error: Exception) -> str:
     text = str(error).partition("\n")[0]
-    for rest in (", full error: ", ", Timeout: ", " (configured timeouts: "):
+    for rest in (", full error: ", ", Timeout: ", " (configured timeouts: ", ", lsid: "):
         text = text.partition(rest)[0]
     return text

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.job import NewJob, Record, State
 from holdfast.storage.contract import QueueSettings
-from holdfast.storage.fairness import Account, floor_of, payer, ranks
+from holdfast.storage.fairness import Account, charged, floor_of, payer, ranks
 from holdfast.storage.rules import write_close
 
 from . import rows
@@ -64,6 +64,15 @@ def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list
     yield from rows.write(before, waiting)
     yield from knock((before[row.id], row) for row in waiting)
     return [row for row in waiting if row.state is State.READY]
+
+
+def restore(records: Iterable[Record]) -> Steps[None]:
+    """The tenants of jobs that were carried here go on behind them."""
+    raised = [
+        {"q": {"_id": _id(account)}, "u": {"$max": {"rank": rank}, "$inc": {"touched": 1}}, "upsert": True}
+        for account, rank in charged(records).items()
+    ]
+    yield from update("notes", raised)
 
 
 def prune() -> Steps[None]:

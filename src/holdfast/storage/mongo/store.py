@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 from holdfast.clock import Clock, reader
-from holdfast.errors import StoreError
+from holdfast.errors import InvalidCall, StoreError
 from holdfast.job import Hold, NewJob, Record
 from holdfast.lifecycle import Change
 from holdfast.storage import migrate
@@ -309,7 +309,10 @@ class MongoStorage(Storage):
         return await self._read(lambda: carrying.export(after, limit))
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
-        done = await self._write(lambda: carrying.restore(jobs))
+        try:
+            done = await self._write(lambda: carrying.restore(jobs))
+        except InvalidCall as error:
+            raise carrying.too_large(jobs, error) from error
         if done.unmade:
             await self._afterwards.restore_edges(jobs)
         self._signals.tell(done.ready, done.changed)

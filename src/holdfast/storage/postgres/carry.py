@@ -7,7 +7,7 @@ of the state it is in.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from psycopg.errors import UniqueViolation
@@ -22,6 +22,7 @@ from .insertion import USUAL
 from .queries import load
 from .rows import array, digest, json_text, marked, numbers, records_of, unmarked
 from .server import Connection, Statement, together
+from .shares import Shares
 
 FIRST = (-(1 << 63), "00000000-0000-0000-0000-000000000000")  # before every job
 JOBS = tuple(
@@ -44,6 +45,7 @@ class Carry:
 
     def __init__(self, schema: str, apply: Apply) -> None:
         self._apply = apply
+        self._shares = Shares(schema)
         self._sql = load("carry", schema)
         self._insert = {
             table: load("carry", schema, table=table, columns=", ".join(columns))["insert"]
@@ -58,15 +60,14 @@ class Carry:
         values = {"created_at": created_at, "id": id, "limit": limit}
         records = records_of(await (await connection.execute(self._sql["export"], values)).fetchall())
         ids = {"ids": array(record.id for record in records)}
-        found, edges = await together(connection, [(self._sql["lines"], ids), (self._sql["parents"], ids)])
-        lines: defaultdict[str, list[str]] = defaultdict(list)
-        parents: defaultdict[str, list[str]] = defaultdict(list)
-        for job, line in await found.fetchall():
-            lines[job].append(unmarked(line) or "")
-        for child, parent in await edges.fetchall():
-            parents[child].append(parent)
+        followed = {"ids": array(record.id for record in records if record.followed)}
+        asked = [(self._sql["lines"], ids), (self._sql["parents"], ids), (self._sql["kept_for"], followed)]
+        logs, parents, children = [await found.fetchall() for found in await together(connection, asked)]
+        lines = _grouped((job, unmarked(line) or "") for job, line in logs)
+        waits_for, kept_for = _grouped(parents), _grouped(children)
         return [
-            Carried(record, tuple(lines.get(record.id, ())), tuple(parents.get(record.id, ()))) for record in records
+            Carried(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
+            for record in records
         ]
 
     async def restore(self, connection: Connection, jobs: Sequence[Carried], effects: Effects) -> None:
@@ -115,7 +116,10 @@ class Carry:
                 "finished": [child.run_when == "finished" for _, child in edges],
             }
             statements.append((self._sql["insert_edges"], between))
-        return [*statements, *self._limited(records)]
+        if kept := [(job.record.id, child) for job in jobs for child in job.kept_for]:
+            ends = {"parents": array(parent for parent, _ in kept), "children": array(child for _, child in kept)}
+            statements.append((self._sql["keep_edges"], ends))
+        return [*statements, *self._limited(records), *self._shares.restore(records)]
 
     def _limited(self, records: Sequence[Record]) -> list[Statement]:
         """What claimers of limited jobs must know of those that came."""
@@ -144,6 +148,13 @@ class Carry:
         given = {"keys": names, "ends": numbers(kept.ends for kept in keys), "ids": array(kept.job for kept in keys)}
         async with connection.transaction():
             await together(connection, [(self._sql["remove_keys"], {"keys": names}), (self._sql["insert_keys"], given)])
+
+
+def _grouped(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    for one, other in pairs:
+        groups[one].append(other)
+    return groups
 
 
 def _held(records: Sequence[Record]) -> dict[str, str]:

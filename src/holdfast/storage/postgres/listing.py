@@ -93,6 +93,8 @@ class Listing:
         names = _names(states)
         if names == ["dead"]:
             return "o.state = 'dead'"
+        if FINAL.issuperset(states):
+            return "o.state = ANY(%(states)s::text[])"
         if not FINAL.intersection(states):
             cursor = await connection.execute(self._sql["few_live"], {"states": names, "few": FEW})
             if (await cursor.fetchall())[0][0]:

@@ -5,11 +5,11 @@ Whoever gives shares has locked the rows of the queues first, so that accounts a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from holdfast.job import NewJob
-from holdfast.storage.fairness import Account, floor_of, payer, ranks
+from holdfast.job import NewJob, Record
+from holdfast.storage.fairness import Account, charged, floor_of, payer, ranks
 
 from .queries import load
 from .rows import marked, numbers
@@ -49,6 +49,12 @@ class Shares:
         await connection.execute(self._sql["charge"], {**_names(list(changed)), "ranks": numbers(changed.values())})
         shares = iter(given)
         return [next(shares) if job.queue in weights else None for job in jobs], at
+
+    def restore(self, records: Iterable[Record]) -> list[Statement]:
+        """The tenants of jobs that were carried here go on behind them."""
+        accounts = charged(records)
+        values = {**_names(list(accounts)), "ranks": numbers(accounts.values())}
+        return [(self._sql["raise"], values)] if accounts else []
 
     def forget(self) -> Statement:
         """Remove accounts that say nothing more."""

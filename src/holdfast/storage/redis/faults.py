@@ -78,6 +78,9 @@ def explained(error: BaseException, place: str) -> StoreError:
         told = StoreError(f"{place}: it has no database of this number; see `databases` in its configuration ({text})")
     elif isinstance(error, ssl.SSLError):
         told = StoreError(f"{place}: TLS failed: {_short(text)}; rediss:// speaks TLS, redis:// does not")
+    elif isinstance(error, asyncio.TimeoutError):
+        hint = "; rediss:// speaks TLS, does the server?" if place.startswith("rediss:") else ""
+        told = StoreError(f"{place} cannot be reached: no answer in time{hint}")
     elif isinstance(error, BROKEN):
         told = StoreError(f"{place} cannot be reached: {_short(text) or type(error).__name__}")
     elif isinstance(error, RedisError):

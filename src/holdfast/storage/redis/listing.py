@@ -3,7 +3,7 @@
 A listing walks along created_at, in pieces that the server looks through in a moment, and filters the rest here. Where a
 shorter way is known it is taken: dead letters have an index, keys and chains have one, jobs that run are looked
 up by their leases and, while they are few, jobs that wait by their places. Counts by state, queue, task and routing key are
-kept by the scripts; any other count is a walk.
+kept by the scripts, and the jobs of a key or chain are counted by one; any other count is a walk.
 """
 
 from __future__ import annotations
@@ -56,6 +56,10 @@ async def find(link: Link, filter: Filter, limit: int, after: Position | None) -
 async def count(link: Link, filter: Filter) -> int:
     if all(getattr(filter, name) is None for name in _COUNTED):
         return await _kept_count(link, filter)
+    if filter == Filter(states=filter.states, key=filter.key) and filter.key is not None:
+        return await _count_under_a_name(link, b"k" + escaped(filter.key), filter, b"")
+    if filter == Filter(states=filter.states, chain_id=filter.chain_id) and filter.chain_id is not None:
+        return await _count_of_a_chain(link, filter, filter.chain_id)
     found = 0
     async for _ in _fitting(link, filter, BUDGET, None):
         found += 1
@@ -76,6 +80,23 @@ async def _kept_count(link: Link, filter: Filter) -> int:
         ):
             found += int(number)
     return found
+
+
+async def _count_of_a_chain(link: Link, filter: Filter, chain_id: str) -> int:
+    """Its first job may not name it, and is looked at by itself."""
+    (first,) = await get(link, [chain_id])
+    others = await _count_under_a_name(link, b"c" + escaped(chain_id), filter, id_bytes(chain_id) or b"")
+    return others + (first is not None and fits(first, filter))
+
+
+async def _count_under_a_name(link: Link, name: bytes, filter: Filter, other: bytes) -> int:
+    """The jobs of a key or chain but for one, counted by the server."""
+    found, last = 0, b""
+    while True:
+        piece = await link.run("count_named", [name + b"\x00", last, other, BUDGET, _states(filter)], repeat=True)
+        found, last = found + int(piece[0]), piece[1]
+        if not last:
+            return found
 
 
 # ---- which way to walk -----------------------------------------------------------------------------
@@ -164,19 +185,23 @@ async def _along_created_at(link: Link, filter: Filter, limit: int, after: Posit
     if after is not None and (filter.before is None or after[0] < filter.before):
         top = (str(after[0]), id_bytes(after[1]) or b"")
     floor = "-inf" if filter.since is None else str(filter.since)
-    states = "".join("1" if filter.states is None or state in filter.states else "0" for state in STATES)
     index = "dead" if filter.states is not None and set(filter.states) == {State.DEAD} else "created"
     names = (escaped(filter.queue or ""), escaped(filter.task or ""))
     most = min(max(limit + 1, 1), CHUNK)
     while True:
         more, score, id, told = await link.run(
-            "page", [index, *top, _number(floor), BUDGET, most, states, *names], repeat=True
+            "page", [index, *top, _number(floor), BUDGET, most, _states(filter), *names], repeat=True
         )
         for record in records_of(told):
             yield record
         if more == b"end":
             return
         top = (score.decode(), id)
+
+
+def _states(filter: Filter) -> str:
+    """A digit for each state: whether it is asked for."""
+    return "".join("1" if filter.states is None or state in filter.states else "0" for state in STATES)
 
 
 def _number(text: str) -> str:

@@ -8,9 +8,10 @@ from typing import Any
 
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Carried, KeptKey
+from holdfast.storage.fairness import charged
 
 from .link import Link
-from .names import checked_id, id_bytes, id_text, id_texts
+from .names import account_bytes, checked_id, id_bytes, id_text, id_texts
 from .queues import lines_of, lines_text
 from .rows import NONE, body_of, outcome_of, records_of, row_of
 from .words import Argument
@@ -24,11 +25,13 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
     while len(carried) < limit:
         position = ("-inf", b"") if after is None else (after[0], id_bytes(after[1]) or b"")
         asked = min(limit - len(carried), CHUNK)
-        told, ids, logs, parents = await link.run("export", [*position, asked], repeat=True)
+        told, ids, logs, *edges = await link.run("export", [*position, asked], repeat=True)
         lines = {id_text(id): lines_of(text) for id, text in zip(ids, logs, strict=True) if text}
-        waits_for = {id_text(id): id_texts(text) for id, text in zip(ids, parents, strict=True) if text}
+        waits_for, kept_for = (
+            {id_text(id): id_texts(text) for id, text in zip(ids, texts, strict=True) if text} for texts in edges
+        )
         carried += [
-            Carried(record, tuple(lines.get(record.id, ())), tuple(waits_for.get(record.id, ())))
+            Carried(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
             for record in records_of(told)
         ]
         if len(ids) < asked or not carried:
@@ -38,7 +41,10 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
 
 
 async def restore(link: Link, now: Any, origin: bytes, jobs: Sequence[Carried]) -> None:
-    arguments: list[Argument] = [now, origin]
+    accounts = charged(job.record for job in jobs)
+    arguments: list[Argument] = [now, origin, len(accounts)]
+    for account, rank in accounts.items():
+        arguments += (account_bytes(account), rank)
     for job in jobs:
         record = job.record
         has_outcome = record.result is not None or record.reason is not None
@@ -47,6 +53,7 @@ async def restore(link: Link, now: Any, origin: bytes, jobs: Sequence[Carried]) 
             row_of(record, has_log=bool(job.lines)),
             body_of(record),
             b"".join(map(checked_id, job.waits_for)),
+            b"".join(map(checked_id, job.kept_for)),
             outcome_of(record.result, record.reason) if has_outcome else b"",
             (record.errors or "").encode(),
             (record.progress or "").encode(),

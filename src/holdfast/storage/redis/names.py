@@ -9,6 +9,7 @@ from functools import lru_cache
 from struct import Struct
 
 from holdfast.job import NewJob, Record
+from holdfast.storage.fairness import Account
 
 STAMP = Struct("<q")
 
@@ -55,6 +56,11 @@ def plain(raw: bytes) -> str:
     if b"\x01" in raw:
         raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
     return raw.decode()
+
+
+def account_bytes(account: Account) -> bytes:
+    """A tenant's account in a queue and priority, as in lua/placing.lua."""
+    return b"\x00".join((escaped(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
 
 
 def routing_text(routing: str | None) -> bytes:

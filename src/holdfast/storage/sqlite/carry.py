@@ -10,7 +10,7 @@ from holdfast.errors import StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from . import edges
+from . import edges, shares
 from .database import Work
 from .driver import Connection
 from .gates import know
@@ -33,8 +33,12 @@ def export(connection: Connection, after: tuple[int, str] | None, limit: int) ->
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for job, line in connection.rows(_sql["lines"], (json_text(ids),)):
         lines[job].append(line)
-    parents = edges.parents(connection, ids)
-    return [Carried(record, tuple(lines[record.id]), tuple(parents.get(record.id, ()))) for record in records]
+    waits_for = edges.parents(connection, ids)
+    kept_for = edges.kept_for(connection, [record.id for record in records if record.followed])
+    return [
+        Carried(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
+        for record in records
+    ]
 
 
 def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
@@ -49,7 +53,8 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
     _JOBS.run(work.connection, [_row(record) for record in records])
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
-    edges.restore(work, {job.record.id: (job.record.run_when, job.waits_for) for job in jobs})
+    edges.restore(work, jobs)
+    shares.restore(work, records)
     know(work, [record.id for record in records if record.parked])
     work.ready |= {record.queue for record in records if record.state is State.READY}
     work.changed |= any(record.state in FINAL for record in records)

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from holdfast.job import NewJob
+from holdfast.storage.contract import Carried
 from holdfast.storage.rules import parents_of
 
 from .database import Work
@@ -19,6 +20,7 @@ from .rows import Many, json_text, lists_of
 
 _sql = load("edges")
 _PUT = Many(_sql["put"], 3, (500, 100, 20, 4, 1))
+_KEEP = Many(_sql["keep"], 2, (500, 100, 20, 4, 1))
 _CLOSE = Many(_sql["close"], 2, (500, 100, 20, 4, 1))
 _LED = Many(_sql["led"], 2)
 
@@ -56,12 +58,13 @@ def let_go(work: Work, children: Sequence[str], now: int) -> int:
     return work.connection.change(_sql["let_go"], (now, json_text(children)))
 
 
-def restore(work: Work, waits_for: dict[str, tuple[str, Sequence[str]]]) -> None:
-    """The edges that lead to these jobs are those that are given (run_when, parents), and no others."""
-    close_all(work, waits_for)
-    put(work, [(parent, child, run_when) for child, (run_when, parents) in waits_for.items() for parent in parents])
-    parents = {parent for _, parents in waits_for.values() for parent in parents}
+def restore(work: Work, jobs: Sequence[Carried]) -> None:
+    """The open edges that lead to these jobs are those that are given, and no others; the closed ones are added."""
+    close_all(work, [job.record.id for job in jobs])
+    put(work, [(parent, job.record.id, job.record.run_when) for job in jobs for parent in job.waits_for])
+    parents = {parent for job in jobs for parent in job.waits_for}
     work.connection.change(_sql["remark"], (json_text(sorted(parents)),))
+    _KEEP.run(work.connection, [(job.record.id, child) for job in jobs for child in job.kept_for])
 
 
 def open_ones(connection: Connection, edges: Sequence[Edge]) -> set[Edge]:
@@ -78,6 +81,11 @@ def followers(connection: Connection, ids: Sequence[str]) -> list[list[str]]:
 def parents(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
     """For these jobs, whom they still wait for."""
     return _grouped(connection.value(_sql["parents"], (json_text(list(ids)),)))
+
+
+def kept_for(connection: Connection, ids: Sequence[str]) -> dict[str, list[str]]:
+    """For these jobs, who waited for them and has not ended."""
+    return _grouped(connection.value(_sql["kept_for"], (json_text(list(ids)),)))
 
 
 def _grouped(pairs: str) -> dict[str, list[str]]:

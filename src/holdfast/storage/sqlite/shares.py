@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from holdfast.job import NewJob
+from holdfast.job import NewJob, Record
 from holdfast.storage.contract import QueueSettings
-from holdfast.storage.fairness import Account, floor_of, payer, ranks
+from holdfast.storage.fairness import Account, charged, floor_of, payer, ranks
 
 from .database import Work
 from .queries import load
@@ -14,6 +14,7 @@ from .rows import Many
 
 _sql = load("shares")
 _ACCOUNTS = Many(_sql["accounts"], 3, (100, 20, 4, 1))
+_RAISE = Many(_sql["raise"], 4, (100, 20, 4, 1))
 _CHARGE = Many(_sql["charge"], 4, (100, 20, 4, 1))
 
 
@@ -31,6 +32,11 @@ def shares(work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSetti
     given, changed = ranks(sharing, known, heads, weights, now)
     _CHARGE.run(work.connection, [(*_place(account), rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
+
+
+def restore(work: Work, records: Iterable[Record]) -> None:
+    """The tenants of jobs that were carried here go on behind them."""
+    _RAISE.run(work.connection, [(*_place(account), rank) for account, rank in charged(records).items()])
 
 
 def _place(account: Account) -> tuple[str, int, str]:

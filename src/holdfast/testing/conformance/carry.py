@@ -14,6 +14,7 @@ from holdfast.job import Record, State
 from holdfast.lifecycle import Cancelled, Deleted, Died, Failed, LeaseEnded, Skipped, Succeeded
 from holdfast.retry import Retention
 from holdfast.storage.contract import Carried, Filter, KeptKey, Note, QueueSettings, Refusal, Started, Storage
+from holdfast.storage.fairness import SHARE
 
 from .tools import (
     FORGET,
@@ -135,6 +136,28 @@ async def case_it_lives_on(store: Storage, clock: Hand) -> None:
     same(await store.prune(9), 1, "what was kept long enough is removed")
 
 
+async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Hand) -> None:
+    """What a follower is to read of those it waited for is there when it runs at last."""
+    parent = await running(store, retention=FORGET)
+    first, other = (job(waits=1, after=json.dumps([parent.id])) for _ in range(2))
+    await store.enqueue([first, other])
+    await told(store, parent.id, Succeeded("7"))
+    await told(store, other.id, Cancelled())
+    before = await carried(store)
+    followers = {each.record.id: each.kept_for for each in before if each.kept_for}
+    same(followers, {parent.id: (first.id,)}, "a job is carried with those that waited for it and have not ended")
+    await emptied(store, before)
+    await store.restore([_renamed(each) for each in before])
+    clock.advance(3600)
+    await store.prune(99)
+    same((await seen(store, _id(parent.id))).result, "7", "a parent that was carried stays for its follower")
+    (record,) = await claim(store, 9)
+    accepted(await say(store, record, Succeeded()), "the follower's word")
+    clock.advance(3600)
+    await store.prune(99)
+    same(await store.get([_id(parent.id)]), [None], "then it goes")
+
+
 async def case_order_is_kept(store: Storage, clock: Hand) -> None:
     jobs = [job(priority=number % 3, queue=f"q{number % 2}") for number in range(9)]
     await store.enqueue(jobs)
@@ -145,6 +168,30 @@ async def case_order_is_kept(store: Storage, clock: Hand) -> None:
     best = sorted(before, key=lambda each: (-each.record.priority, each.record.rank, _id(each.record.id)))
     same(ids(await claim(store, 99)), [_id(each.record.id) for each in best], "claimed in the order of a claim")
     same(sorted(wanted), sorted(ids((await store.find(Filter(), 99, None))[0])), "nothing more, nothing less is there")
+
+
+async def case_turns_in_a_fair_queue_go_on(store: Storage, clock: Hand) -> None:
+    """A queue that was not here before stands for another store."""
+    for queue in ("here", "there"):
+        await store.configure(QueueSettings(queue, fair=True))
+    await store.enqueue(
+        [job(queue="here", tenant=tenant, priority=-7) for tenant in ("big/1", "big/2", "big/1", "small")]
+    )
+    moved = [_renamed(each) for each in await carried(store)]
+    there = [
+        msgspec.structs.replace(each, record=msgspec.structs.replace(each.record, queue="there")) for each in moved
+    ]
+    await store.restore(there)
+    late = job(queue="there", tenant="big", priority=-7)
+    await store.enqueue([late])
+    await store.restore(there)
+    later = job(queue="there", tenant="big", priority=-7)
+    await store.enqueue([later])
+    last = max(each.record.rank for each in there)
+    ranks = [(await seen(store, each.id)).rank for each in (late, later)]
+    same(
+        ranks, [last + SHARE, last + 2 * SHARE], "a tenant goes on behind its jobs that were carried, and behind others"
+    )
 
 
 async def case_a_full_queue_takes_them(store: Storage, clock: Hand) -> None:
@@ -256,7 +303,9 @@ async def filled(store: Storage, clock: Hand) -> list[Record]:
     await told(store, rows["failed"].id, Failed(fault(ODD), delay=SECOND))
     await told(store, rows["unheard"].id, LeaseEnded(suspect=True))
     clock.advance(1)
-    last = [job(), unique("waiting", ODD), unique("active"), unique("any"), unique("window", "w", unique_window=SECOND)]
+    released = job(queue="c", waits=1, after=json.dumps([rows["succeeded"].id]))
+    keys = [unique("waiting", ODD), unique("active"), unique("any"), unique("window", "w", unique_window=SECOND)]
+    last = [job(), released, *keys]
     await store.enqueue(last)
     return [await seen(store, each.id) for each in (*first, odd, *runs.values(), *last)]
 
@@ -317,12 +366,12 @@ def _named(record: Record) -> Record:
 
 
 def _renamed(each: Carried) -> Carried:
-    return Carried(_named(each.record), each.lines)
+    waits_for, kept_for = (tuple(sorted(map(_id, ids))) for ids in (each.waits_for, each.kept_for))
+    return Carried(_named(each.record), each.lines, waits_for, kept_for)
 
 
 def _doubled(each: Carried) -> Carried:
     """The same under another id, and with a key of its own."""
-    record = _named(each.record)
-    return Carried(
-        msgspec.structs.replace(record, unique_key=record.unique_key and f"{record.unique_key}+"), each.lines
-    )
+    moved = _renamed(each)
+    key = moved.record.unique_key and f"{moved.record.unique_key}+"
+    return msgspec.structs.replace(moved, record=msgspec.structs.replace(moved.record, unique_key=key))

@@ -6,11 +6,12 @@ from typing import Any
 
 from holdfast.clock import SECOND
 from holdfast.errors import InvalidCall
+from holdfast.ids import new_id
 from holdfast.job import State
 from holdfast.lifecycle import Cancelled, Deleted, Died, Failed, Succeeded
 from holdfast.storage.contract import Filter, Storage
 
-from .tools import FORGET, Hand, fault, ids, job, running, same, told, true
+from .tools import FORGET, Hand, claim, fault, ids, job, running, same, told, true
 
 
 async def case_get_in_the_order_asked(store: Storage, clock: Hand) -> None:
@@ -184,6 +185,30 @@ async def case_filter_by_chain(store: Storage, clock: Hand) -> None:
     await store.enqueue([first, second, other])
     await _finds(store, Filter(chain_id=first.id), [first, second], "a chain: its first job and those that name it")
     await _finds(store, Filter(chain_id=other.id), [other], "a job without chain_id is a chain of its own")
+
+
+async def case_how_many_of_a_chain_are_done(store: Storage, clock: Hand) -> None:
+    first = job(key="k")
+    rest = [job(chain_id=first.id, key="k") for _ in range(5)]
+    id = new_id()
+    itself = job(id=id, chain_id=id, key="k")
+    await store.enqueue([first, *rest, itself])
+    await claim(store, 9)
+    for done in (first, rest[0], itself):
+        await told(store, done.id, Succeeded())
+    await told(store, rest[1].id, Died("no"))
+    await told(store, rest[2].id, Deleted())
+    table: list[tuple[int, tuple[State, ...], str]] = [
+        (2, (State.SUCCEEDED,), "done: the first job and one that names it"),
+        (3, (State.SUCCEEDED, State.DEAD), "ended, without what is deleted"),
+        (3, (State.DEAD, State.RUNNING), "ended or not"),
+        (0, (State.READY,), "nobody waits"),
+        (0, (), "of no state"),
+    ]
+    for wanted, states, what in table:
+        same(await store.count(Filter(states=states, chain_id=first.id)), wanted, what)
+    same(await store.count(Filter(states=(State.SUCCEEDED,), chain_id=itself.id)), 1, "one that names itself, once")
+    same(await store.count(Filter(states=(State.SUCCEEDED,), key="k")), 3, "the same by key")
 
 
 async def case_filter_by_time(store: Storage, clock: Hand) -> None:

@@ -17,6 +17,14 @@ SELECT job::text, line FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]) ORDER 
 -- The jobs that jobs still wait for, by id.
 SELECT child::text, parent::text FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]) AND open ORDER BY child, parent;
 
+-- name: kept_for
+-- The jobs that waited for jobs and have not ended, by id.
+SELECT parent::text, child::text FROM {schema}.edges
+WHERE parent = ANY(%(ids)s::uuid[]) AND NOT open AND (
+    EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = edges.child)
+    OR EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = edges.child AND NOT holds.ended))
+ORDER BY parent, child;
+
 -- name: close_edges
 -- The edges of jobs that are replaced.
 UPDATE {schema}.edges SET open = false WHERE child = ANY(%(ids)s::uuid[]) AND open;
@@ -27,6 +35,12 @@ INSERT INTO {schema}.edges (parent, child, finished)
 SELECT parent, child, finished
 FROM unnest(%(parents)s::uuid[], %(children)s::uuid[], %(finished)s::boolean[]) AS given (parent, child, finished)
 ON CONFLICT (parent, child) DO UPDATE SET open = true, finished = excluded.finished;
+
+-- name: keep_edges
+-- Closed edges, unless they are there.
+INSERT INTO {schema}.edges (parent, child, open)
+SELECT parent, child, false FROM unnest(%(parents)s::uuid[], %(children)s::uuid[]) AS given (parent, child)
+ON CONFLICT (parent, child) DO NOTHING;
 
 -- name: give_up
 -- Holds of limited jobs that are replaced, but for those that come again.

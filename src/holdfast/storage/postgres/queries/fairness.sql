@@ -41,6 +41,14 @@ FROM unnest(%(queues)s::text[], %(priorities)s::integer[], %(tenants)s::text[], 
     AS given (queue, priority, tenant, rank)
 ON CONFLICT (queue, priority, tenant) DO UPDATE SET rank = excluded.rank;
 
+-- name: raise
+-- Accounts hold at least so much.
+INSERT INTO {schema}.fair_accounts (queue, priority, tenant, rank)
+SELECT queue, priority, tenant, rank
+FROM unnest(%(queues)s::text[], %(priorities)s::integer[], %(tenants)s::text[], %(ranks)s::bigint[])
+    AS given (queue, priority, tenant, rank)
+ON CONFLICT (queue, priority, tenant) DO UPDATE SET rank = greatest(fair_accounts.rank, excluded.rank);
+
 -- name: forget
 -- Accounts that lie below their floor say nothing more.
 DELETE FROM {schema}.fair_accounts AS account USING {schema}.fair_accounts AS floor

@@ -1,8 +1,9 @@
--- Whole jobs with their logs and the jobs that they wait for, the oldest first.
+-- Whole jobs with their logs, the jobs that they wait for and those that they are kept for, the oldest first.
 --
 -- KEYS     see the prelude
 -- ARGV     the position to begin behind: created_at ('-inf': from the first) and id, limit
--- returns  {records (see `tell`), ids, the log of each id or false, the ids that each waits for as one text}
+-- returns  {records (see `tell`), ids, the log of each id or false, the ids that each waits for as one text, those that each is
+--          kept for}
 local bottom, bottom_id, limit = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 -- Jobs of the very created_at where the last piece ended may stand before or behind it.
@@ -26,15 +27,31 @@ slices(ids, AT_ONCE, function(from, to)
   local found = call('HMGET', logs, unpack(ids, from, to))
   for number = 1, #found do lines[from + number - 1] = found[number] end
 end)
-local waits_for = {}
-for number, text in ipairs(texts_of(ids)) do
-  local parents = {}
-  if text and band(parse('<H', text, 2), WAITED) ~= 0 then
-    local prefix = 'c' .. ids[number]
-    for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16))) do
-      parents[place] = sub(member, 18)
-    end
+
+-- The ids at the other end of a job's edges.
+local function other_ends(kind, id)
+  local prefix, found = kind .. id, {}
+  for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16))) do
+    found[place] = sub(member, 18)
   end
-  waits_for[number] = table.concat(parents)
+  return found
 end
-return { records, ids, lines, waits_for }
+
+-- Those who waited for a job, wait for it no longer, and have not ended.
+local function followers(id)
+  local children, found = other_ends('k', id), {}
+  for number, text in ipairs(texts_of(children)) do
+    local child = children[number]
+    local unfinished = text and string.byte(text) <= RUNNING
+    if unfinished and not call('ZSCORE', edges, 'c' .. child .. id) then found[#found + 1] = child end
+  end
+  return found
+end
+
+local waits_for, kept_for = {}, {}
+for number, text in ipairs(texts_of(ids)) do
+  local marks = text and parse('<H', text, 2) or 0
+  waits_for[number] = band(marks, WAITED) ~= 0 and table.concat(other_ends('c', ids[number])) or ''
+  kept_for[number] = band(marks, FOLLOWED) ~= 0 and table.concat(followers(ids[number])) or ''
+end
+return { records, ids, lines, waits_for, kept_for }

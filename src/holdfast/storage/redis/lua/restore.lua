@@ -1,11 +1,11 @@
 -- Put jobs on record exactly as they are, in place of what is known under their ids.
 --
 -- KEYS     see the prelude
--- ARGV     now, origin, then for each job: id, row, body, the ids that it waits for as one text, outcome, errors, progress, log
---          ('' for none)
+-- ARGV     now, origin, how many accounts hold at least so much, then account and rank of each, then for each job: id, row, body, the ids that it waits for and those that it is kept for, each as one
+--          text, outcome, errors, progress, log ('' for none)
 -- returns  {} or {id, owner} when another job holds a job's unique key and nothing was written
 local TEXTS = { outcomes, errors, progress, logs }
-local FIRST_JOB, WIDTH = 3, 4 + #TEXTS
+local FIRST_JOB, WIDTH = 4 + 2 * ARGV[3], 5 + #TEXTS
 
 local now, origin = clock(ARGV[1]), ARGV[2]
 local ids, listed = {}, {}
@@ -32,6 +32,10 @@ local function each_name(row, work)
   end
 end
 
+local function each_id(text, work)
+  for from = 1, #text, 16 do work(sub(text, from, from + 15)) end
+end
+
 local function kind_of(row) return has(row, FINISHED) and 'f' or 's' end
 
 local function depart(row)
@@ -51,16 +55,15 @@ local function arrive(row, at)
   note(set, rows, row[ID], ARGV[at + 1])
   note(set, jobs, row[ID], ARGV[at + 2])
   for number, key in ipairs(TEXTS) do
-    local text = ARGV[at + 3 + number]
+    local text = ARGV[at + 4 + number]
     note(unset, key, row[ID])
     if text ~= '' then note(set, key, row[ID], text) end
   end
-  local parents = ARGV[at + 3]
-  for from = 1, #parents, 16 do
-    local parent = sub(parents, from, from + 15)
+  each_id(ARGV[at + 3], function(parent)
     note(came, edges, 0, 'o' .. parent .. kind_of(row) .. row[ID])
     note(came, edges, 0, 'c' .. row[ID] .. parent)
-  end
+  end)
+  each_id(ARGV[at + 4], function(child) note(came, edges, 0, 'k' .. row[ID] .. child) end)
   if has(row, HELD) then given = math.max(given, row[LEASED_UNTIL] - row[LEASE]) end
   ended_some = ended_some or row[STATE] > RUNNING
 end
@@ -70,6 +73,10 @@ for number, id in ipairs(ids) do
 end
 for number, row in ipairs(arriving) do arrive(row, FIRST_JOB + WIDTH * (number - 1)) end
 if given ~= NONE then leases_given(given) end
+for at = 4, FIRST_JOB - 1, 2 do
+  local rank = call('HGET', accounts, ARGV[at])
+  if not rank or tonumber(rank) < tonumber(ARGV[at + 1]) then note(set, accounts, ARGV[at], ARGV[at + 1]) end
+end
 flush()
 if next(touched) or next(freed) then keep_gates(now) end
 note_format()

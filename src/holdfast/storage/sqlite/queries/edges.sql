@@ -10,7 +10,13 @@ ON CONFLICT DO NOTHING;
 -- Edges as they are given; those that were closed are open again.
 WITH given (parent, child, run_when) AS (VALUES {values})
 INSERT INTO holdfast_edges (parent, child, run_when, open) SELECT parent, child, run_when, 1 FROM given WHERE true
-ON CONFLICT DO UPDATE SET open = 1;
+ON CONFLICT DO UPDATE SET open = 1, run_when = excluded.run_when;
+
+-- name: keep
+-- Closed edges as they are given; those that are there stay as they are. What their children ran after is over.
+WITH given (parent, child) AS (VALUES {values})
+INSERT INTO holdfast_edges (parent, child, run_when, open) SELECT parent, child, '', 0 FROM given WHERE true
+ON CONFLICT DO NOTHING;
 
 -- name: close
 -- Single edges that hold nobody back any more.
@@ -46,6 +52,13 @@ SELECT json_group_array(json_array(parent, child)) FROM (
 SELECT json_group_array(json_array(child, parent)) FROM (
     SELECT child, parent FROM holdfast_edges
     WHERE open = 1 AND child IN (SELECT value FROM json_each(?)) ORDER BY parent);
+
+-- name: kept_for
+-- Who waited for these jobs and has not ended.
+SELECT json_group_array(json_array(parent, child)) FROM (
+    SELECT edge.parent, edge.child FROM holdfast_edges AS edge CROSS JOIN holdfast_jobs AS job ON job.id = edge.child
+    WHERE edge.open = 0 AND edge.parent IN (SELECT value FROM json_each(?)) AND job.finished_at IS NULL
+    ORDER BY edge.child);
 
 -- name: any_unsettled
 -- Whether there is anything to settle.

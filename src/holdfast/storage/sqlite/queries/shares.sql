@@ -9,6 +9,11 @@ CROSS JOIN holdfast_accounts AS account
 -- Accounts as they are now.
 INSERT OR REPLACE INTO holdfast_accounts (queue, priority, payer, rank) VALUES {values};
 
+-- name: raise
+-- Accounts hold at least so much.
+INSERT INTO holdfast_accounts (queue, priority, payer, rank) VALUES {values}
+ON CONFLICT DO UPDATE SET rank = max(rank, excluded.rank);
+
 -- name: head
 -- The smallest rank of the jobs in a queue's lanes that have a priority (a loose scan of the claim index, as for a claim).
 WITH RECURSIVE lane (head) AS (
