@@ -23,7 +23,7 @@ from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
 from .storage.rules import led_by
-from .task import Bound, Call, Definition
+from .task import Bound, Call
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -76,17 +76,17 @@ class Client:
         repeating the same calls after an error is safe. `nodes`: their order, if they have one."""
         bounds = [bound_to(self._app, call) for call in calls]
         where = _one_connection(connection, bounds)
-        jobs = _jobs(calls, bounds)
-        if nodes:
-            jobs = linked(nodes, jobs)
+        _check_sizes(calls, bounds)
+        ids = _ids(calls)
         stored: list[Chunk] = []
         try:
-            if len(jobs) <= ENQUEUE_CHUNK or nodes or where is not None:
-                await self._one_after_the_other(jobs, where, stored)
+            if len(calls) <= ENQUEUE_CHUNK or nodes or where is not None:
+                jobs = _jobs(calls, bounds, ids)
+                await self._one_after_the_other(linked(nodes, jobs) if nodes else jobs, where, stored)
             else:
-                await self._overlapping(jobs, stored)
+                await self._overlapping(_chunks(calls, bounds, ids), stored)
         except HoldfastError as error:
-            _tell_stored(error, self._handles(stored, bounds), len(jobs), inside=where is not None)
+            _tell_stored(error, self._handles(stored, bounds), len(calls), inside=where is not None)
             raise
         for call in calls:
             call._ids.clear()
@@ -100,7 +100,7 @@ class Client:
             owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
             stored.append((start, placed))
 
-    async def _overlapping(self, jobs: Sequence[NewJob], stored: list[Chunk]) -> None:
+    async def _overlapping(self, chunks: Iterable[tuple[int, list[NewJob]]], stored: list[Chunk]) -> None:
         """Chunks of a plain list, the next made ready while the last is stored, where the store keeps their order."""
         ahead = (await self._app._storage()).lists_ahead
         under_way: deque[tuple[int, asyncio.Task[list[Placed]]]] = deque()
@@ -110,11 +110,11 @@ class Client:
             stored.append((start, await storing))
 
         try:
-            for start in range(0, len(jobs), ENQUEUE_CHUNK):
+            for start, jobs in chunks:
                 if len(under_way) == ahead:
                     await next_stored()
-                part = jobs[start : start + ENQUEUE_CHUNK]
-                under_way.append((start, asyncio.create_task(self.place_list(part), name="holdfast list")))
+                under_way.append((start, asyncio.create_task(self.place_list(jobs), name="holdfast list")))
+                await asyncio.sleep(0)  # it goes its way while the next is made
             while under_way:
                 await next_stored()
         finally:
@@ -185,7 +185,8 @@ class Client:
         bounds = [bound_to(self._app, call) for call in calls]
         if _one_connection(None, bounds) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
-        return tuple(linked(flow._nodes, _jobs(calls, bounds), chain_id))
+        _check_sizes(calls, bounds)
+        return tuple(linked(flow._nodes, _jobs(calls, bounds, _ids(calls)), chain_id))
 
 
 class Work(NamedTuple):
@@ -250,14 +251,23 @@ def _one_connection(connection: object, bounds: Sequence[Bound]) -> object:
     return given[0] if given else None
 
 
-def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> list[NewJob]:
-    jobs = []
-    for call, bound, id in zip(calls, bounds, _ids(calls), strict=True):
-        definition = bound.definition
-        if len(call._payload) * 4 > definition.max_bytes:
-            _check_size(call._payload, definition)
-        jobs.append(bound.plan.job(call._payload, definition.arguments_hash, id))
-    return jobs
+def _chunks(
+    calls: Sequence[Call[Any]], bounds: Sequence[Bound], ids: Sequence[str]
+) -> Iterable[tuple[int, list[NewJob]]]:
+    """The jobs of a long list, made as they are asked for, where making them cannot fail."""
+    starts = range(0, len(calls), ENQUEUE_CHUNK)
+    if any(bound.plan.hashes_arguments for bound in bounds):
+        jobs = _jobs(calls, bounds, ids)
+        return [(start, jobs[start : start + ENQUEUE_CHUNK]) for start in starts]
+    parts = ((start, slice(start, start + ENQUEUE_CHUNK)) for start in starts)
+    return ((start, _jobs(calls[part], bounds[part], ids[part])) for start, part in parts)
+
+
+def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound], ids: Sequence[str]) -> list[NewJob]:
+    return [
+        bound.plan.job(call._payload, bound.definition.arguments_hash, id)
+        for call, bound, id in zip(calls, bounds, ids, strict=True)
+    ]
 
 
 def _ids(calls: Sequence[Call[Any]]) -> list[str]:
@@ -278,10 +288,12 @@ def _ids(calls: Sequence[Call[Any]]) -> list[str]:
     return ids
 
 
-def _check_size(payload: str, definition: Definition) -> None:
-    size, limit = len(payload.encode()), definition.max_bytes
-    if size > limit:
-        raise InvalidCall(f"{definition.name}: the arguments together have {size} bytes of JSON, more than {limit}")
+def _check_sizes(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> None:
+    for call, bound in zip(calls, bounds, strict=True):
+        definition = bound.definition
+        limit = definition.max_bytes
+        if len(call._payload) * 4 > limit and (size := len(call._payload.encode())) > limit:
+            raise InvalidCall(f"{definition.name}: the arguments together have {size} bytes of JSON, more than {limit}")
 
 
 def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:

@@ -67,6 +67,7 @@ class SqliteStorage(Storage):
     """One loop's door to a file. The threads and connections behind it are shared by all loops of the process."""
 
     name = "SQLite"
+    lists_ahead = 4  # those that wait for the writer share its next commit
 
     def __init__(
         self,
