@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from .errors import HoldfastError, InvalidCall, QueueFull
-from .flow.events import Subscription, checked_topic, event_text, record, recorded, subscriptions_of
+from .flow.events import Subscription, checked_address, event_text, record, recorded, subscriptions_of
 from .flow.flow import Flow, Graph, Node
 from .flow.jobs import linked
 from .gatherer import room, stored
@@ -133,7 +133,7 @@ class Client:
         self, topic: str, event: object, routing_key: str | None, connection: object
     ) -> list[JobHandle[Any]]:
         """A job for each subscription, all or none."""
-        checked_topic(topic, routing_key)
+        checked_address(topic, routing_key)
         text = event_text(event, self._app.settings.max_bytes)
         storage = (await self._app._place("publish without connection=tx")).storage
         wanted = [each for each in await self._subscriptions(storage) if each.wants(topic, routing_key)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from .errors import InvalidCall
+from .job import ANY, Routing
 from .settings import KEY_BYTES, NAME_BYTES
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
@@ -16,6 +18,23 @@ def checked_name(value: object, what: str) -> str:
     if _CONTROL.search(text):
         raise InvalidCall(f"{what}={text!r} has control characters; a name is printable text")
     return text
+
+
+def checked_names(values: object, what: str) -> tuple[str, ...]:
+    """A list of at least one name; a task stands for its own."""
+    if isinstance(values, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidCall(f"{what} is a list of names, not {type(values).__name__}")
+    names = tuple(checked_name(getattr(value, "name", value), f"a name in {what}") for value in values)
+    if not names:
+        raise InvalidCall(f"{what} is empty; name at least one")
+    return names
+
+
+def checked_routing(value: object) -> Routing:
+    """What a receiver takes: ANY, None for only what has no routing key, or one key."""
+    return value if value is ANY or value is None else checked_name(value, "routing_key")
 
 
 def checked_key(value: object, what: str = "key") -> str:

@@ -83,3 +83,5 @@ async def test_what_cannot_be_published_or_subscribed(app):
     async with app:
         with pytest.raises(InvalidCall, match="event"):
             await app.publish("t", object())
+        with pytest.raises(InvalidCall, match="routing_key"):
+            await app.publish("t", {}, routing_key=ANY)  # that is for those who listen

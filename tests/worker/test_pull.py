@@ -186,8 +186,8 @@ async def test_a_cancelled_wait_leaves_nothing_behind():
 
 async def test_what_cannot_be_asked_for():
     app = Holdfast("memory://")
-    wrong_tasks = [dict(tasks=[]), dict(tasks="embed"), dict(tasks=[5])]
-    wrong_rest = [dict(limit=0), dict(limit=True), dict(lease=0), dict(max_wait=-1)]
+    wrong_tasks = [dict(tasks=[]), dict(tasks="embed"), dict(tasks=[5]), dict(tasks=5)]
+    wrong_rest = [dict(limit=0), dict(limit=True), dict(lease=0), dict(max_wait=-1), dict(routing_key=5)]
     for wrong in (*wrong_tasks, *({"tasks": ["a"], **each} for each in wrong_rest)):
         with pytest.raises(InvalidCall):
             app.claim(**wrong)

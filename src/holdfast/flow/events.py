@@ -17,7 +17,7 @@ from ..codec import encode
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, NewJob, Routing
-from ..names import checked_name
+from ..names import checked_name, checked_routing
 from ..storage.contract import Shelving, Storage
 from .jobs import with_argument
 
@@ -53,11 +53,17 @@ class Subscription(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self.template, id=new_id(), payload=payload, routing_key=routing_key)
 
 
-def checked_topic(topic: str, routing: object = ANY) -> str:
-    """A topic, and the routing key beside it."""
-    if routing is not ANY and routing is not None:
-        checked_name(routing, "routing_key")
-    return checked_name(topic, "topic")
+def checked_topic(topic: str, routing: Routing) -> None:
+    """What a task subscribes to."""
+    checked_name(topic, "topic")
+    checked_routing(routing)
+
+
+def checked_address(topic: str, routing_key: str | None) -> None:
+    """What an event is published under."""
+    checked_name(topic, "topic")
+    if routing_key is not None:
+        checked_name(routing_key, "routing_key")
 
 
 def subscriptions_of(definitions: Mapping[str, Definition], templates: Mapping[str, NewJob]) -> list[Subscription]:
