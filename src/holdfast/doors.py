@@ -207,13 +207,14 @@ class DeadLetters(_Room):
     async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
         """Delete the dead letters that fit; how many. Without a filter it is refused, and so is one that others wait for,
         unless `cascade` removes those as well."""
-        if not filter:
+        wanted = _dead(filter)
+        if wanted == _dead({}):
             raise InvalidCall(
                 "app.dead.purge without a filter would delete every dead letter; name a task=, before=, …"
             )
         storage = await self._storage()
         purged = 0
-        async for records in pages(storage, _dead(filter)):
+        async for records in pages(storage, wanted):
             purged += await delete(storage, [record.id for record in records], cascade=cascade)
         return purged
 

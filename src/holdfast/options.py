@@ -286,10 +286,6 @@ def _check_run_when(value: Any, what: str) -> None:
         raise InvalidCall(f'{what}={value!r} is neither "succeeded" nor "finished"')
 
 
-def _later(value: Any, what: str) -> None:
-    raise InvalidCall(f"{what}= is not in this version yet")
-
-
 _ANY_QUEUE: dict[str, Callable[[Any, str], object]] = {
     "queue": checked_name,
     "priority": _whole(-_PRIORITY, _PRIORITY - 1),

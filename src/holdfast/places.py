@@ -54,7 +54,9 @@ class Places(PerLoop[Place]):
 
     @property
     def url(self) -> str:
-        return self._settings.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        if self._settings.url is not None:
+            return self._settings.url
+        return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @cached_property
     def file(self) -> Path | None:
