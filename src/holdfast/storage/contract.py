@@ -233,6 +233,24 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
     fair: bool = False
     weights: str | None = None  # JSON object
 
+    def drops(self, priority: int) -> bool:
+        """Whether a job of this priority is dropped when there is no room."""
+        return self.on_full == "drop" and (self.drop_below is None or priority < self.drop_below)
+
+
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """How many more jobs a bounded queue takes. Of its settings only what concerns its bound is told."""
+
+    settings: QueueSettings
+    left: int
+
+
+def bound_of(settings: QueueSettings) -> QueueSettings:
+    """The part of them that concerns the bound."""
+    return QueueSettings(
+        settings.name, max_depth=settings.max_depth, on_full=settings.on_full, drop_below=settings.drop_below
+    )
+
 
 class QueueRow(msgspec.Struct, frozen=True, gc=False):
     """A queue as it stands. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
@@ -494,10 +512,14 @@ class Storage(ABC):
     async def queues(self) -> list[QueueRow]:
         """Every queue that has settings or waiting jobs, by name."""
 
-    async def rooms(self) -> dict[str, int]:
+    async def rooms(self) -> dict[str, Room]:
         """How many more jobs each bounded queue takes; no other queue is counted, if the store can help it."""
         rows = [(row.settings, row.depth) for row in await self.queues()]
-        return {queue.name: queue.max_depth - depth for queue, depth in rows if queue.max_depth is not None}
+        return {
+            queue.name: Room(bound_of(queue), queue.max_depth - depth)
+            for queue, depth in rows
+            if queue.max_depth is not None
+        }
 
     @abstractmethod
     async def configure(self, settings: QueueSettings) -> None:

@@ -87,7 +87,7 @@ def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
 def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
     if settings is None or settings.max_depth is None or depth(job.queue) < settings.max_depth:
         return False
-    if settings.on_full == "drop" and (settings.drop_below is None or job.priority < settings.drop_below):
+    if settings.drops(job.priority):
         return True
     raise Full(job.queue, settings.max_depth, waits=settings.on_full != "reject")
 
