@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .filters import STATES, filter_of, filter_options, page_options
+from .listing import Listing
 from .output import (
     JOB_COLUMNS,
     attempt,
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 PAGE = 500
 
 
-@click.group("jobs")
+@click.group("jobs", cls=Listing)
 def command() -> None:
-    """List, look at, cancel and delete jobs.
+    """List, look at, cancel and delete jobs. Without a subcommand: list.
 
     \b
     Examples:
