@@ -88,6 +88,34 @@ TRAPS = {
             "tests/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only",
         ],
     ),
+    14: (
+        "jobs are handed back after the kill, not before: none runs twice at once",
+        [
+            "tests/worker/test_supervisor.py::test_what_ran_beside_a_job_that_does_not_stop_goes_back_free",
+            "tests/worker/test_supervisor.py::test_the_children_of_a_killed_runner_are_killed_and_their_jobs_go_back_free",
+            "tests/worker/test_supervisor.py::test_a_thread_that_does_not_stop_at_a_stop_costs_its_job_nothing",
+        ],
+    ),
+    15: (
+        "a claim that was under way when its runner died is asked for again and goes back free",
+        [
+            "tests/worker/test_board.py::test_what_a_claim_under_way_takes_after_the_death_goes_back",
+            "tests/worker/test_healing.py::test_a_claim_that_was_given_up_and_took_hold_later",
+        ],
+    ),
+    16: (
+        "a renewal that is refused because the job has just ended is no loss",
+        ["tests/worker/test_lost.py::test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss"],
+    ),
+    17: (
+        "a supervisor that is dead or stopped: runners renew by themselves, finish and end, and start nothing they may not",
+        [
+            "tests/worker/test_supervisor.py::test_when_the_supervisor_dies_runners_finish_and_end",
+            "tests/worker/test_supervisor.py::test_zombies_are_harmless",
+            "tests/worker/test_board.py::test_a_runner_renews_what_its_supervisor_does_not",
+            "tests/worker/test_board.py::test_a_renewal_reaches_the_hold_it_is_for_and_no_other",
+        ],
+    ),
     18: (
         "who killed the runner: charge only what was alone, run suspects alone, three losses are poison",
         [
@@ -182,6 +210,35 @@ TRAPS = {
         [
             "tests/races/test_callers.py::test_a_callers_session_that_does_not_sync_is_warned_of_once",
             "tests/transactions/test_refusals.py::test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once",
+        ],
+    ),
+    34: (
+        "no counter of what runs can drift: ends of every kind and lapses make room",
+        [
+            f"{CASES}/limits.py::case_at_most_so_many_run",
+            f"{CASES}/limits.py::case_every_end_of_a_hold_makes_room",
+            f"{CASES}/limits.py::case_a_lapsed_hold_makes_room_when_reaped",
+            f"{CASES}/limits.py::case_cancelled_code_counts_until_it_stops",
+            "tests/limits/test_limits.py::test_at_most_so_many_run_over_all_workers",
+            "tests/limits/test_limits.py::test_failures_snoozes_and_cancels_leave_no_slot_taken",
+        ],
+    ),
+    35: (
+        "a rate counts starts in a sliding window, by the store's clock, and nothing under it is claimed ahead",
+        [
+            f"{CASES}/limits.py::case_starts_in_a_window",
+            f"{CASES}/limits.py::case_a_clock_that_goes_back_spends_no_more_than_a_window",
+            "tests/limits/test_limits.py::test_a_rate_is_never_exceeded_and_well_used",
+        ],
+    ),
+    36: (
+        "shares of tenants: nobody waits behind a long line, nobody saves up, a retry keeps its place and a snooze pays",
+        [
+            f"{CASES}/fairness.py::case_a_long_queue_delays_nobody",
+            f"{CASES}/fairness.py::case_weights",
+            f"{CASES}/fairness.py::case_idle_tenants_save_nothing",
+            f"{CASES}/fairness.py::case_a_retry_keeps_its_place_and_a_snooze_pays",
+            "tests/limits/test_limits.py::test_a_long_line_of_one_tenant_delays_nobody",
         ],
     ),
     37: (

@@ -1,6 +1,7 @@
 """`holdfast queues` and `holdfast workers`."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -43,6 +44,13 @@ def test_the_hint_for_scalers(shop):
     assert shop.holdfast("queues", "--target", "0").exit_code == 2
 
 
+def test_scripts_get_the_hint_unasked(shop):
+    shop.fill()
+    told = shop.json("queues")
+    assert (told["target"], told["workers"], told["alive"]) == (60.0, 2, 0)
+    assert {"depth", "oldest", "rate", "workers"} <= told["queues"][0].keys()
+
+
 def test_pause_and_resume(shop):
     shop.fill()
     assert shop.json("queues", "pause", "mail") == {"queue": "mail", "paused": True}
@@ -56,14 +64,35 @@ def test_configure(shop):
 
     shop.fill()
     assert shop.json("queues", "configure", "default", "--max-depth", "2") == {
-        "queue": "default", "max_depth": 2, "on_full": "reject", "drop_below": None,
+        "queue": "default", "max_depth": 2, "on_full": "reject", "drop_below": None, "fair": False, "weights": {},
     }  # fmt: skip
     with pytest.raises(QueueFull):
         shop.enqueue("add", 1, 2)
 
 
+def test_configure_a_fair_queue(shop):
+    shop.fill()
+    asked = ("queues", "configure", "mail", "--fair", "--weight", "gold=2", "--weight", "trial=0.5")
+    told = shop.json(*asked)
+    assert (told["fair"], told["weights"]) == (True, {"gold": 2.0, "trial": 0.5})
+
+    async def settings():
+        async with shop.app:
+            rows = await (await shop.app._storage()).queues()
+            return [(row.settings.fair, json.loads(row.settings.weights)) for row in rows if row.settings.fair]
+
+    assert asyncio.run(settings()) == [(True, {"gold": 2.0, "trial": 0.5})]
+
+
+@pytest.mark.parametrize("weight", ["gold", "gold=", "gold=heavy", "=2", "gold=0"])
+def test_what_is_no_weight(shop, weight):
+    shop.fill()
+    assert shop.holdfast("queues", "configure", "default", "--fair", "--weight", weight).exit_code == 2
+
+
 def test_configure_refuses_nonsense(shop):
     shop.fill()
+    assert shop.holdfast("queues", "configure", "default", "--weight", "gold=2").exit_code == 2
     assert shop.holdfast("queues", "configure", "default", "--max-depth", "0").exit_code == 2
     assert shop.holdfast("queues", "configure", "default", "--on-full", "explode").exit_code == 2
 

@@ -97,6 +97,8 @@ def test_only_the_queues_that_were_asked_for(shop):
         ("@app.task\ndef f(): ...\n", ["--tasks", "f,g"], "no task g"),
         ("@app.task\ndef f(): ...\n", ["--concurrency", "0"], "concurrency"),
         ("@app.task\ndef f(): ...\n", ["--unrouted", "--routing-key", "x"], "exclude"),
+        ("@app.task\ndef f(): ...\n", ["--max-memory", "lots"], "'lots' is no size such as 512M"),
+        ("@app.task\ndef f(): ...\n", ["--max-memory", "0"], "'0' is no size such as 512M"),
         ("app = Holdfast('memory://', imports=['shop_nowhere'])", [], "shop_nowhere"),
     ],
 )

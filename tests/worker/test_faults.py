@@ -83,6 +83,8 @@ async def _next_attempt(plant: Plant, fault: str) -> float:
         assert error.kind == "WorkerLost"
         assert _evidence(fault) in error.message
         assert "last words of attempt 1" in (error.traceback or "") or fault == "kill -9"
+    if fault == "SIGSTOP":
+        assert "was stopped by a signal; its leases are not renewed until it goes on" in plant.said()
     if fault == "endless thread":  # its runner is replaced, and the thread ends with it
         await asyncio.to_thread(until, lambda: not alive(began.pid))
     took = again.at - since

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, State
+from holdfast import Backoff, Context, Holdfast, State, StoreError
 from holdfast.clock import SECOND
 from holdfast.ids import new_id
 from holdfast.job import NewJob, Record
@@ -287,3 +287,27 @@ async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
             assert 2 <= asked < 30
             broken = False
             assert await job.result(timeout=10) == 7
+
+
+async def test_a_loop_that_always_fails_beside_others_that_work_is_not_busy_either(caplog):
+    """What the store answers to others says nothing about this one; and the log does not say the same thing all the time."""
+    app = Holdfast("memory://")
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app:
+        store, asked = await app._storage(), 0
+
+        async def faulty(*arguments):
+            nonlocal asked
+            asked += 1
+            raise StoreError("no privilege for this")
+
+        store.lapsed = faulty
+        async with app.worker(), asyncio.timeout(20):
+            until = asyncio.get_running_loop().time() + 2
+            while asyncio.get_running_loop().time() < until:
+                await (await work.enqueue()).result()
+    assert 2 <= asked < 10
+    assert caplog.text.count("no privilege for this") == 1

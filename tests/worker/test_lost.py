@@ -127,3 +127,35 @@ async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path
             assert scene.heard[str(handle.id)] is Loss.ERROR
             # nobody else has it: whether its word is still accepted is the store's to say
             assert await handle.result(timeout=20) in ("zombie", "second")
+
+
+async def test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss(app, caplog):
+    """The store has the end, its answer is on the way, and the lease is renewed meanwhile."""
+
+    @app.task(lease=0.9)
+    async def work() -> str:
+        return "done"
+
+    async with app:
+        store = await app._storage()
+        exchange, renew, refused = store.exchange, store.renew, asyncio.Event()
+
+        async def answered_late(changes, claim=None, started=()):
+            answer = await exchange(changes, claim, started)
+            if changes:
+                await refused.wait()
+            return answer
+
+        async def watched(held, started=()):
+            verdicts = await renew(held, started)
+            if any(verdict.refusal is not None for verdict in verdicts):
+                refused.set()
+            return verdicts
+
+        store.exchange, store.renew = answered_late, watched
+        async with app.worker(poll=0.1), asyncio.timeout(20):
+            job = await work.enqueue()
+            await refused.wait()
+            assert await job.result() == "done"
+    assert "lost its hold" not in caplog.text
+    assert "was refused" not in caplog.text

@@ -100,6 +100,26 @@ async def test_it_runs_until_sigterm_and_lets_handlers_finish():
     await app.close()
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"tasks": "embed"}, r"write \['embed'\]"),
+        ({"queues": "mail"}, r"write \['mail'\]"),
+        ({"tasks": []}, "leave it out"),
+        ({"queues": []}, "leave it out"),
+        ({"queues": [5]}, "queues must be a text"),
+        ({"tasks": [5]}, "tasks must be a text"),
+        ({"routing_key": 5}, "routing_key must be a text"),
+        ({"name": "a\nb"}, "control characters"),
+        ({"name": ""}, "name must not be empty"),
+    ],
+)
+def test_what_is_no_worker(options, words):
+    """A worker that would claim nothing, or never what was meant, does not come to be."""
+    with pytest.raises(InvalidCall, match=words):
+        Holdfast("memory://").worker(**options)
+
+
 def test_what_is_no_pool():
     app = Holdfast("memory://")
     with pytest.raises(InvalidCall, match="at least one"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -134,6 +135,16 @@ async def test_a_probe_of_something_else_than_a_worker():
         assert (await ask(probe, "/scale"))[0] == 404
 
 
+async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monkeypatch):
+    monkeypatch.setattr("holdfast.worker.probe.ANSWERED_WITHIN", 0.1)
+
+    async def silent(target):
+        await asyncio.sleep(60)
+
+    async with Probe(lambda: Condition(live=True, ready=True), port=0, scale=silent) as probe, asyncio.timeout(10):
+        assert await ask(probe, "/scale") == (503, {"error": "the store has not answered within 0.1 s"})
+
+
 async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkeypatch):
     monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.05)
     app, _ = shop
@@ -155,6 +166,24 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
         await asyncio.sleep(0.3)
         assert not lives(file), "a worker that does not live leaves it alone"
     assert not file.exists()
+
+
+async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monkeypatch, caplog):
+    """A full disk, a folder that was away: the file is touched again when that is over, and the log has one line of it."""
+    monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.02)
+    app, _ = shop
+    file = tmp_path / "run" / "worker"
+    file.parent.mkdir()
+    worker = app.worker(poll=0.1)
+    async with app, worker, Probe.of(worker, file=file), asyncio.timeout(10):
+        shutil.rmtree(file.parent)
+        while "the probe cannot write" not in caplog.text:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.2)
+        assert caplog.text.count("the probe cannot write") == 1
+        file.parent.mkdir()
+        while not lives(file):
+            await asyncio.sleep(0.02)
 
 
 async def test_a_worker_claims_only_what_it_knows(app):

@@ -169,6 +169,25 @@ async def test_shutdown_hands_the_rest_back_free_of_charge(app):
         assert await app.workers.list() == ()
 
 
+async def test_shutdown_hands_back_what_does_not_stop(app, monkeypatch):
+    """The thread runs on until its process ends; its job must not wait for the lease, nor pay for a loss."""
+    monkeypatch.setattr("holdfast.worker.worker.TOLD_TO_STOP", 0.1)
+    started, released = threading.Event(), threading.Event()
+
+    @app.task
+    def deaf() -> None:
+        started.set()
+        released.wait(60)
+
+    async with app:
+        async with app.worker(grace=0):
+            handle = await deaf.enqueue()
+            await asyncio.to_thread(started.wait, 20)
+        job = await handle.refresh()
+        released.set()
+    assert (job.state, job.failures, job.losses, job.errors) == (State.READY, 0, 0, ())
+
+
 async def test_deleting_a_running_job_tells_its_handler(app):
     started, reasons = asyncio.Event(), []
 

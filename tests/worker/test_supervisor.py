@@ -32,11 +32,12 @@ async def test_what_ran_beside_a_job_that_does_not_stop_goes_back_free(plant):
     plant.start("--concurrency", "2")
     async with plant.app:
         beside = await plant.enqueue("waits", str(gate))
-        await begun(plant, beside)
+        first = await begun(plant, beside)
         stuck = await plant.enqueue("overruns", "sleep")
         await begun(plant, stuck)
         unbegun = await plant.enqueue("add", 1, 2)
         await begun(plant, beside, 2)
+        assert not alive(first.pid)  # handed back after the kill: no job runs twice at once
         gate.touch()
         jobs = [await plant.ended(id) for id in (beside, stuck, unbegun)]
     assert [(job.state, job.failures, job.losses) for job in jobs] == [
@@ -255,6 +256,17 @@ async def test_zombies_are_harmless(store, tmp_path):
 def _parent(pid: int) -> str:
     with open(f"/proc/{pid}/stat") as file:
         return file.read().split(")")[-1].split()[1]
+
+
+async def test_a_thread_that_does_not_stop_at_a_stop_costs_its_job_nothing(plant):
+    supervisor = plant.start("--grace", "0", "--spares", "0")
+    async with plant.app:
+        id = await plant.enqueue("dies", "wait")
+        await begun(plant, id)
+        supervisor.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(supervisor.wait, 40) == 0
+        job = await plant.app.jobs.get(id)
+    assert (job.state, job.failures, job.losses, job.errors) == (State.READY, 0, 0, ())
 
 
 def test_a_stop_does_not_wait_for_a_runner_that_cannot_hear(plant):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,15 @@ from .store import on_store
 
 if TYPE_CHECKING:
     from holdfast import Holdfast
+
+
+def _weight(text: str) -> tuple[str, float]:
+    """A tenant and its share."""
+    tenant, _, share = text.partition("=")
+    try:
+        return tenant, float(share)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no tenant with a number, such as gold=2") from None
 
 
 @click.group("queues", cls=Listing)
@@ -34,7 +44,7 @@ def command() -> None:
     "seconds",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Also tell how many workers would clear the backlog in this time.",
+    help="Also tell how many workers would clear the backlog in this time.  [default with --json: 60]",
 )
 @json_option
 @on_store
@@ -46,22 +56,18 @@ async def list_queues(app: Holdfast, seconds: float | None, as_json: bool) -> No
       holdfast queues list --json
       holdfast queues list --target 60
     """
-    if seconds is not None:
+    if seconds is not None or as_json:
         await _scale(app, seconds, as_json)
         return
     queues = await app.queues.list()
-    if as_json:
-        fields = ("name", "paused", "depth", "oldest")
-        print_json({"queues": [{field: getattr(queue, field) for field in fields} for queue in queues]})
-        return
     rows = [(queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest)) for queue in queues]
     print_table(("QUEUE", "STATE", "DEPTH", "OLDEST"), rows, nothing="no queues")
 
 
-async def _scale(app: Holdfast, target: float, as_json: bool) -> None:
-    from holdfast.observe.scale import scale
+async def _scale(app: Holdfast, target: float | None, as_json: bool) -> None:
+    from holdfast.observe.scale import DEFAULT_TARGET, scale
 
-    told = await scale(await app._storage(), target)
+    told = await scale(await app._storage(), DEFAULT_TARGET if target is None else target)
     if as_json:
         print_json(asdict(told))
         return
@@ -114,6 +120,15 @@ async def resume(app: Holdfast, name: str, as_json: bool) -> None:
     help="What an enqueue meets when the queue is full.",
 )
 @click.option("--drop-below", type=int, help="With --on-full drop: only jobs of a lower priority are dropped.")
+@click.option("--fair", is_flag=True, help="Its tenants take turns, whatever the length of their lines.")
+@click.option(
+    "--weight",
+    "weights",
+    type=_weight,
+    multiple=True,
+    metavar="TENANT=NUMBER",
+    help="With --fair: the share of a tenant, 1 where none is given.",
+)
 @json_option
 @on_store
 async def configure(
@@ -122,6 +137,8 @@ async def configure(
     max_depth: int | None,
     on_full: Literal["reject", "drop", "wait"],
     drop_below: int | None,
+    fair: bool,
+    weights: Sequence[tuple[str, float]],
     as_json: bool,
 ) -> None:
     """Write a queue's settings. What is not given goes back to its default.
@@ -130,7 +147,14 @@ async def configure(
     Examples:
       holdfast queues configure mail --max-depth 10000
       holdfast queues configure clicks --max-depth 5000 --on-full drop --drop-below 5
+      holdfast queues configure shared --fair --weight gold=2 --weight trial=0.5
     """
-    await app.queues.configure(name, max_depth=max_depth, on_full=on_full, drop_below=drop_below)
-    settings = {"queue": name, "max_depth": max_depth, "on_full": on_full, "drop_below": drop_below}
-    print_json(settings) if as_json else click.echo(f"configured: {name}")
+    shares = dict(weights)
+    await app.queues.configure(
+        name, max_depth=max_depth, on_full=on_full, drop_below=drop_below, fair=fair, weights=shares
+    )
+    if not as_json:
+        click.echo(f"configured: {name}")
+        return
+    bound = {"max_depth": max_depth, "on_full": on_full, "drop_below": drop_below}
+    print_json({"queue": name, **bound, "fair": fair, "weights": shares})

@@ -34,12 +34,10 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def _size(text: str) -> int:
     """Bytes of a size such as 512M or 1.5G."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]?)I?B?", text.strip().upper())
-    if found is None:
-        raise ValueError(text)
-    return int(float(found[1]) * UNITS[found[2]])
-
-
-_size.__name__ = "size"
+    size = 0 if found is None else int(float(found[1]) * UNITS[found[2]])
+    if not size:
+        raise click.BadParameter(f"{text!r} is no size such as 512M or 2G")
+    return size
 
 
 @click.command("worker")

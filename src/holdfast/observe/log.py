@@ -21,15 +21,18 @@ def worker_started(worker: str, tasks: Sequence[str], concurrency: int, store: s
 
 def worker_stopping(worker: str, running: int, grace: float) -> None:
     within = f"at most {grace:.0f} s for them" if grace < float("inf") else "which may take their time"
-    logger.info("worker %s is stopping: %d running, %s", worker, running, within)
+    runs = f"{running} running, {within}" if running else "nothing runs in it"
+    logger.info("worker %s is stopping: %s", worker, runs)
 
 
 def worker_stopped(worker: str, ended: int) -> None:
-    logger.info("worker %s stopped after %d attempts", worker, ended)
+    logger.info("worker %s stopped after %s", worker, _many(ended, "attempt"))
 
 
 def supervisor_started(name: str, pid: int, processes: int, spares: int) -> None:
-    logger.info("supervisor %s (pid %d) keeps %d runner(s) at work, %d ready beside them", name, pid, processes, spares)
+    logger.info(
+        "supervisor %s (pid %d) keeps %s at work, %d ready beside", name, pid, _many(processes, "runner"), spares
+    )
 
 
 def supervisor_told(name: str, what: str) -> None:
@@ -49,7 +52,7 @@ def runner_left(name: str) -> None:
 
 
 def runner_lost(message: str, held: int) -> None:
-    logger.error("%s; it held %d job(s)", message, held)
+    logger.error("%s; it held %s", message, _many(held, "job"))
 
 
 def runner_leaves(name: str, why: str) -> None:
@@ -125,7 +128,7 @@ def reaped(record: Record, charged: bool) -> None:
 
 def handler_goes_on(record: Record, seconds: float) -> None:
     logger.error(
-        "job %s (%s) was told to stop %.0f s ago and its code still runs; its thread cannot be stopped from outside",
+        "job %s (%s) was told to stop %.0f s ago and its code still runs; it ends with its process, and the job goes back",
         record.id, _safe(record.task), seconds,
     )  # fmt: skip
 
@@ -149,16 +152,24 @@ def loop_blocked(seconds: float, names: Sequence[str]) -> None:
     )  # fmt: skip
 
 
-def store_out_of_reach(doing: str, error: BaseException, again_in: float) -> None:
-    logger.warning("%s: %s: %s; again in %.1f s", doing, type(error).__name__, _safe(str(error)), again_in)
+def store_out_of_reach(doing: str, error: BaseException) -> None:
+    told = _safe(str(error)).removesuffix(".")
+    logger.warning("%s: %s: %s; it is tried again until it works", doing, type(error).__name__, told)
 
 
-def store_reached_again(doing: str) -> None:
-    logger.info("%s works again", doing)
+def pull_not_stored(items: int, error: BaseException) -> None:
+    logger.error(
+        "app.claim: what became of %s could not be stored before the leases were over, the jobs come back: %s: %s",
+        _many(items, "item"), type(error).__name__, _safe(str(error)),
+    )  # fmt: skip
 
 
 def probe_listens(host: str, port: int) -> None:
     logger.info("probe: http://%s:%d/live, /ready and /scale", f"[{host}]" if ":" in host else host, port)
+
+
+def probe_not_written(error: BaseException) -> None:
+    logger.error("%s; it is tried again every second", _safe(str(error)))
 
 
 def claims_unanswered(seconds: float) -> None:
@@ -264,6 +275,10 @@ def ticks_ahead(names: Sequence[str]) -> None:
 
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _safe(text: str) -> str:

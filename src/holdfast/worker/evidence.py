@@ -44,7 +44,7 @@ class Tail:
 def digest(text: str) -> str:
     """The last lines of a text. Of a dump of threads, which is long: what came before, and the innermost frames of each."""
     lines = text.splitlines()
-    dump = next((number for number, line in enumerate(lines) if _opens_dump(line)), None)
+    dump = _last_dump(lines)
     if dump is None:
         return "\n".join(lines[-LINES:])[-KEPT:]
     shown, frames = lines[max(0, dump - LINES // 2) : dump], 0
@@ -53,6 +53,22 @@ def digest(text: str) -> str:
         if line and frames <= FRAMES:
             shown.append(line)
     return "\n".join(shown)[:KEPT]
+
+
+def _last_dump(lines: list[str]) -> int | None:
+    """Where the dump begins that these lines end with, or nearly so. One of long before says nothing about the end."""
+    end = len(lines)
+    while end and not _of_dump(lines[end - 1]):
+        end -= 1
+    begin = end
+    while begin and (_of_dump(lines[begin - 1]) or not lines[begin - 1]):
+        begin -= 1
+    dumped = any(_opens_dump(line) for line in lines[begin:end])
+    return begin if dumped and len(lines) - end < LINES else None
+
+
+def _of_dump(line: str) -> bool:
+    return _opens_dump(line) or line.startswith("  File ")
 
 
 def _opens_dump(line: str) -> bool:

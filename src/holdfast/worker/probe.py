@@ -31,6 +31,7 @@ HOST = "127.0.0.1"
 TOUCHED_EVERY = 1.0  # seconds
 FRESH = 15.0  # seconds; a file that was not touched for longer tells of a worker that does not live
 ASKED_WITHIN = 5.0  # seconds that a caller has to say what it wants
+ANSWERED_WITHIN = 5.0  # seconds that the store has to tell of its queues
 HEAD = 8192  # bytes that it may need for that
 REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
 
@@ -123,13 +124,17 @@ class Probe:
 
     # -- the file ------------------------------------------------------------------------------------
     async def _touch(self, file: Path) -> None:
+        told = False
         while True:
             await asyncio.sleep(TOUCHED_EVERY)
             try:
                 if self._condition().live:
                     self._write(file)
-            except OSError as error:
-                log.service_failed("the file of the probe", error)
+                    told = False
+            except InvalidCall as error:  # a full disk, a folder that is away
+                if not told:
+                    log.probe_not_written(error)
+                told = True
 
     def _write(self, file: Path) -> None:
         """In one piece, so that no reader sees half of it."""
@@ -182,9 +187,12 @@ class Probe:
     ) -> tuple[int, dict[str, Any]]:
         given = query.get("target", [str(DEFAULT_TARGET)])[-1]
         try:
-            told = await scale(float(given))
+            async with asyncio.timeout(ANSWERED_WITHIN):
+                told = await scale(float(given))
         except (InvalidCall, ValueError):
             return 400, {"error": f"target={given} is no number of seconds greater than 0"}
+        except TimeoutError:
+            return 503, {"error": f"the store has not answered within {ANSWERED_WITHIN:g} s"}
         except HoldfastError as error:
             return 503, {"error": str(error)}
         return 200, asdict(told)

@@ -262,7 +262,7 @@ class _Teller:
                 break
             except StoreError as error:  # the same word again is recognised
                 if all(attempt.trusted_until <= boottime() for attempt, _ in batch):
-                    log.store_out_of_reach("pull claim", error, pause)
+                    log.pull_not_stored(len(batch), error)
                     self._fail(batch, error)
                     return
             except Exception as error:

@@ -1,7 +1,8 @@
 """One way of living for every background loop of a worker.
 
 A service is a coroutine function that runs until its `stop` event is set. One that raises is started again after
-a pause that grows to a second: trouble with the store must not end a worker, nor make it busy.
+a pause that grows to a second: trouble with the store must not end a worker, nor make it busy. Nor must it fill the log:
+what is said already is said again only after a while.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from ..errors import StoreError
 from ..observe import log
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
+LASTED = 5.0  # seconds after which a round that fails has worked before: the trouble is a new one
+SAID_EVERY = 30.0  # seconds before the same trouble is told again
 LET_GO = 10.0  # seconds that a cancelled round gets to end
 
 
@@ -28,6 +32,7 @@ class Service:
         self._task: asyncio.Task[None] | None = None
         self._anew = asyncio.Event()
         self._pause = SHORTEST_PAUSE
+        self._said: dict[str, float] = {}  # troubles, and when each was told
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._live(), name=f"holdfast {self.name}")
@@ -52,11 +57,14 @@ class Service:
 
     async def _live(self) -> None:
         while not self.stopping.is_set():
+            began = monotonic()
             try:
                 if await self._one_round():
                     return
             except Exception as error:
-                self._tell(error, self._pause)
+                self._tell(error)
+            if monotonic() - began > LASTED:
+                self.worked()
             await sleep(self.stopping, self._pause * random.uniform(0.5, 1.0))
             self._pause = min(self._pause * 2, LONGEST_PAUSE)
 
@@ -80,12 +88,17 @@ class Service:
         return False
 
     def worked(self) -> None:
-        """The store answered: the next trouble is a new one."""
+        """The store answered it: the next trouble is a new one."""
         self._pause = SHORTEST_PAUSE
 
-    def _tell(self, error: Exception, pause: float) -> None:
+    def _tell(self, error: Exception) -> None:
+        now, trouble = monotonic(), f"{type(error).__name__} {error}"
+        self._said = {each: at for each, at in self._said.items() if now - at < SAID_EVERY}
+        if trouble in self._said:
+            return
+        self._said[trouble] = now
         if isinstance(error, StoreError):
-            log.store_out_of_reach(self.name, error, pause)
+            log.store_out_of_reach(self.name, error)
         else:
             log.service_failed(self.name, error)
 

@@ -26,6 +26,7 @@ from ..task import Definition, Task
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
+from .attempt import Attempt
 from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
@@ -37,7 +38,7 @@ from .patience import Patience
 from .probe import Condition
 from .pump import Pump
 from .service import Service, sleep
-from .slots import Slots
+from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
 
@@ -115,9 +116,8 @@ class Worker(Lifetime):
         self._running: _Running | None = None
         self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
         super().__init__()
-        if name is not None:
-            checked_name(name, "name")
-        self.id = name or f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        made = f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        self.id = made if name is None else checked_name(name, "name")
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
@@ -232,9 +232,9 @@ class _Running:
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
         self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), pumping)  # whom the store answers all the time
         self._services = [
-            Service("keeper", self._keeper.run),
-            pumping,
+            *self._asking,
             Service("upkeep", upkeep.run),
             Service("schedules", self._scheduler.run),
             Service("sign of life", self._beats),
@@ -293,6 +293,7 @@ class _Running:
         await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+            self._give_up(attempt)
         await self._until(lambda: self._pump.settled, FLUSH, None)
         self._block_watch.stop()
         for service in self._services:
@@ -308,6 +309,15 @@ class _Running:
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,
+        or by us, since nobody else will."""
+        if self._held.board is not None:
+            self._held.board.over(attempt)
+        elif attempt.lost is Loss.SHUTDOWN:
+            attempt.ended = True
+            self._pump.tell(attempt, hand_back(attempt))
 
     async def _close_opened(self) -> None:
         try:
@@ -331,7 +341,7 @@ class _Running:
 
     def _reached(self) -> None:
         self._contact.reached()
-        for service in self._services:
+        for service in self._asking:
             service.worked()
 
     def _row(self) -> WorkerRow:

@@ -117,7 +117,8 @@ async def _until_said(word: Callable[[], Awaitable[None]], stopping: asyncio.Eve
             return
         except Exception as error:
             pause = AGAIN[min(failed, len(AGAIN) - 1)]
-            log.store_out_of_reach("report of a lost runner", error, pause)
+            if not failed:
+                log.store_out_of_reach("report of a lost runner", error)
             failed += 1
         if stopping.is_set() and failed > len(AGAIN):
             return  # the leases will end

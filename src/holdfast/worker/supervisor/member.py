@@ -142,6 +142,7 @@ class Member:
                 return None
             if os.WIFSTOPPED(status):
                 self.stopped_since = boottime()
+                log.runner_stopped_by_signal(self.name)
             elif os.WIFCONTINUED(status):
                 self.stopped_since = None
             else:

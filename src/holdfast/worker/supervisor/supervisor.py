@@ -387,7 +387,7 @@ class Supervisor:
         try:
             await self._store()
         except Exception as error:
-            log.store_out_of_reach("supervisor", error, 0.0)
+            log.store_out_of_reach("supervisor", error)
 
     async def _open(self) -> Storage:
         if self._url is None:
