@@ -22,7 +22,7 @@ from .options import Plan
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
-from .storage.rules import led_by
+from .storage.rules import led_by, owners_among, parents_of
 from .task import Bound, Call, Definition
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Client:
         for start in range(0, len(jobs), ENQUEUE_CHUNK):
             part = led_by(owners, list(jobs[start : start + ENQUEUE_CHUNK]))
             placed = await (self.place_list(part) if where is None else self.place_in(where, part))
-            owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
+            owners |= owners_among(part, placed)
             stored.append((start, placed))
 
     async def _overlapping(self, jobs: Sequence[NewJob], stored: list[Chunk]) -> None:
@@ -179,13 +179,19 @@ class Client:
             raise InvalidCall("this call is stored with its job; connection= cannot be given")
         return bound.plan.job(call._payload, bound.definition.arguments_hash)
 
-    def continued(self, flow: Flow[Any], chain_id: str) -> tuple[NewJob, ...]:
-        """The jobs that go on with a chain."""
+    def continued(self, flow: Flow[Any], job_id: str, chain_id: str) -> tuple[NewJob, ...]:
+        """The jobs that go on with a job's chain."""
         calls = [node._call for node in flow._nodes]
         bounds = [bound_to(self._app, call) for call in calls]
         if _one_connection(None, bounds) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
-        return tuple(linked(flow._nodes, _jobs(calls, bounds), chain_id))
+        jobs = linked(flow._nodes, _jobs(calls, bounds), chain_id)
+        if any(job_id in parents_of(job.after) for job in jobs):
+            raise InvalidCall(
+                "Continue with a call after= the job itself would wait for ever: a job is over when its chain is; without "
+                "after= it begins when this job has ended"
+            )
+        return tuple(jobs)
 
 
 class Work(NamedTuple):
