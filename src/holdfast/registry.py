@@ -186,12 +186,12 @@ class Registry:
 
     def subscribe(self, topic: str, /, *, routing_key: Routing = ANY) -> Callable[[TK1], TK1]:
         """Let a task run for every event of a topic: `@app.subscribe("record.created")` on top of `@app.task`."""
-        checked_topic(topic, routing_key)
+        checked_topic(topic, None if routing_key is ANY else routing_key)
 
         def subscribed(task: TK1) -> TK1:
             if not isinstance(task, Task):
                 raise InvalidCall("@subscribe stands on top of @task: it takes a task")
-            task._first_parameter()
+            task._first_parameter("an event")
             wanted = (topic, routing_key)
             if wanted not in task._declared.subscriptions:
                 task._declared.subscriptions.append(wanted)

@@ -175,6 +175,9 @@ async def test_what_cannot_be_a_flow(app, tasks):
     @app.task
     async def nothing() -> None: ...
 
+    @app.task
+    async def greedy(a: int, b: int) -> None: ...
+
     for wrong, why in [
         (lambda: tasks.add.call(1).then(nothing), "takes no argument"),
         (lambda: tasks.add.call(1).then(tasks.add.call(2)), "takes a task"),
@@ -192,6 +195,10 @@ async def test_what_cannot_be_a_flow(app, tasks):
     async with app:
         with pytest.raises(InvalidCall, match="no job to wait for"):
             await app.enqueue(group())
+        with pytest.raises(
+            InvalidCall, match="is handed the result of what is before it and nothing else, and needs b"
+        ):
+            await app.enqueue(tasks.add.call(1).then(greedy))
         job = await tasks.add.enqueue(1)
         with pytest.raises(InvalidCall, match="after= cannot be given"):
             await app.enqueue(tasks.add.call(1).then(tasks.double.using(after=[job])))
