@@ -18,7 +18,7 @@ from .codec import encode
 from .errors import IllegalMove, InvalidCall, NotFound
 from .filters import JobFilter, checked_limit, filter_of, pages
 from .flow.answers import answer
-from .handle import JobHandle
+from .handle import JobHandle, ids_of
 from .ids import id_text
 from .job import FINAL, Job, JobId, Page, State, job_of
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
@@ -63,8 +63,7 @@ class _Room:
         return await self._app._storage()
 
     async def _move(self, refs: tuple[JobRef, ...], said: Said) -> int:
-        ids = [id_text(ref) for ref in refs]
-        return await move(await self._storage(), ids, said)
+        return await move(await self._storage(), ids_of(refs), said)
 
     async def _move_all(self, filter: Filter, said: Said) -> int:
         storage = await self._storage()
@@ -126,7 +125,7 @@ class Jobs(_Room):
     async def delete(self, *ids: JobRef, cascade: bool = False) -> int:
         """Remove jobs, running ones too (their code is told to stop); how many it took hold of. One that others wait for is
         refused, unless `cascade` removes those as well."""
-        return await delete(await self._storage(), [id_text(ref) for ref in ids], cascade=cascade)
+        return await delete(await self._storage(), ids_of(ids), cascade=cascade)
 
     @verb
     async def complete(self, id: JobRef, result: object = None, /) -> None:

@@ -28,7 +28,7 @@ def checked_names(values: object, what: str) -> tuple[str, ...]:
         raise InvalidCall(f"{what} is a list of names, not {type(values).__name__}")
     names = tuple(checked_name(getattr(value, "name", value), f"a name in {what}") for value in values)
     if not names:
-        raise InvalidCall(f"{what} is empty; name at least one")
+        raise InvalidCall(f"{what}=[] would take nothing; leave it out for all {what}")
     return names
 
 

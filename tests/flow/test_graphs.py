@@ -7,7 +7,18 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Context, Holdfast, IllegalMove, InvalidCall, NotFound, State, Unique, UnknownParent, graph, group
+from holdfast import (
+    Context,
+    Holdfast,
+    IllegalMove,
+    InvalidCall,
+    NotFound,
+    State,
+    Unique,
+    UnknownParent,
+    graph,
+    group,
+)
 
 NOBODY = UUID("01900000-0000-7000-8000-000000000003")
 
@@ -82,6 +93,28 @@ async def test_deleting_what_others_wait_for(app, note):
         for gone in (first, second, third):
             with pytest.raises(NotFound):
                 await gone.refresh()
+
+
+async def test_followers_that_have_ended_keep_nobody(app, note):
+    async with app:
+        first = await note.using(delay=3600).enqueue("first")
+        cancelled, completed = [await note.using(after=[first]).enqueue("next") for _ in range(2)]
+        await cancelled.cancel()
+        await app.jobs.complete(completed, "by hand")
+        assert await app.jobs.delete(first) == 1
+        assert (await completed.refresh()).result == "by hand"
+
+
+async def test_a_group_is_waited_for_and_moved_as_a_whole(app, note):
+    async with app:
+        parts = await app.enqueue(group(*(note.using(delay=3600).call(word) for word in "abc")))
+        last = await note.using(after=[parts]).enqueue("!")
+        assert (await last.refresh()).after == tuple(job.id for job in parts.jobs)
+        assert await app.jobs.run_now(parts) == 3
+        async with app.worker():
+            assert await last.result(timeout=20) == "abc!"
+        others = await app.enqueue(group(*(note.using(delay=3600).call(word) for word in "abc")))
+        assert await app.jobs.cancel(others) == 3
 
 
 async def test_completing_from_outside(app, note):

@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..errors import StoreError
+from ..errors import StoreError, UnknownParent
 from ..job import ANY, Hold, Loss, NewJob, Record, Routing, State
 from ..lifecycle import Change
 from .home import Home
@@ -56,7 +56,7 @@ class Full(Exception):
         self.waits = waits
 
 
-class Orphan(Exception):
+class Orphan(UnknownParent):
     """A job would wait for one that is not on record; nothing of the call was stored."""
 
     def __init__(self, job: str, parent: str) -> None:

@@ -70,6 +70,11 @@ def _led(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
     return msgspec.structs.replace(job, after=msgspec.json.encode(led).decode(), waits=len(led))
 
 
+def owners_among(jobs: Sequence[NewJob], placed: Sequence[Placed]) -> dict[str, str]:
+    """Who stands for those of these jobs that were duplicates."""
+    return {job.id: each.id for job, each in zip(jobs, placed, strict=True) if each.duplicate}
+
+
 def parents_of(after: str | None) -> list[str]:
     """The ids of the jobs that a job was enqueued to wait for, in their order."""
     return [] if after is None else msgspec.json.decode(after, type=list[str])

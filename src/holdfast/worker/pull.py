@@ -56,6 +56,8 @@ class Pull:
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidCall(f"limit must be a whole number of at least 1, it is {limit!r}")
         self._app = app
+        if not tasks:
+            raise InvalidCall("app.claim takes a list of tasks or their names: tasks=[…]")
         self._asked_tasks = checked_names(tasks, "tasks")
         self._routing = checked_routing(routing_key)
         self._limit = limit
