@@ -137,7 +137,10 @@ class Client:
         """A job for each subscription, all or none."""
         checked_address(topic, routing_key)
         text = event_text(event, self._app.settings.max_bytes)
-        storage = (await self._app._place("publish without connection=tx")).storage
+        if connection is None:
+            storage = (await self._app._place("publish without connection=tx")).storage
+        else:
+            storage = (await self._app._places.get(migrate=False)).storage
         heard = await self._subscriptions(storage, inside=connection is not None)
         wanted = [each for each in heard if each.wants(topic, routing_key)]
         jobs = [self._event_job(each, event, text, routing_key) for each in wanted]

@@ -183,7 +183,12 @@ class GroupHandle(JobHandle[Any]):
     @verb
     async def result(self, *, timeout: Duration | None = None) -> list[Any]:
         """Wait for all to end and give their results; raises for the first that did not succeed."""
-        return list(await asyncio.gather(*(job.result(timeout=timeout) for job in self.jobs)))
+        waiting = [asyncio.ensure_future(job.result(timeout=timeout)) for job in self.jobs]
+        try:
+            return list(await asyncio.gather(*waiting))
+        finally:
+            for each in waiting:  # after one has failed nobody asks for the others
+                each.cancel()
 
     @verb
     async def cancel(self) -> bool:

@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from pymongo import AsyncMongoClient
 
-from holdfast import ANY, Holdfast, InvalidCall, Registry, Unique
+from holdfast import ANY, Context, Dead, Holdfast, InvalidCall, JobDead, Registry, Unique
 
 from ..addresses import address
 
@@ -93,6 +93,32 @@ async def test_an_event_is_published_with_the_callers_rows(store, app):
         async with app.worker(poll=0.1):
             assert await job.result(timeout=20) == 2
         assert await app.jobs.count() == 1
+
+
+async def test_a_handler_publishes_in_its_own_transaction(store, app):
+    """Where no other verb is allowed: on SQLite it holds the one write lock."""
+    if store == "valkey":
+        pytest.skip("it has no transactions")
+
+    @app.subscribe("saved")
+    @app.task
+    async def index(event: dict[str, int]) -> int:
+        return event["id"]
+
+    @app.task(max_attempts=1)
+    async def save(ctx: Context, number: int) -> str:
+        tx = await ctx.transaction()
+        (job,) = await app.publish("saved", {"id": number}, connection=tx)
+        if number < 0:
+            raise Dead("undone")
+        return str(job.id)
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="undone"):
+            await (await save.enqueue(-1)).result(timeout=20)
+        published = index.handle(await (await save.enqueue(2)).result(timeout=20))
+        assert await published.result(timeout=20) == 2
+        assert await app.jobs.count(task="index") == 1
 
 
 class _Undone(Exception):

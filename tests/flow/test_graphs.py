@@ -12,6 +12,7 @@ from holdfast import (
     Holdfast,
     IllegalMove,
     InvalidCall,
+    JobDead,
     NotFound,
     State,
     Unique,
@@ -165,6 +166,22 @@ async def test_more_parents_than_a_payload_has_room_for():
         assert (await joined.refresh()).state is State.BLOCKED
         with pytest.raises(InvalidCall, match="names 200001 jobs, more than 200000"):
             await last.using(after=[uuid4() for _ in range(200_001)]).enqueue()
+
+
+async def test_a_group_that_failed_is_waited_for_no_longer():
+    app = Holdfast("memory://")
+
+    @app.task(max_attempts=1)
+    async def fail() -> str:
+        raise ValueError("no")
+
+    async with app, app.worker(queues=["now"]):
+        parts = await app.enqueue(group(fail.using(queue="never").call(), fail.using(queue="now").call()))
+        before = asyncio.all_tasks()
+        with pytest.raises(JobDead):
+            await parts.result()
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() - before if "result" in repr(task.get_coro())]
 
 
 async def test_a_large_group(app, note):
