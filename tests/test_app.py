@@ -88,6 +88,8 @@ def test_importing_is_quick_and_light():
     "options",
     [
         dict(imports="shop.tasks"),
+        dict(imports=5),
+        dict(migrate="no"),
         dict(durability="some"),
         dict(outbox="redis://localhost"),
         dict(outbox=5),
@@ -117,6 +119,7 @@ def test_the_url_comes_from_the_environment(monkeypatch):
     assert Holdfast("memory://x").url == "memory://x"
     monkeypatch.setenv("HOLDFAST_URL", "sqlite:///else.db")
     assert Holdfast().url == "sqlite:///else.db"
+    assert Holdfast("").url == ""  # given, and refused when it is used
     monkeypatch.delenv("HOLDFAST_URL")
     assert Holdfast().url == "sqlite:///holdfast.db"
 

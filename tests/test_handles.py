@@ -352,7 +352,7 @@ async def test_a_dead_letter_whose_key_is_taken_stays_dead(app, task):
 
 async def test_purge_needs_a_filter(app, task):
     await dead_letters(app, task)
-    for nothing in ({}, dict(cascade=True)):
+    for nothing in ({}, dict(cascade=True), dict(state=State.DEAD), dict(state=[State.DEAD]), dict(routing_key=ANY)):
         with pytest.raises(InvalidCall, match="without a filter"):
             await app.dead.purge(**nothing)
     assert await app.dead.purge(task="other") == 0

@@ -174,7 +174,13 @@ LEGAL = {
     **{(state, LEASE_ENDED): GIVEN_UP for state in FINAL},
     **{
         (state, DELETED): change(
-            VERSION, state, suspect=True, result='"old"', reason="before", keep=HIDDEN_FOR, hidden=True
+            VERSION,
+            State.CANCELLED if state is State.DEAD else state,
+            suspect=True,
+            result='"old"',
+            reason="before",
+            keep=HIDDEN_FOR,
+            hidden=True,
         )
         for state in FINAL
     },
@@ -204,8 +210,9 @@ def test_every_move_of_a_change_is_in_the_table():
     assert moved | claimed_promoted_or_unblocked == table
 
 
-def test_final_states_are_left_only_by_a_retry():
-    assert {state: MOVES[state] for state in FINAL if MOVES[state]} == {State.DEAD: {State.READY}}
+def test_final_states_are_left_only_by_a_retry_or_the_deletion_of_a_dead_letter():
+    left = {state: MOVES[state] for state in FINAL if MOVES[state]}
+    assert left == {State.DEAD: {State.READY, State.CANCELLED}}
 
 
 def test_the_drawing_on_the_page_is_the_table():

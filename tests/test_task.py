@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import functools
+import inspect
 import os
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import pytest
 
 from holdfast import (
     Backoff,
     Context,
+    Dead,
     DuplicateTask,
     Holdfast,
+    HoldLost,
     InvalidCall,
     Item,
+    JobCancelled,
+    Loss,
     NoApp,
     NoLoop,
     Registry,
+    ResultTimeout,
     Retention,
+    Retry,
+    Skip,
+    Snooze,
     State,
+    Thresholds,
     Unique,
 )
 
@@ -409,6 +423,10 @@ def test_bad_options_of_a_task_are_refused_at_once(options):
         lambda: Backoff.fixed(-1),
         lambda: Backoff.exponential(1, multiplier=0.5),
         lambda: Retention.keep(last=-1),
+        lambda: Thresholds(depth="100"),
+        lambda: Thresholds(dead=True),
+        lambda: Thresholds(age=-1),
+        lambda: Thresholds(workers=-1),
     ],
 )
 def test_bad_values_are_refused_when_made(make):
@@ -567,3 +585,39 @@ def test_outside_a_loop_a_verb_names_its_blocking_form():
     for verb, words in verbs:
         with pytest.raises(NoLoop, match=words):
             verb()
+
+
+def test_frameworks_see_that_a_verb_is_to_be_awaited():
+    """Starlette's background tasks, mocks and others ask; what they take for a plain function they call in a thread."""
+    app = Holdfast("memory://")
+
+    @app.task
+    async def send_email(to: str): ...
+
+    asks = asyncio.iscoroutinefunction if sys.version_info < (3, 12) else inspect.iscoroutinefunction
+    for verb in (send_email.enqueue, app.enqueue, app.jobs.get, send_email.handle(uuid4()).result):
+        assert asks(verb)
+    for plain in (send_email.call, send_email.sync.enqueue, send_email.handle(uuid4()).watch):
+        assert not asks(plain)
+
+
+# ---- what is raised ---------------------------------------------------------------------------------
+def test_errors_and_outcomes_cross_into_other_processes():
+    """A handler's own pool of processes takes what is raised in it apart, and makes it anew here: as a copy does."""
+    app = Holdfast("memory://")
+
+    @app.task
+    async def task() -> None: ...
+
+    job = task.sync.enqueue().sync.refresh()
+    tomorrow = datetime.now(UTC) + timedelta(days=1)
+    errors = [
+        JobCancelled("gone", job),
+        HoldLost("told to stop", Loss.TIMEOUT),
+        ResultTimeout("late"),
+        InvalidCall("no"),
+    ]
+    outcomes = [Retry(30), Retry(at=tomorrow, reason="busy"), Snooze(5), Skip("done", result=[1]), Dead("bad address")]
+    for raised in (*errors, *outcomes):
+        for again in (copy.copy(raised), copy.deepcopy(raised)):
+            assert (type(again), str(again), vars(again)) == (type(raised), str(raised), vars(raised))

@@ -5,7 +5,7 @@ import sqlite3
 
 import pytest
 
-from holdfast import Context, Holdfast, InvalidCall, QueueFull, State, StoreError, Unique
+from holdfast import Context, Holdfast, InvalidCall, NotFound, QueueFull, State, StoreError, Unique, chain
 
 from .transactions.tools import signals, tell_django
 
@@ -171,13 +171,31 @@ async def test_busy_tells_to_begin_immediate(app, task):
 
 async def test_a_full_queue_is_told_and_never_waited_for(app, task):
     connection = await ready(app)
-    for policy in ("reject", "wait", "drop"):
+    for policy in ("reject", "wait"):
         await app.queues.configure(policy, max_depth=1, on_full=policy)
         await task.using(queue=policy).enqueue()
         with pytest.raises(QueueFull, match="nothing waits"):
             await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
         (await app._place()).counted_until = 0
     connection.commit()
+    connection.close()
+
+
+async def test_a_full_queue_that_drops_does_so_here_too(app, task):
+    connection = await ready(app)
+    await app.queues.configure("clicks", max_depth=2, on_full="drop", drop_below=5)
+    await task.using(queue="clicks").enqueue()
+    low, high = task.using(queue="clicks"), task.using(queue="clicks", priority=5)
+    handles = await app.enqueue([low.call(), low.call(), task.call()], connection=connection)
+    assert [job.dropped for job in handles] == [False, True, False]
+    with pytest.raises(QueueFull, match="nothing waits"):
+        await app.enqueue([low.call(), high.call()], connection=connection)
+    with pytest.raises(QueueFull, match="another of this enqueue waits for"):
+        await app.enqueue(chain(low.call(), task.call()), connection=connection)
+    connection.commit()
+    assert await app.jobs.count(queue="clicks") == 2
+    with pytest.raises(NotFound, match="dropped"):
+        await handles[1].refresh()
     connection.close()
 
 

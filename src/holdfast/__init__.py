@@ -105,18 +105,18 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [*sorted(_HOME_OF)]
+if not TYPE_CHECKING:  # a type checker reads the imports above; this would let it believe every name
+    __all__ = sorted(_HOME_OF)
 
+    def __getattr__(name):
+        home = _HOME_OF.get(name)
+        if home is None:
+            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+        from importlib import import_module
 
-def __getattr__(name: str) -> object:
-    home = _HOME_OF.get(name)
-    if home is None:
-        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f".{home}", __name__), name)
-    globals()[name] = value
-    return value
+        value = getattr(import_module(f".{home}", __name__), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

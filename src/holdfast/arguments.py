@@ -131,6 +131,14 @@ class Arguments:
                 given[parameter.name] = parameter.default
         return codec.sorted_text(given)
 
+    def defaults_text(self) -> str:
+        """The defaults as JSON, those that have such a form."""
+        return codec.sorted_text({name: value for name, value in self._defaults.items() if _has_text(value)}).decode()
+
+    def needed_beside_first(self) -> list[str]:
+        """The names of what must be given besides the first argument."""
+        return [each.name for each in self._parameters if each.name in self._required and each.name != self.first]
+
     def _checked(self, task: str, payload: str | bytes) -> Any:
         read = self._struct_decoder or self._decoder()
         try:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 from .errors import HoldfastError, InvalidCall, QueueFull
-from .flow.events import Subscription, checked_topic, event_text, record, recorded, subscriptions_of
+from .flow.events import Subscription, checked_address, event_text, record, recorded, subscriptions_of
 from .flow.flow import Flow, Graph, Node
 from .flow.jobs import linked
 from .gatherer import room, stored
@@ -22,7 +22,7 @@ from .options import Plan
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
-from .storage.rules import led_by
+from .storage.rules import led_by, owners_among, parents_of
 from .task import Bound, Call
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ class Client:
     def __init__(self, app: Holdfast) -> None:
         self._app = app
         self._heard: WeakKeyDictionary[Storage, tuple[float, list[Subscription]]] = WeakKeyDictionary()
+        self._told: WeakSet[Storage] = WeakSet()  # those that have our subscriptions on record
 
     async def place(self, job: NewJob) -> Placed:
         """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
@@ -76,6 +77,8 @@ class Client:
         repeating the same calls after an error is safe. `nodes`: their order, if they have one."""
         bounds = [bound_to(self._app, call) for call in calls]
         where = _one_connection(connection, bounds)
+        if nodes:
+            _check_handed(nodes, bounds)
         _check_sizes(calls, bounds)
         ids = _ids(calls)
         stored: list[Chunk] = []
@@ -97,7 +100,7 @@ class Client:
         for start in range(0, len(jobs), ENQUEUE_CHUNK):
             part = led_by(owners, list(jobs[start : start + ENQUEUE_CHUNK]))
             placed = await (self.place_list(part) if where is None else self.place_in(where, part))
-            owners |= {job.id: each.id for job, each in zip(part, placed, strict=True) if each.duplicate}
+            owners |= owners_among(part, placed)
             stored.append((start, placed))
 
     async def _overlapping(self, chunks: Iterable[tuple[int, list[NewJob]]], stored: list[Chunk]) -> None:
@@ -133,10 +136,14 @@ class Client:
         self, topic: str, event: object, routing_key: str | None, connection: object
     ) -> list[JobHandle[Any]]:
         """A job for each subscription, all or none."""
-        checked_topic(topic, routing_key)
+        checked_address(topic, routing_key)
         text = event_text(event, self._app.settings.max_bytes)
-        storage = (await self._app._place("publish without connection=tx")).storage
-        wanted = [each for each in await self._subscriptions(storage) if each.wants(topic, routing_key)]
+        if connection is None:
+            storage = (await self._app._place("publish without connection=tx")).storage
+        else:
+            storage = (await self._app._places.get(migrate=False)).storage
+        heard = await self._subscriptions(storage, inside=connection is not None)
+        wanted = [each for each in heard if each.wants(topic, routing_key)]
         jobs = [self._event_job(each, event, text, routing_key) for each in wanted]
         if not jobs:
             return []
@@ -154,21 +161,27 @@ class Client:
         plan = Plan(definition.name, {**definition.options, "routing_key": routing_key})
         return plan.job(definition.payload((event,), {}), definition.arguments_hash)
 
-    async def _subscriptions(self, storage: Storage) -> list[Subscription]:
-        """Those on record, read at most once a second; our own are put there first."""
+    async def _subscriptions(self, storage: Storage, *, inside: bool) -> list[Subscription]:
+        """Our own, and those of others that are on record, read at most once a second. Ours are put there first, but not
+        from inside a caller's transaction, which may have locked the store."""
+        if not inside and storage not in self._told:
+            await self.record_subscriptions(storage)
         read_at, known = self._heard.get(storage, (0.0, []))
         if not known or monotonic() - read_at > _HEARD_FOR:
-            if storage not in self._heard:
-                await self.record_subscriptions(storage)
             known = await recorded(storage)
             self._heard[storage] = (monotonic(), known)
-        return known
+        ours = self._app.definitions()
+        return [*self._own_subscriptions(), *(each for each in known if each.task not in ours)]
 
     async def record_subscriptions(self, storage: Storage) -> None:
         """Put what this app's tasks have subscribed to on record."""
+        await record(storage, self._own_subscriptions(), self._app.definitions())
+        self._told.add(storage)
+
+    def _own_subscriptions(self) -> list[Subscription]:
         definitions = self._app.definitions()
-        templates = {each.name: Plan(each.name, each.options).template for each in definitions.values()}
-        await record(storage, subscriptions_of(definitions, templates), definitions)
+        plans = {each.name: Plan(each.name, each.options) for each in definitions.values() if each.subscriptions}
+        return subscriptions_of(definitions, plans)
 
     def single(self, call: object) -> NewJob:
         """The job of one call that is stored by somebody else."""
@@ -179,14 +192,21 @@ class Client:
             raise InvalidCall("this call is stored with its job; connection= cannot be given")
         return bound.plan.job(call._payload, bound.definition.arguments_hash)
 
-    def continued(self, flow: Flow[Any], chain_id: str) -> tuple[NewJob, ...]:
-        """The jobs that go on with a chain."""
+    def continued(self, flow: Flow[Any], job_id: str, chain_id: str) -> tuple[NewJob, ...]:
+        """The jobs that go on with a job's chain."""
         calls = [node._call for node in flow._nodes]
         bounds = [bound_to(self._app, call) for call in calls]
         if _one_connection(None, bounds) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
+        _check_handed(flow._nodes, bounds)
         _check_sizes(calls, bounds)
-        return tuple(linked(flow._nodes, _jobs(calls, bounds, _ids(calls)), chain_id))
+        jobs = linked(flow._nodes, _jobs(calls, bounds, _ids(calls)), chain_id)
+        if any(job_id in parents_of(job.after) for job in jobs):
+            raise InvalidCall(
+                "Continue with a call after= the job itself would wait for ever: a job is over when its chain is; without "
+                "after= it begins when this job has ended"
+            )
+        return tuple(jobs)
 
 
 class Work(NamedTuple):
@@ -249,6 +269,12 @@ def _one_connection(connection: object, bounds: Sequence[Bound]) -> object:
             "some calls of one enqueue name a connection and some do not; give app.enqueue(…, connection=)"
         )
     return given[0] if given else None
+
+
+def _check_handed(nodes: Sequence[Node[Any]], bounds: Sequence[Bound]) -> None:
+    for node, bound in zip(nodes, bounds, strict=True):
+        if node._takes is not None:
+            bound.definition.check_handed("the result of what is before it")
 
 
 def _chunks(

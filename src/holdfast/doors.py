@@ -18,7 +18,7 @@ from .codec import encode
 from .errors import IllegalMove, InvalidCall, NotFound
 from .filters import JobFilter, checked_limit, filter_of, pages
 from .flow.answers import answer
-from .handle import JobHandle
+from .handle import JobHandle, ids_of
 from .ids import id_text
 from .job import FINAL, Job, JobId, Page, State, job_of
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
@@ -69,8 +69,7 @@ class _Room:
         return await self._app._storage()
 
     async def _move(self, refs: tuple[JobRef, ...], said: Said) -> int:
-        ids = [id_text(ref) for ref in refs]
-        return await move(await self._storage(), ids, said)
+        return await move(await self._storage(), ids_of(refs), said)
 
     async def _move_all(self, filter: Filter, said: Said) -> int:
         storage = await self._storage()
@@ -132,7 +131,7 @@ class Jobs(_Room):
     async def delete(self, *ids: JobRef, cascade: bool = False) -> int:
         """Remove jobs, running ones too (their code is told to stop); how many it took hold of. One that others wait for is
         refused, unless `cascade` removes those as well."""
-        return await delete(await self._storage(), [id_text(ref) for ref in ids], cascade=cascade)
+        return await delete(await self._storage(), ids_of(ids), cascade=cascade)
 
     @verb
     async def complete(self, id: JobRef, result: object = None, /) -> None:
@@ -213,13 +212,14 @@ class DeadLetters(_Room):
     async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
         """Delete the dead letters that fit; how many. Without a filter it is refused, and so is one that others wait for,
         unless `cascade` removes those as well."""
-        if not filter:
+        wanted = _dead(filter)
+        if wanted == _dead({}):
             raise InvalidCall(
                 "app.dead.purge without a filter would delete every dead letter; name a task=, before=, …"
             )
         storage = await self._storage()
         purged = 0
-        async for records in pages(storage, _dead(filter)):
+        async for records in pages(storage, wanted):
             purged += await delete(storage, [record.id for record in records], cascade=cascade)
         return purged
 

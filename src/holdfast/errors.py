@@ -21,7 +21,7 @@ HoldfastError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .job import Job, Loss
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 class HoldfastError(Exception):
     """The root of all errors of Holdfast."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__new__, (type(self), *self.args), self.__dict__  # __init__ may ask for more than args
 
 
 class InvalidCall(HoldfastError, ValueError):

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 from .clock import instant_of
 from .errors import InvalidCall
 from .ids import id_text
-from .job import ANY, JobId, Record, Routing, State
-from .names import checked_key, checked_name
+from .job import JobId, Record, Routing, State
+from .names import checked_key, checked_name, checked_routing
 from .storage.contract import Filter, Storage
 
 LARGEST_PAGE = 100_000
@@ -46,8 +46,7 @@ def filter_of(given: Mapping[str, Any]) -> Filter:
     if "key" in given:
         fields["key"] = checked_key(given["key"])
     if "routing_key" in given:
-        routing = given["routing_key"]
-        fields["routing"] = routing if routing is ANY or routing is None else checked_name(routing, "routing_key")
+        fields["routing"] = checked_routing(given["routing_key"])
     if "chain_id" in given:
         fields["chain_id"] = id_text(given["chain_id"])
     if "text" in given:

@@ -124,10 +124,10 @@ async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
                     f"the {storage.name} store was not reached for {REPEAT_FOR:.0f} s: {error}; whether the last "
                     "try was stored is not known, and repeating the same calls within ten minutes is safe"
                 ) from error
-        except (HoldfastError, Full):
-            raise
         except Orphan as orphan:
             raise UnknownParent(f"{orphan}; nothing was stored") from None
+        except (HoldfastError, Full):
+            raise
         except Exception as error:
             raise StoreError(
                 f"the {storage.name} store refused the jobs: {type(error).__name__}: {error}; nothing was stored"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
 
 from .clock import SECOND, Duration, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
+from .ids import id_text
 from .job import FINAL, Job, JobId, Record, State, faults_of, job_of
 from .lifecycle import Cancelled
 from .verbs import verb
@@ -182,7 +183,12 @@ class GroupHandle(JobHandle[Any]):
     @verb
     async def result(self, *, timeout: Duration | None = None) -> list[Any]:
         """Wait for all to end and give their results; raises for the first that did not succeed."""
-        return list(await asyncio.gather(*(job.result(timeout=timeout) for job in self.jobs)))
+        waiting = [asyncio.ensure_future(job.result(timeout=timeout)) for job in self.jobs]
+        try:
+            return list(await asyncio.gather(*waiting))
+        finally:
+            for each in waiting:  # after one has failed nobody asks for the others
+                each.cancel()
 
     @verb
     async def cancel(self) -> bool:
@@ -190,6 +196,16 @@ class GroupHandle(JobHandle[Any]):
         from .moves import move
 
         return await move(await self._app._storage(), [job._id for job in self.jobs], Cancelled()) > 0
+
+
+def ids_of(refs: Iterable[object]) -> list[str]:
+    """The ids of jobs given as ids, handles or jobs."""
+    return [id_text(ref) for ref in each_of(refs)]
+
+
+def each_of(refs: Iterable[object]) -> list[object]:
+    """These, the jobs of a group in its place."""
+    return [job for ref in refs for job in (ref.jobs if isinstance(ref, GroupHandle) else (ref,))]
 
 
 def _why(record: Record) -> str:

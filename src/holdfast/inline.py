@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .around import through
+from .client import bound_to
 from .clock import reader
 from .context import Context, _current
+from .flow.flow import Continuing, Flow, Node
+from .flow.jobs import with_argument
 from .item import BatchContext, Item, results_of
 from .job import NewJob, Record, State
 from .outcome import Outcome
@@ -19,16 +23,55 @@ from .provide import opened
 
 if TYPE_CHECKING:
     from .app import Holdfast
-    from .task import Definition
+    from .task import Bound, Definition
 
 _KEPT = frozenset(Record.__struct_fields__) & frozenset(NewJob.__struct_fields__)
 
 
-async def run_here(app: Holdfast, definition: Definition, job: NewJob) -> Any:
-    """Call the handler with the arguments as a worker would pass them: written to JSON and read back."""
+Parents = tuple[tuple[str, str | None], ...]  # task and result, as JSON text
+
+
+async def run_here(app: Holdfast, definition: Definition, job: NewJob, parents: Parents = ()) -> Any:
+    """Call the handler with the arguments as a worker would pass them: written to JSON and read back. What it continues
+    with is run too, one call after the other, and the result is that of the last."""
+    value = await _run_one(app, definition, job, parents)
+    while isinstance(value, Continuing):
+        value = await _run_on(app, value.flow)
+    return value
+
+
+async def _run_on(app: Holdfast, flow: Flow[Any]) -> Any:
+    """Run the calls of a flow; gives what the last handler gave, which may continue in its turn."""
+    results: dict[Node[Any], tuple[str, str | None]] = {}
+    *before, last = flow._nodes
+    for node in before:
+        bound, job, parents = _given(app, node, results)
+        value = await run_here(app, bound.definition, job, parents)
+        results[node] = (job.task, bound.definition.encode_result(value))
+    bound, job, parents = _given(app, last, results)
+    return await _run_one(app, bound.definition, job, parents)
+
+
+def _given(
+    app: Holdfast, node: Node[Any], results: Mapping[Node[Any], tuple[str, str | None]]
+) -> tuple[Bound, NewJob, Parents]:
+    """What a call of a flow is run with: its job, and the results of those before it."""
+    bound = bound_to(app, node._call)
+    parents = tuple(results[parent] for parent in node._after)
+    job = bound.plan.job(node._call._payload, bound.definition.arguments_hash)
+    if node._takes is None:
+        return bound, job, parents
+    texts = [text or "null" for _, text in parents]
+    value = f"[{','.join(texts)}]" if node._takes == "list" else texts[0]
+    payload = with_argument(job.payload, node._call._task._first_parameter(), value)
+    return bound, msgspec.structs.replace(job, payload=payload), parents
+
+
+async def _run_one(app: Holdfast, definition: Definition, job: NewJob, parents: Parents) -> Any:
     if definition.batch is not None:
-        return await _run_batch(app, definition, job)
+        return await _run_batch(app, definition, job, parents)
     context = Context.detached(app, _running(app, job))
+    context._parents = parents
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:
@@ -48,12 +91,13 @@ async def _called(definition: Definition, context: Context, payload: str) -> Any
     return await definition.handler(*args, **kwargs)
 
 
-async def _run_batch(app: Holdfast, definition: Definition, job: NewJob) -> Any:
+async def _run_batch(app: Holdfast, definition: Definition, job: NewJob, parents: Parents) -> Any:
     """A batch of one."""
     settled = _Settled()
     (args,), _ = definition.arguments(job.payload)
     detached = Context.detached(app, _running(app, job))
     item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
+    item._parents = parents
     context = BatchContext([item])
     token = _current.set(context)
     try:

@@ -43,7 +43,7 @@ MOVES: Final[dict[State, frozenset[State]]] = {
     ),
     State.SUCCEEDED: frozenset(),
     State.SKIPPED: frozenset(),
-    State.DEAD: frozenset({State.READY}),
+    State.DEAD: frozenset({State.READY, State.CANCELLED}),
     State.CANCELLED: frozenset(),
 }
 
@@ -210,7 +210,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     - sets run_at (and rank) to `at`, or to now + `delay`; leaves both as they are when neither is given; a job whose
       time has come by then is ready, not scheduled. A rank that is not the run_at is a share of a fair queue: it stays,
       and with `pays` it moves back by one share;
-    - writes next_id when it is given, and puts `adds` on record, whatever the bounds of their queues;
+    - puts `adds` on record, whatever the bounds of their queues, and writes next_id when it is given; if that one is a
+      duplicate, the id of the job that has its key;
     - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
     - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled
       (not when `state` is None: that was no word about the job);
@@ -432,6 +433,8 @@ def _lost(record: Record, said: LeaseEnded | RunnerLost, guard: Guard, started_a
 # ---- everybody else's words ------------------------------------------------------------------------
 def _cancelled(record: Record, reason: str | None, *, only_waiting: bool = False) -> Change:
     check_move(record, State.CANCELLED)
+    if record.state in FINAL:
+        raise IllegalMove(f"job {record.id} is {record.state}: it can be retried or deleted, not cancelled")
     if only_waiting and record.state not in WAITING:
         raise IllegalMove(f"job {record.id} is {record.state} and can no longer expire")
     return _ended_from_outside(record, State.CANCELLED, reason)
@@ -491,7 +494,7 @@ def _deleted(record: Record) -> Change:
         return Change(
             id=record.id,
             guard=VersionGuard(record.version),
-            state=record.state,
+            state=State.CANCELLED if record.state is State.DEAD else record.state,  # nobody can wait for its retry
             failures=record.failures,
             losses=record.losses,
             suspect=record.suspect,

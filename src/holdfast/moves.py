@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .errors import IllegalMove
-from .job import Record
+from .job import FINAL, Record
 from .lifecycle import Change, Deleted, Said, decide
 from .storage.contract import Refusal, Storage
 
@@ -26,7 +26,8 @@ async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
     waiting = await _followers(storage, ids)
     if waiting and not cascade:
         raise IllegalMove(
-            f"{len(waiting)} job(s) wait for what would be deleted, such as {min(waiting)}; cascade=True deletes them too"
+            f"{len(waiting)} job(s) wait for what would be deleted, such as {min(waiting)}; "
+            "cascade=True (--cascade) deletes them too"
         )
     deeper = waiting
     while deeper:
@@ -43,7 +44,16 @@ async def _followers(storage: Storage, ids: Sequence[str]) -> set[str]:
     for start in range(0, len(ids), storage.chunk):
         for children in await storage.followers(ids[start : start + storage.chunk]):
             found.update(children)
-    return found - set(ids)
+    return await _unfinished(storage, sorted(found - set(ids)))
+
+
+async def _unfinished(storage: Storage, ids: Sequence[str]) -> set[str]:
+    """Those of these that have not ended: one that was cancelled or completed meanwhile waits for nobody."""
+    found: set[str] = set()
+    for start in range(0, len(ids), storage.chunk):
+        records = await storage.get(ids[start : start + storage.chunk])
+        found.update(record.id for record in records if record is not None and record.state not in FINAL)
+    return found
 
 
 async def _move_chunk(storage: Storage, ids: list[str], said: Said) -> int:

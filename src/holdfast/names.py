@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from .errors import InvalidCall
 from .job import ANY, Routing
@@ -19,9 +20,21 @@ def checked_name(value: object, what: str) -> str:
     return text
 
 
-def checked_routing(value: Routing) -> Routing:
-    """A routing key as receivers give it: ANY, None or a name."""
-    return value if value is None or value is ANY else checked_name(value, "routing_key")
+def checked_names(values: object, what: str) -> tuple[str, ...]:
+    """A list of at least one name; a task stands for its own."""
+    if isinstance(values, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidCall(f"{what} is a list of names, not {type(values).__name__}")
+    names = tuple(checked_name(getattr(value, "name", value), f"a name in {what}") for value in values)
+    if not names:
+        raise InvalidCall(f"{what}=[] would take nothing; leave it out for all {what}")
+    return names
+
+
+def checked_routing(value: object) -> Routing:
+    """What a receiver takes: ANY, None for only what has no routing key, or one key."""
+    return value if value is ANY or value is None else checked_name(value, "routing_key")
 
 
 def checked_key(value: object, what: str = "key") -> str:

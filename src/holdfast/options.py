@@ -17,6 +17,7 @@ import msgspec
 from . import codec
 from .clock import SECOND, Duration, instant_of, micros_of
 from .errors import InvalidCall
+from .handle import each_of, ids_of
 from .ids import id_text, new_id
 from .job import JobId, NewJob
 from .limit import SEPARATOR, Limit, checked_limits, limits_text
@@ -124,8 +125,7 @@ class Plan:
         tenant: str | None = options.get("tenant")
         unique_key = None if unique is None else unique.key or key
         self.hashes_arguments = unique is not None and unique_key is None
-        parents = [id_text(parent) for parent in options.get("after", ())]
-        after = list(dict.fromkeys(parents))
+        after = list(dict.fromkeys(ids_of(options.get("after", ()))))
         self.template = NewJob(
             id="",
             task=task,
@@ -275,7 +275,7 @@ def parents_text(task: str, ids: Sequence[str]) -> str | None:
 def _check_after(value: Any, what: str) -> None:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidCall(f"{what} takes a list of handles or ids, not {type(value).__name__}")
-    for parent in value:
+    for parent in each_of(value):
         if getattr(parent, "dropped", False):
             raise InvalidCall(f"{what}: job {id_text(parent)} was dropped because its queue was full; it never ends")
         id_text(parent)
@@ -284,10 +284,6 @@ def _check_after(value: Any, what: str) -> None:
 def _check_run_when(value: Any, what: str) -> None:
     if value not in ("succeeded", "finished"):
         raise InvalidCall(f'{what}={value!r} is neither "succeeded" nor "finished"')
-
-
-def _later(value: Any, what: str) -> None:
-    raise InvalidCall(f"{what}= is not in this version yet")
 
 
 _ANY_QUEUE: dict[str, Callable[[Any, str], object]] = {

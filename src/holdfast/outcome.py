@@ -6,7 +6,7 @@ An `Outcome` is a BaseException, so that a handler's own `except Exception` lets
 from __future__ import annotations
 
 from datetime import datetime
-from typing import overload
+from typing import Any, overload
 
 from .clock import Duration, instant_of, micros_of
 from .errors import InvalidCall
@@ -14,6 +14,9 @@ from .errors import InvalidCall
 
 class Outcome(BaseException):
     """The root of what a handler may raise on purpose."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).__new__, (type(self), *self.args), self.__dict__  # args are words, not what __init__ takes
 
 
 class _Later(Outcome):

@@ -21,7 +21,7 @@ from .per_loop import PerLoop
 from .settings import DEFAULT_URL, URL_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from .storage.contract import Storage
+    from .storage.contract import Room, Storage
     from .storage.outbox import Outbox
 
 OUTBOX_WITHIN = 3.0  # seconds that the first verb waits for the table of the outbox
@@ -34,7 +34,7 @@ class Place:
         self.storage = storage
         self.gatherer = Gatherer(storage)
         self.lookout = Lookout(storage)
-        self.rooms: dict[str, int] = {}  # of bounded queues, as counted lately
+        self.rooms: dict[str, Room] = {}  # of bounded queues, as counted lately
         self.counted_until = 0.0
 
     async def close(self) -> None:
@@ -54,7 +54,9 @@ class Places(PerLoop[Place]):
 
     @property
     def url(self) -> str:
-        return self._settings.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+        if self._settings.url is not None:
+            return self._settings.url
+        return os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @cached_property
     def file(self) -> Path | None:

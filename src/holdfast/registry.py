@@ -191,7 +191,7 @@ class Registry:
         def subscribed(task: TK1) -> TK1:
             if not isinstance(task, Task):
                 raise InvalidCall("@subscribe stands on top of @task: it takes a task")
-            task._first_parameter()
+            task._first_parameter("an event")
             wanted = (topic, routing_key)
             if wanted not in task._declared.subscriptions:
                 task._declared.subscriptions.append(wanted)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import Final, Literal
 
-from .clock import Clock
+from .clock import Clock, Duration, micros_of
 from .errors import InvalidCall
 
 DEFAULT_URL: Final = "sqlite:///holdfast.db"
@@ -36,9 +35,16 @@ class Thresholds:
     """
 
     depth: int = 100
-    age: float | timedelta = 3600
+    age: Duration = 3600
     dead: int = 100
     workers: int = 1
+
+    def __post_init__(self) -> None:
+        micros_of(self.age, "Thresholds age")
+        for name in ("depth", "dead", "workers"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise InvalidCall(f"Thresholds {name} must be a whole number of at least 0, it is {value!r}")
 
 
 @dataclass(frozen=True)
@@ -68,10 +74,16 @@ def settings_of(
     """The settings, each checked."""
     if url is not None and not isinstance(url, str):
         raise InvalidCall(f"Holdfast takes a URL such as 'sqlite:///jobs.db', not {type(url).__name__}")
-    if isinstance(imports, str) or not all(isinstance(name, str) for name in imports):
+    if (
+        isinstance(imports, str)
+        or not isinstance(imports, Iterable)
+        or not all(isinstance(name, str) for name in imports)
+    ):
         raise InvalidCall('imports= is a list of module names, e.g. imports=["shop.tasks"]')
     if durability not in ("full", "normal", "relaxed"):
         raise InvalidCall(f"durability={durability!r} is none of 'full', 'normal', 'relaxed'")
+    if not isinstance(migrate, bool):
+        raise InvalidCall(f"migrate= is True or False, not {migrate!r}")
     if outbox is not None and not (isinstance(outbox, str) and outbox.strip().lower().startswith(OUTBOXES)):
         raise InvalidCall(
             "outbox= is the URL of the database that your transactions are in: 'sqlite:///shop.db' or "
@@ -81,7 +93,7 @@ def settings_of(
         raise InvalidCall(f"thresholds= takes Thresholds(…), not {type(thresholds).__name__}")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 < max_bytes <= LARGEST_MAX_BYTES:
         raise InvalidCall(f"max_bytes={max_bytes!r} must be between 1 and {LARGEST_MAX_BYTES} bytes")
-    return Settings(url, tuple(imports), durability, bool(migrate), checked_clock(clock), thresholds, max_bytes, outbox)
+    return Settings(url, tuple(imports), durability, migrate, checked_clock(clock), thresholds, max_bytes, outbox)
 
 
 def checked_clock(clock: Clock | None) -> Clock | None:

@@ -133,8 +133,16 @@ class Definition:
 
     def arguments_hash(self, payload: str) -> str:
         """What is the same for equal calls of this task: SHA-256 of its name and the payload, defaults filled in."""
-        filled = self._arguments.filled(self.name, payload)
-        return hashlib.sha256(self.name.encode() + b"\0" + filled).hexdigest()
+        return hash_of_arguments(self.name, self._arguments.filled(self.name, payload))
+
+    def defaults_text(self) -> str:
+        """The defaults of its arguments, as far as they count in `arguments_hash`."""
+        return self._arguments.defaults_text()
+
+    def check_handed(self, what: str) -> None:
+        """InvalidCall when it needs more than its first argument, which is all that it is handed."""
+        if others := self._arguments.needed_beside_first():
+            raise InvalidCall(f"{self.name} is handed {what} and nothing else, and needs {', '.join(others)} too")
 
     def encode_result(self, value: Any) -> str | None:
         """A handler's value as JSON text; None stays None. InvalidCall when it cannot be stored."""
@@ -160,6 +168,11 @@ class Definition:
         if isinstance(judge, type | tuple):
             return isinstance(error, judge)
         return bool(judge(error))
+
+
+def hash_of_arguments(task: str, filled: bytes) -> str:
+    """What is the same for equal calls: of the task's name and its arguments, sorted, defaults filled in."""
+    return hashlib.sha256(task.encode() + b"\0" + filled).hexdigest()
 
 
 class Declared:
@@ -329,17 +342,15 @@ class Task(Generic[P, R]):
         self._first_parameter()
         return Call(self, "{}")
 
-    def _first_parameter(self) -> str:
-        """The name of what a result is handed to."""
+    def _first_parameter(self, what: str = "a result") -> str:
+        """The name of what a result or an event is handed to."""
         declared = self._declared
         if declared.registry._app() is not None:
             first = self._bind().definition.first_parameter
         else:
             first = declared.arguments_without(declared.injected(declared.registry._provided)).first
         if first is None:
-            raise InvalidCall(
-                f"{declared.name} takes no argument, so that it can be handed no result; chain(…) keeps the order alone"
-            )
+            raise InvalidCall(f"{declared.name} takes no argument by its position that {what} could be handed to")
         return first
 
     def _spelled(self) -> str:

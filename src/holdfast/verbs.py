@@ -3,7 +3,9 @@ handing out a coroutine that nobody will await."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import sys
 from asyncio import _get_running_loop
 from collections.abc import Callable
 from functools import wraps
@@ -25,9 +27,17 @@ def verb(function: F) -> F:
             raise no_loop(self._spelled(), name)
         return function(self, *args, **kwargs)
 
-    if inspect.iscoroutinefunction(function) and hasattr(inspect, "markcoroutinefunction"):
-        inspect.markcoroutinefunction(checked)
+    if inspect.iscoroutinefunction(function):
+        _mark_as_async(checked)
     return cast(F, checked)
+
+
+def _mark_as_async(function: Callable[..., Any]) -> None:
+    """Let frameworks that ask see that it is to be awaited; they would call it in a thread otherwise."""
+    if sys.version_info >= (3, 12):
+        inspect.markcoroutinefunction(function)
+    else:
+        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
 def no_loop(spelled: str, name: str) -> NoLoop:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import graph, group
+from holdfast import Continue, graph, group
 
 
 def filled(shop):
@@ -60,6 +60,43 @@ def test_graph(shop):
     }
 
 
+def test_a_graph_shows_parents_of_other_chains(shop):
+    task = shop.names["add"]
+
+    async def fill():
+        async with shop.app:
+            first = await task.enqueue(1, 2)
+            second = await task.using(after=[first]).enqueue(2, 3)
+            third = await task.using(after=[second, first]).enqueue(3, 4)
+            return [str(job.id) for job in (first, second, third)]
+
+    first, second, third = asyncio.run(fill())
+    assert shop.holdfast("graph", third).output.splitlines() == [
+        f"○ add ready {first}",
+        f"├─ … add blocked {second}",
+        f"│  └─ … add blocked {third}",
+        f"└─ … add blocked {third}",
+    ]
+
+
+def test_wait_for_the_end_of_a_chain(shop):
+    task = shop.names["add"]
+
+    @shop.app.task
+    async def begin() -> int:
+        return Continue(task.call(1, 2))
+
+    async def fill():
+        async with shop.app, shop.app.worker():
+            job = await begin.enqueue()
+            await job.result(timeout=20)
+            return str(job.id)
+
+    id = asyncio.run(fill())
+    assert shop.holdfast("jobs", "wait", id).output == "succeeded: 3\n"
+    assert shop.json("jobs", "wait", id)["result"] == 3
+
+
 def test_complete_and_answer(shop):
     ids = shop.fill()
     done = shop.holdfast("jobs", "complete", ids["later"], "--result", '{"by": "hand"}')
@@ -71,3 +108,5 @@ def test_complete_and_answer(shop):
     again = shop.holdfast("jobs", "answer", ids["add"], "approved")
     assert again.exit_code == 1
     assert "has its answer" in again.output
+    assert shop.json("jobs", "answer", ids["add"], "seen") == {"id": ids["add"], "answered": "seen"}
+    assert shop.json("jobs", "complete", ids["add"]) == {"id": ids["add"], "completed": True}

@@ -23,8 +23,10 @@ def test_list(shop):
 def test_without_a_subcommand_it_lists(shop):
     shop.fill()
     assert shop.json("queues")["queues"][0]["name"] == "default"
-    assert shop.holdfast("queues").output == shop.holdfast("queues", "list").output
-    assert "pause" in shop.holdfast("queues", "--help").output
+    for things in ("jobs", "dead", "queues", "schedules", "workers"):
+        assert shop.json(things).keys() == shop.json(things, "list").keys()
+        assert shop.holdfast(things).output.splitlines()[0] == shop.holdfast(things, "list").output.splitlines()[0]
+        assert "list" in shop.holdfast(things, "--help").output
 
 
 def test_the_hint_for_scalers(shop):

@@ -17,6 +17,7 @@ from holdfast import (
     JobCancelled,
     JobDead,
     State,
+    Unique,
     chain,
     group,
 )
@@ -174,6 +175,9 @@ async def test_what_cannot_be_a_flow(app, tasks):
     @app.task
     async def nothing() -> None: ...
 
+    @app.task
+    async def greedy(a: int, b: int) -> None: ...
+
     for wrong, why in [
         (lambda: tasks.add.call(1).then(nothing), "takes no argument"),
         (lambda: tasks.add.call(1).then(tasks.add.call(2)), "takes a task"),
@@ -191,6 +195,62 @@ async def test_what_cannot_be_a_flow(app, tasks):
     async with app:
         with pytest.raises(InvalidCall, match="no job to wait for"):
             await app.enqueue(group())
+        with pytest.raises(
+            InvalidCall, match="is handed the result of what is before it and nothing else, and needs b"
+        ):
+            await app.enqueue(tasks.add.call(1).then(greedy))
         job = await tasks.add.enqueue(1)
         with pytest.raises(InvalidCall, match="after= cannot be given"):
             await app.enqueue(tasks.add.call(1).then(tasks.double.using(after=[job])))
+
+
+async def test_a_chain_goes_on_with_the_owner_of_a_key(app, tasks):
+    @app.task
+    async def begin() -> int:
+        return Continue(tasks.add.using(unique=Unique("one at a time")).call(1))
+
+    async with app, app.worker():
+        owner = await tasks.add.using(unique=Unique("one at a time"), delay=3600).enqueue(40)
+        job = await begin.enqueue()
+        follower = await tasks.parents.using(after=[job]).enqueue()
+        *_, seen = [seen async for seen in job.watch(timeout=20)]
+        assert (seen.state, seen.next_id) == (State.SUCCEEDED, owner.id)
+        await app.jobs.run_now(owner)
+        assert await job.result(timeout=20) == 41
+        assert await follower.result(timeout=20) == [41]
+
+
+async def test_continue_after_the_job_itself_is_refused(app, tasks):
+    @app.task(max_attempts=1)
+    async def circle(ctx: Context) -> int:
+        return Continue(tasks.add.using(after=[ctx.job]).call(1))
+
+    @app.task(max_attempts=1)
+    async def astray() -> int:
+        return Continue(tasks.add.using(after=["01900000-0000-7000-8000-000000000003"]).call(1))
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="would wait for ever"):
+            await (await circle.enqueue()).result(timeout=20)
+        with pytest.raises(JobDead, match=r"UnknownParent: job .* would wait for job 01900000"):
+            await (await astray.enqueue()).result(timeout=20)
+        assert await app.jobs.count(task="add") == 0
+
+
+async def test_run_goes_on_to_the_end_of_the_chain(tasks):
+    app = tasks.add._declared.registry
+
+    @app.task
+    async def count(left: int) -> int:
+        return Continue(count.call(left - 1)) if left else 7
+
+    @app.task
+    async def begin() -> list[object]:
+        return Continue(chain(count.call(1500), tasks.add.call(1), tasks.parents.call()))
+
+    @app.task
+    async def fan() -> int:
+        return Continue(group(tasks.add.call(1), tasks.double.call(4), count.call(3)).then(tasks.total))
+
+    assert await begin.run() == [2]
+    assert await fan.run() == 2 + 8 + 7

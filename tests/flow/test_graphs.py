@@ -7,7 +7,19 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Context, Holdfast, IllegalMove, InvalidCall, NotFound, State, Unique, UnknownParent, graph, group
+from holdfast import (
+    Context,
+    Holdfast,
+    IllegalMove,
+    InvalidCall,
+    JobDead,
+    NotFound,
+    State,
+    Unique,
+    UnknownParent,
+    graph,
+    group,
+)
 
 NOBODY = UUID("01900000-0000-7000-8000-000000000003")
 
@@ -84,6 +96,28 @@ async def test_deleting_what_others_wait_for(app, note):
                 await gone.refresh()
 
 
+async def test_followers_that_have_ended_keep_nobody(app, note):
+    async with app:
+        first = await note.using(delay=3600).enqueue("first")
+        cancelled, completed = [await note.using(after=[first]).enqueue("next") for _ in range(2)]
+        await cancelled.cancel()
+        await app.jobs.complete(completed, "by hand")
+        assert await app.jobs.delete(first) == 1
+        assert (await completed.refresh()).result == "by hand"
+
+
+async def test_a_group_is_waited_for_and_moved_as_a_whole(app, note):
+    async with app:
+        parts = await app.enqueue(group(*(note.using(delay=3600).call(word) for word in "abc")))
+        last = await note.using(after=[parts]).enqueue("!")
+        assert (await last.refresh()).after == tuple(job.id for job in parts.jobs)
+        assert await app.jobs.run_now(parts) == 3
+        async with app.worker():
+            assert await last.result(timeout=20) == "abc!"
+        others = await app.enqueue(group(*(note.using(delay=3600).call(word) for word in "abc")))
+        assert await app.jobs.cancel(others) == 3
+
+
 async def test_completing_from_outside(app, note):
     stopped = asyncio.Event()
     began = asyncio.Event()
@@ -132,6 +166,22 @@ async def test_more_parents_than_a_payload_has_room_for():
         assert (await joined.refresh()).state is State.BLOCKED
         with pytest.raises(InvalidCall, match="names 200001 jobs, more than 200000"):
             await last.using(after=[uuid4() for _ in range(200_001)]).enqueue()
+
+
+async def test_a_group_that_failed_is_waited_for_no_longer():
+    app = Holdfast("memory://")
+
+    @app.task(max_attempts=1)
+    async def fail() -> str:
+        raise ValueError("no")
+
+    async with app, app.worker(queues=["now"]):
+        parts = await app.enqueue(group(fail.using(queue="never").call(), fail.using(queue="now").call()))
+        before = asyncio.all_tasks()
+        with pytest.raises(JobDead):
+            await parts.result()
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() - before if "result" in repr(task.get_coro())]
 
 
 async def test_a_large_group(app, note):

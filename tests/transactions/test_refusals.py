@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import servers
 from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
-from holdfast.storage.contract import Storage
+from holdfast.storage.contract import QueueSettings, Room, Storage
 
 from ..real_servers import server
 from .callers import CALLERS, with_every_caller
@@ -318,7 +318,7 @@ async def test_every_session_that_does_not_wait_for_the_disk_is_warned_of(app, t
 
 async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
     async with app:
-        for policy in ("reject", "wait", "drop"):
+        for policy in ("reject", "wait"):
             await app.queues.configure(policy, max_depth=1, on_full=policy)
             await task.using(queue=policy).enqueue()
             with psycopg.connect(dsn) as connection:
@@ -326,7 +326,7 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
                     await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
                 await task.using(queue="free", connection=connection).enqueue()
             (await app._place()).counted_until = 0
-        assert await app.jobs.count(queue="free") == 3
+        assert await app.jobs.count(queue="free") == 2
 
 
 async def test_room_is_counted_in_bounded_queues_alone(app, task):
@@ -342,7 +342,14 @@ async def test_room_is_counted_in_bounded_queues_alone(app, task):
         ]:
             await task.using(queue=queue, **options).enqueue()
         store = await app._storage()
-        assert await store.rooms() == await Storage.rooms(store) == {"small": 0, "large": 98}
+        assert (
+            await store.rooms()
+            == await Storage.rooms(store)
+            == {
+                "small": Room(QueueSettings("small", max_depth=2), 0),
+                "large": Room(QueueSettings("large", max_depth=100), 98),
+            }
+        )
 
 
 async def test_sessions_of_any_make(app, task, dsn):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+import holdfast.testing
 from holdfast import (
     ANY,
     Backoff,
@@ -77,6 +78,8 @@ async def wrong_items() -> None:
     app.claim(tasks=["a"], limit="5")  # mistake
     WorkerPool(app, [{"colour": "red"}])  # mistake
     WorkerPool(app)  # mistake
+    WorkerPool("memory://", [])  # mistake
+    app.worker(tasks=[5])  # mistake
     await embed.enqueue(5)  # mistake
     await embed.enqueue()  # mistake
     await embed.enqueue(["a"])  # mistake
@@ -215,3 +218,5 @@ async def wrong_flows(ctx: Context) -> None:
 
 state: State = "dead"  # mistake
 routing: str = ANY  # mistake
+unknown = holdfast.Unqiue  # mistake
+unknown = holdfast.testing.drian  # mistake

@@ -15,7 +15,7 @@ ROOT = HERE.parent.parent
 def found() -> dict[str, dict[int, str]]:
     """What mypy says, by file and line. One run for all."""
     pytest.importorskip("mypy")
-    files = [str(HERE / name) for name in ("right.py", "mistakes.py")]
+    files = [str(HERE / name) for name in ("right.py", "everything.py", "mistakes.py")]
     command = [
         sys.executable,
         "-m",
@@ -27,7 +27,7 @@ def found() -> dict[str, dict[int, str]]:
     ]
     done = subprocess.run([*command, *files], capture_output=True, text=True, cwd=ROOT, timeout=300)
     assert done.returncode in (0, 1), done.stdout + done.stderr
-    errors: dict[str, dict[int, str]] = {"right.py": {}, "mistakes.py": {}}
+    errors: dict[str, dict[int, str]] = {"right.py": {}, "everything.py": {}, "mistakes.py": {}}
     for path, line, words in re.findall(r"^(\S+?):(\d+): error: (.*)$", done.stdout, re.MULTILINE):
         errors.setdefault(Path(path).name, {})[int(line)] = words
     return errors
@@ -35,6 +35,7 @@ def found() -> dict[str, dict[int, str]]:
 
 def test_right_uses_pass(found):
     assert found["right.py"] == {}
+    assert found["everything.py"] == {}
 
 
 def test_every_planted_mistake_is_found_and_nothing_else(found):

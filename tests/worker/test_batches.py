@@ -15,6 +15,7 @@ from holdfast import (
     PROVIDED,
     Backoff,
     Context,
+    Continue,
     Dead,
     Holdfast,
     HoldLost,
@@ -26,6 +27,7 @@ from holdfast import (
     Retry,
     Skip,
     State,
+    chain,
 )
 
 from .conftest import ON_STORES
@@ -417,3 +419,34 @@ def test_what_is_no_batch_task():
     for size in (0, -1, True, 2.5):
         with pytest.raises(InvalidCall, match="size"):
             app.batch_task(size=size)
+
+
+async def test_items_of_a_flow_see_their_parents_and_continue():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def double(x: int) -> int:
+        return 2 * x
+
+    @app.batch_task(size=2)
+    async def onward(items: list[Item[int]]) -> None:
+        for item in items:
+            await item.succeed(Continue(double.call(item.args + sum(item.parents))))
+
+    @app.batch_task(size=2, max_attempts=1)
+    async def astray(items: list[Item[int]]) -> None:
+        with pytest.raises(InvalidCall, match="not registered"):
+            await items[0].succeed(Continue(_foreign().call()))
+        await items[0].succeed("told at once")
+
+    async with app, app.worker():
+        last = await app.enqueue(chain(double.call(10), onward.call(1)))
+        assert await last.result(timeout=10) == 2 * (1 + 20)
+        assert await (await astray.enqueue(1)).result(timeout=10) == "told at once"
+
+
+def _foreign():
+    @Holdfast("memory://").task
+    async def foreign() -> None: ...
+
+    return foreign

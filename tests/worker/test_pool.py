@@ -124,7 +124,45 @@ def test_what_is_no_pool():
     app = Holdfast("memory://")
     with pytest.raises(InvalidCall, match="at least one"):
         WorkerPool(app, [])
+    for no_list in (5, None, {"tasks": ["a"]}, ["a"]):
+        with pytest.raises(InvalidCall, match="takes a list"):
+            WorkerPool(app, no_list)
+    with pytest.raises(InvalidCall, match="works for an app"):
+        WorkerPool("memory://", [WorkerSpec()])
     with pytest.raises(InvalidCall, match="named 'a'"):
         WorkerPool(app, [WorkerSpec(name="a"), WorkerSpec(name="a")])
     with pytest.raises(InvalidCall, match="no option"):
         WorkerPool(app, [{"colour": "red"}])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(queues="mail"),
+        dict(queues=5),
+        dict(queues=[5]),
+        dict(queues=[""]),
+        dict(queues=["a\n"]),
+        dict(queues=[]),
+        dict(tasks="embed"),
+        dict(tasks=5),
+        dict(tasks=[5]),
+        dict(tasks=[]),
+        dict(routing_key=5),
+        dict(routing_key=""),
+        dict(concurrency=0),
+        dict(concurrency="5"),
+        dict(batch_size=5),
+        dict(name=5),
+        dict(name=""),
+        dict(name="a\nb"),
+        dict(name="x" * 201),
+        dict(poll=0),
+        dict(grace=-1),
+        dict(unknown="maybe"),
+    ],
+    ids=str,
+)
+def test_what_a_worker_cannot_be_told(options):
+    with pytest.raises(InvalidCall):
+        Holdfast("memory://").worker(**options)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import ANY, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
+from holdfast import ANY, Continue, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
 
 
 @dataclass
@@ -186,8 +186,25 @@ async def test_a_cancelled_wait_leaves_nothing_behind():
 
 async def test_what_cannot_be_asked_for():
     app = Holdfast("memory://")
-    wrong_tasks = [dict(tasks=[]), dict(tasks="embed"), dict(tasks=[5])]
+    wrong_tasks = [dict(tasks=[]), dict(tasks="embed"), dict(tasks=[5]), dict(tasks=5)]
     wrong_rest = [dict(limit=0), dict(limit=True), dict(lease=0), dict(max_wait=-1), dict(routing_key=5)]
     for wrong in (*wrong_tasks, *({"tasks": ["a"], **each} for each in wrong_rest)):
         with pytest.raises(InvalidCall):
             app.claim(**wrong)
+
+
+async def test_a_pulled_item_continues_its_chain(app):
+    @app.task
+    async def first(x: int) -> int:
+        raise AssertionError("pulled, never run")
+
+    @app.task
+    async def second(x: int) -> int:
+        return 2 * x
+
+    async with app:
+        job = await first.enqueue(4)
+        async with app.claim(tasks=[first]) as (item,):
+            await item.succeed(Continue(second.call(item.args["x"])))
+        async with app.worker():
+            assert await job.result(timeout=10) == 8

@@ -9,6 +9,7 @@ import click
 
 from .filters import dead_filter_options, filter_of, page_options
 from .jobs import print_page
+from .listing import Listing
 from .output import confirm, json_option, plural, print_json, yes_option
 from .root import FAILED
 from .store import on_store
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
 
 
-@click.group("dead")
+@click.group("dead", cls=Listing)
 def command() -> None:
-    """List, retry, export and purge dead letters: jobs whose attempts ran out.
+    """List, retry, export and purge dead letters: jobs whose attempts ran out. Without a subcommand: list.
 
     \b
     Examples:

@@ -42,6 +42,22 @@ async def flow_of(app: Holdfast, id: str) -> list[Job]:
     return sorted(jobs, key=lambda each: (each.created_at, each.id))
 
 
+async def with_parents(app: Holdfast, jobs: list[Job]) -> list[Job]:
+    """The jobs, and those of other chains that they wait or waited for, as far as they are on record."""
+    found = {job.id: job for job in jobs}
+    asked = set(found)
+    waiting = [parent for job in jobs for parent in job.after]
+    while waiting and len(found) < MOST:
+        id = waiting.pop()
+        if id in asked:
+            continue
+        asked.add(id)
+        if (parent := await app.jobs.get(id)) is not None:
+            found[id] = parent
+            waiting += parent.after
+    return sorted(found.values(), key=lambda each: (each.created_at, each.id))
+
+
 def edges(jobs: list[Job]) -> list[tuple[UUID, UUID]]:
     """Who comes before whom: those that are waited for, and those whose chain another goes on with."""
     there = {job.id for job in jobs}

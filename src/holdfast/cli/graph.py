@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .flow import edges, flow_of, mermaid, tree
+from .flow import MOST, edges, flow_of, mermaid, tree, with_parents
 from .output import job_document, json_option, print_json
 from .store import on_store
 
@@ -27,10 +27,14 @@ async def command(app: Holdfast, id: str, as_mermaid: bool, as_json: bool) -> No
       holdfast graph 0197a3c4-…
       holdfast graph 0197a3c4-… --mermaid > flow.mmd
     """
-    jobs = await flow_of(app, id)
+    jobs = await with_parents(app, await flow_of(app, id))
     if as_json:
         pairs = [{"from": parent, "to": child} for parent, child in edges(jobs)]
         print_json({"jobs": [job_document(job) for job in jobs], "edges": pairs})
         return
     for line in mermaid(jobs) if as_mermaid else tree(jobs):
         click.echo(line)
+    if len(jobs) >= MOST:
+        click.echo(
+            f"only {MOST} jobs are drawn: holdfast jobs count --by-state --chain-id {jobs[0].chain_id}", err=True
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 from collections.abc import Awaitable, Callable, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .filters import STATES, filter_of, filter_options, page_options
+from .listing import Listing
 from .output import (
     JOB_COLUMNS,
     attempt,
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
 PAGE = 500
 
 
-@click.group("jobs")
+@click.group("jobs", cls=Listing)
 def command() -> None:
-    """List, look at, cancel and delete jobs.
+    """List, look at, cancel and delete jobs. Without a subcommand: list.
 
     \b
     Examples:
@@ -276,7 +278,8 @@ async def log(app: Holdfast, id: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def wait(app: Holdfast, id: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until a job ends. Exit code 1 if it did not succeed, or not in time.
+    """Wait until a job ends, and those that go on with its chain; show the last. Exit code 1 if it is dead or cancelled, or
+    not over in time; one that was skipped is done.
 
     \b
     Example:
@@ -295,8 +298,9 @@ async def wait(app: Holdfast, id: str, timeout: float | None, as_json: bool) -> 
 @command.command("complete")
 @click.argument("id")
 @click.option("--result", help="The result, as JSON.  [default: none]")
+@json_option
 @on_store
-async def complete(app: Holdfast, id: str, result: str | None) -> None:
+async def complete(app: Holdfast, id: str, result: str | None, as_json: bool) -> None:
     """Say that somebody else has done a job: it succeeds, and does not run any more.
 
     \b
@@ -304,15 +308,16 @@ async def complete(app: Holdfast, id: str, result: str | None) -> None:
       holdfast jobs complete 0197a3c4-… --result '{"by": "hand"}'
     """
     await app.jobs.complete(id, None if result is None else _json(result, "--result"))
-    click.echo("completed")
+    print_json({"id": id, "completed": True}) if as_json else click.echo("completed")
 
 
 @command.command("answer")
 @click.argument("id")
 @click.argument("name")
 @click.argument("value", required=False)
+@json_option
 @on_store
-async def answer(app: Holdfast, id: str, name: str, value: str | None) -> None:
+async def answer(app: Holdfast, id: str, name: str, value: str | None, as_json: bool) -> None:
     """Give the answer that a job waits for with ctx.wait_for(NAME). VALUE is JSON.
 
     \b
@@ -321,7 +326,7 @@ async def answer(app: Holdfast, id: str, name: str, value: str | None) -> None:
       holdfast jobs answer 0197a3c4-… approved '{"by": "Ada"}'
     """
     await app.jobs.answer(id, name, None if value is None else _json(value, "VALUE"))
-    click.echo("answered")
+    print_json({"id": id, "answered": name}) if as_json else click.echo("answered")
 
 
 def _json(text: str, what: str) -> object:
@@ -332,12 +337,17 @@ def _json(text: str, what: str) -> object:
 
 
 async def _ended(app: Holdfast, id: str, timeout: float | None) -> Job:
+    """The job at the end of its chain."""
     from holdfast import JobHandle, ResultTimeout
 
     job = await _known(app, id)
     try:
-        async for seen in JobHandle[object](app, str(job.id)).watch(timeout=timeout):
-            job = seen
-    except ResultTimeout:
-        raise ResultTimeout(f"job {id} is still {job.state.value} after {timeout:g} s") from None
-    return job
+        async with asyncio.timeout(timeout):
+            while True:
+                async for seen in JobHandle[object](app, str(job.id)).watch():
+                    job = seen
+                if job.state != "succeeded" or job.next_id is None:
+                    return job
+                job = await _known(app, str(job.next_id))
+    except TimeoutError:
+        raise ResultTimeout(f"job {job.id} is still {job.state.value} after {timeout:g} s") from None

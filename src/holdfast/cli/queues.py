@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from .listing import Listing
 from .output import age, json_option, print_json, print_table
 from .store import on_store
 
@@ -26,16 +27,7 @@ def _weight(text: str) -> tuple[str, float]:
         raise click.BadParameter(f"{text!r} is no tenant with a number, such as gold=2") from None
 
 
-class _Lines(click.Group):
-    """Without a subcommand: list."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
-            args = ["list", *args]
-        return super().parse_args(ctx, args)
-
-
-@click.group("queues", cls=_Lines)
+@click.group("queues", cls=Listing)
 def command() -> None:
     """List, pause, resume and configure queues. Without a subcommand: list.
 

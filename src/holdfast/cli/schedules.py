@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .listing import Listing
 from .output import confirm, iso, json_option, print_fields, print_json, print_table, yes_option
 from .store import on_store
 
@@ -14,9 +15,9 @@ if TYPE_CHECKING:
     from holdfast import Holdfast, ScheduleInfo
 
 
-@click.group("schedules")
+@click.group("schedules", cls=Listing)
 def command() -> None:
-    """List, pause, resume, run, preview and remove schedules.
+    """List, pause, resume, run, preview and remove schedules. Without a subcommand: list.
 
     \b
     Examples:

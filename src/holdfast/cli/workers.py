@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from .listing import Listing
 from .output import json_option, print_json, print_table, since
 from .store import on_store
 
@@ -13,16 +14,26 @@ if TYPE_CHECKING:
     from holdfast import Holdfast
 
 
-@click.command("workers")
-@json_option
-@on_store
-async def command(app: Holdfast, as_json: bool) -> None:
-    """List the workers that gave a sign of life lately. With --json also what they are: version, host, tasks …
+@click.group("workers", cls=Listing)
+def command() -> None:
+    """List the workers that are alive.
 
     \b
     Examples:
       holdfast workers --app shop.app:app
       holdfast workers --json
+    """
+
+
+@command.command("list")
+@json_option
+@on_store
+async def list_workers(app: Holdfast, as_json: bool) -> None:
+    """List the workers that gave a sign of life lately. With --json also what they are: version, host, tasks …
+
+    \b
+    Example:
+      holdfast workers list --json
     """
     from holdfast.observe.fleet import fleet
 

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..codec import encode
+from ..codec import decode, encode, sorted_text
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, NewJob, Routing
 from ..names import checked_name, checked_routing
+from ..options import Plan, unique_text
 from ..storage.contract import Shelving, Storage
+from ..task import hash_of_arguments
 from .jobs import with_argument
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ SEPARATOR = "\x1f"  # never in a name
 
 
 class Subscription(msgspec.Struct, frozen=True):
-    """A task that wants the events of a topic. `routing`: of these alone; None with `any_routing` for all."""
+    """A task that wants the events of a topic. `routing`: of these alone; None with `any_routing` for all. `defaults`: those
+    of its other arguments, if equal events are to be one job."""
 
     topic: str
     task: str
@@ -38,6 +41,7 @@ class Subscription(msgspec.Struct, frozen=True):
     template: NewJob
     any_routing: bool = True
     routing: str | None = None
+    defaults: str | None = None
 
     @property
     def name(self) -> str:
@@ -50,30 +54,45 @@ class Subscription(msgspec.Struct, frozen=True):
     def job(self, event: str, routing_key: str | None) -> NewJob:
         """Its job for an event, a JSON text."""
         payload = with_argument("{}", self.parameter, event)
-        return msgspec.structs.replace(self.template, id=new_id(), payload=payload, routing_key=routing_key)
+        template = self.template
+        if self.defaults is not None:
+            filled = sorted_text(decode(self.defaults) | {self.parameter: decode(event)})
+            key = unique_text(template.task, template.tenant, hash_of_arguments(template.task, filled))
+            template = msgspec.structs.replace(template, unique_key=key)
+        return msgspec.structs.replace(template, id=new_id(), payload=payload, routing_key=routing_key)
 
 
-def checked_topic(topic: str, routing: Routing = ANY) -> str:
-    """A topic, and the routing key beside it."""
+def checked_topic(topic: str, routing: Routing) -> None:
+    """What a task subscribes to."""
+    checked_name(topic, "topic")
     checked_routing(routing)
-    return checked_name(topic, "topic")
 
 
-def subscriptions_of(definitions: Mapping[str, Definition], templates: Mapping[str, NewJob]) -> list[Subscription]:
+def checked_address(topic: str, routing_key: str | None) -> None:
+    """What an event is published under."""
+    checked_name(topic, "topic")
+    if routing_key is not None:
+        checked_name(routing_key, "routing_key")
+
+
+def subscriptions_of(definitions: Mapping[str, Definition], plans: Mapping[str, Plan]) -> list[Subscription]:
     """What the tasks of an app have subscribed to."""
     found = []
     for definition in {each.name: each for each in definitions.values()}.values():
         for topic, routing in definition.subscriptions:
-            found.append(_subscription(definition, topic, routing, templates[definition.name]))
+            found.append(_subscription(definition, topic, routing, plans[definition.name]))
     return found
 
 
-def _subscription(definition: Definition, topic: str, routing: Routing, template: NewJob) -> Subscription:
+def _subscription(definition: Definition, topic: str, routing: Routing, plan: Plan) -> Subscription:
     if definition.first_parameter is None:
         raise InvalidCall(f"{definition.name} subscribes to {topic!r} and must take the event as its first argument")
-    plain = msgspec.structs.replace(template, unique_key=None, unique_scope=None, unique_window=None)
+    definition.check_handed(f"the events of {topic!r}")
     key = None if routing is ANY else routing
-    return Subscription(topic, definition.name, definition.first_parameter, plain, routing is ANY, key)
+    defaults = definition.defaults_text() if plan.hashes_arguments else None
+    return Subscription(
+        topic, definition.name, definition.first_parameter, plan.template, routing is ANY, key, defaults
+    )
 
 
 async def record(storage: Storage, subscriptions: Iterable[Subscription], known: Iterable[str]) -> None:

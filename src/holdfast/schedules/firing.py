@@ -133,7 +133,8 @@ async def _stored(store: Storage, moves: Sequence[_Move], now: int) -> int:
 
 async def _beside_full(store: Storage, moves: Sequence[_Move], full: Full, now: int) -> int:
     """A queue has no room for all of these: those that fit and those of other queues are written, the rest wait."""
-    room = (await store.rooms()).get(full.queue, 0)
+    found = (await store.rooms()).get(full.queue)
+    room = 0 if found is None else found.left
     fitting: list[_Move] = []
     waiting: list[_Move] = []
     for move in moves:

@@ -13,7 +13,7 @@ notices by itself, or the caller says `await app.signal(queue)`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,10 +22,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
 from ..sync import in_caller, is_blocking
-from .contract import Full, Insertion, Placed, Storage
+from .contract import Full, Insertion, Placed, Room, Storage
 from .home import Home
 from .lines import Reach, reach_of, session_form
 from .outbox import Late, Outbox
+from .rules import parents_of
 from .talk import AsyncLine, Line, Rows, Statement, Talk
 
 if TYPE_CHECKING:
@@ -47,17 +48,20 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
     if (transaction := _handlers_own(connection)) is not None:
         return await _in_handlers_own(transaction, jobs)
     if (form := session_form(connection)) is not None:
-        return await _in_session(await places.get(migrate=False), connection, form, jobs)
+        place = await places.get(migrate=False)
+        return await _beside_dropped(place, jobs, partial(_in_session, place, connection, form))
     reach = reach_of(connection)
     if places.outboxes is not None:
         outbox = await places.outboxes.get()
         await _insert(outbox, outbox.insertion(jobs), reach, jobs, keyed=False)
         return [Late(job.id) for job in jobs]
     place = await places.get(migrate=False)
-    insertion = place.storage.insertion(jobs)
-    await _refuse_when_full(place, jobs)
+    return await _beside_dropped(place, jobs, partial(_in_statements, place, reach))
+
+
+async def _in_statements(place: Place, reach: Reach, jobs: Sequence[NewJob]) -> list[Placed]:
     keyed = any(job.unique_key is not None for job in jobs)
-    rows = await _insert(place.storage, insertion, reach, jobs, keyed=keyed)
+    rows = await _insert(place.storage, place.storage.insertion(jobs), reach, jobs, keyed=keyed)
     standing = {int(position): str(id) for position, id in rows}
     return [
         Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
@@ -156,7 +160,6 @@ def _was_warned(connection: object) -> bool:
 # ---- a session of the store's own driver -----------------------------------------------------------
 async def _in_session(place: Place, session: Any, form: str, jobs: Sequence[NewJob]) -> list[Placed]:
     joining = place.storage.joining(jobs)
-    await _refuse_when_full(place, jobs)
     if not joining.durable(session):
         _warn_once(session.client, log.caller_waits_for_no_majority)
     if form == "blocking":
@@ -189,8 +192,42 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
 
 
 # ---- is there room ---------------------------------------------------------------------------------
-async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
-    """Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
+async def _beside_dropped(
+    place: Place, jobs: Sequence[NewJob], store: Callable[[Sequence[NewJob]], Awaitable[list[Placed]]]
+) -> list[Placed]:
+    """Store the jobs that their queues have room for; those that a full queue drops are told as such."""
+    dropped = await _dropped(place, jobs)
+    if not dropped:
+        return await store(jobs)
+    kept = [job for job in jobs if job.id not in dropped]
+    placed = iter(await store(kept) if kept else ())
+    return [Placed(job.id, dropped=True) if job.id in dropped else next(placed) for job in jobs]
+
+
+async def _dropped(place: Place, jobs: Sequence[NewJob]) -> set[str]:
+    """The jobs that find no room and are dropped, by the policy of their queue; QueueFull where it would let them wait.
+
+    Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
+    await _count(place)
+    left = {queue: room.left for queue, room in place.rooms.items()}
+    dropped: set[str] = set()
+    for job in jobs:
+        room = place.rooms.get(job.queue)
+        if room is None:
+            continue
+        if left[job.queue] > 0:
+            left[job.queue] -= 1
+        elif room.settings.drops(job.priority):
+            dropped.add(job.id)
+        else:
+            raise QueueFull(f"queue {job.queue!r} is full; inside a caller's transaction nothing waits for room")
+    if dropped and any(parent in dropped for job in jobs for parent in parents_of(job.after)):
+        raise QueueFull("a queue is full and would drop a job that another of this enqueue waits for")
+    place.rooms = {queue: Room(room.settings, left[queue]) for queue, room in place.rooms.items()}
+    return dropped
+
+
+async def _count(place: Place) -> None:
     loop = asyncio.get_running_loop()
     if loop.time() >= place.counted_until:
         began = loop.time()
@@ -198,13 +235,6 @@ async def _refuse_when_full(place: Place, jobs: Sequence[NewJob]) -> None:
             async with asyncio.timeout(_COUNT_WITHIN):
                 place.rooms = await place.storage.rooms()
         place.counted_until = loop.time() + max(_COUNT_AGAIN, 20 * (loop.time() - began))
-    for job in jobs:
-        room = place.rooms.get(job.queue)
-        if room is not None and room <= 0:
-            raise QueueFull(f"queue {job.queue!r} is full; inside a caller's transaction nothing waits or is dropped")
-    for job in jobs:
-        if job.queue in place.rooms:
-            place.rooms[job.queue] -= 1
 
 
 # ---- after the commit ------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ..errors import StoreError
+from ..errors import StoreError, UnknownParent
 from ..job import ANY, Hold, Loss, NewJob, Record, Routing, State
 from ..lifecycle import Change
 from .home import Home
@@ -60,7 +60,7 @@ class Full(Exception):
         self.waits = waits
 
 
-class Orphan(Exception):
+class Orphan(UnknownParent):
     """A job would wait for one that is not on record; nothing of the call was stored."""
 
     def __init__(self, job: str, parent: str) -> None:
@@ -236,6 +236,24 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
     drop_below: int | None = None  # None: with "drop", every job is dropped
     fair: bool = False
     weights: str | None = None  # JSON object
+
+    def drops(self, priority: int) -> bool:
+        """Whether a job of this priority is dropped when there is no room."""
+        return self.on_full == "drop" and (self.drop_below is None or priority < self.drop_below)
+
+
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """How many more jobs a bounded queue takes. Of its settings only what concerns its bound is told."""
+
+    settings: QueueSettings
+    left: int
+
+
+def bound_of(settings: QueueSettings) -> QueueSettings:
+    """The part of them that concerns the bound."""
+    return QueueSettings(
+        settings.name, max_depth=settings.max_depth, on_full=settings.on_full, drop_below=settings.drop_below
+    )
 
 
 class QueueRow(msgspec.Struct, frozen=True, gc=False):
@@ -499,10 +517,14 @@ class Storage(ABC):
     async def queues(self) -> list[QueueRow]:
         """Every queue that has settings or waiting jobs, by name."""
 
-    async def rooms(self) -> dict[str, int]:
+    async def rooms(self) -> dict[str, Room]:
         """How many more jobs each bounded queue takes; no other queue is counted, if the store can help it."""
         rows = [(row.settings, row.depth) for row in await self.queues()]
-        return {queue.name: queue.max_depth - depth for queue, depth in rows if queue.max_depth is not None}
+        return {
+            queue.name: Room(bound_of(queue), queue.max_depth - depth)
+            for queue, depth in rows
+            if queue.max_depth is not None
+        }
 
     @abstractmethod
     async def configure(self, settings: QueueSettings) -> None:

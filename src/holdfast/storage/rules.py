@@ -70,6 +70,11 @@ def _led(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
     return msgspec.structs.replace(job, after=msgspec.json.encode(led).decode(), waits=len(led))
 
 
+def owners_among(jobs: Sequence[NewJob], placed: Sequence[Placed]) -> dict[str, str]:
+    """Who stands for those of these jobs that were duplicates."""
+    return {job.id: each.id for job, each in zip(jobs, placed, strict=True) if each.duplicate}
+
+
 def parents_of(after: str | None) -> list[str]:
     """The ids of the jobs that a job was enqueued to wait for, in their order."""
     return [] if after is None else msgspec.json.decode(after, type=list[str])
@@ -87,7 +92,7 @@ def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
 def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
     if settings is None or settings.max_depth is None or depth(job.queue) < settings.max_depth:
         return False
-    if settings.on_full == "drop" and (settings.drop_below is None or job.priority < settings.drop_below):
+    if settings.drops(job.priority):
         return True
     raise Full(job.queue, settings.max_depth, waits=settings.on_full != "reject")
 

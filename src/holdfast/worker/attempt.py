@@ -13,7 +13,7 @@ import msgspec
 
 from ..clock import MicrosReader
 from ..context import Context
-from ..errors import HoldLost, InvalidCall
+from ..errors import HoldLost, InvalidCall, UnknownParent
 from ..flow.flow import Continuing
 from ..job import Fault, Loss, Record
 from ..lifecycle import (
@@ -121,7 +121,7 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
         try:
             if outcome.__class__ is not Continuing:
                 return succeeded(attempt.record, attempt.definition.encode_result(outcome), attempt.started_at)
-            return decide(attempt.record, _succeeded(attempt, attempt.definition, outcome))
+            return decide(attempt.record, succeeded_by(attempt, attempt.definition, outcome))
         except InvalidCall as unfit:
             error = unfit
     match attempt.lost:
@@ -153,7 +153,7 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
     started = attempt.started_at
     if error is None:
         assert attempt.definition is not None
-        return _succeeded(attempt, attempt.definition, outcome)
+        return succeeded_by(attempt, attempt.definition, outcome)
     error = outcome_within(error)
     match error:
         case Told():
@@ -174,11 +174,12 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
             return failed(attempt, error, now, retryable=_retries(attempt, error))
 
 
-def _succeeded(attempt: Attempt, definition: Definition, value: object) -> Succeeded | Continued:
+def succeeded_by(attempt: Attempt, definition: Definition, value: object) -> Succeeded | Continued:
+    """What a handler's value means. InvalidCall when it cannot be stored."""
     if value.__class__ is Continuing:
         assert attempt.context is not None
         record = attempt.record
-        jobs = attempt.context.app._client.continued(value.flow, record.chain_id or record.id)
+        jobs = attempt.context.app._client.continued(value.flow, record.id, record.chain_id or record.id)
         return Continued(jobs, attempt.started_at)
     return Succeeded(definition.encode_result(value), attempt.started_at)
 
@@ -205,10 +206,15 @@ def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: st
         worker=attempt.record.leased_by or "",
         started_at=attempt.started_at or ended,
         ended_at=ended,
-        kind=kind or type(error).__name__,
+        kind=kind or _kind_of(error),
         message=_clean(str(error))[:MESSAGE_CHARS],
         traceback=_traceback(error),
     )
+
+
+def _kind_of(error: BaseException) -> str:
+    """The name of the error, by which a user knows it."""
+    return UnknownParent.__name__ if isinstance(error, UnknownParent) else type(error).__name__
 
 
 def _timed_out(attempt: Attempt, now: MicrosReader) -> Failed:

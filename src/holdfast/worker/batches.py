@@ -35,6 +35,9 @@ class Batch:
 
     def begin(self, items: list[Item[Any]]) -> BatchContext:
         """The handler is about to be called with these."""
+        for attempt in self.attempts:
+            if attempt.parents and attempt.context is not None:
+                attempt.context._parents = attempt.parents
         self.context = BatchContext(items)
         return self.context
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from ..errors import InvalidCall, StoreError
 from ..observe import log
 from .lifetime import Lifetime
 from .service import LONGEST_PAUSE
-from .worker import Worker, WorkerSpec
+from .worker import App, Worker, WorkerSpec
 
 
 class WorkerPool(Lifetime):
@@ -23,7 +22,9 @@ class WorkerPool(Lifetime):
     tried again, a mistake in what was asked for is not. When none can start, that is raised.
     """
 
-    def __init__(self, app: Any, specs: Sequence[WorkerSpec], /) -> None:
+    def __init__(self, app: App, specs: Sequence[WorkerSpec], /) -> None:
+        if not isinstance(specs, Sequence) or not all(isinstance(spec, Mapping) for spec in specs):
+            raise InvalidCall("a WorkerPool takes a list: WorkerPool(app, [WorkerSpec(…), …])")
         if not specs:
             raise InvalidCall("a WorkerPool needs at least one WorkerSpec")
         self._workers = [Worker(app, **spec) for spec in specs]

@@ -23,7 +23,7 @@ from ..ids import new_id, new_stamp
 from ..item import Item
 from ..job import Loss, Record, Routing
 from ..lifecycle import Change
-from ..names import checked_routing
+from ..names import checked_names, checked_routing
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
 from ..task import Declared, Definition
@@ -53,15 +53,12 @@ class Pull:
         max_wait: Duration,
         lease: Duration | None,
     ) -> None:
-        if isinstance(tasks, str) or not tasks:
-            raise InvalidCall("app.claim takes a list of tasks or their names: tasks=[…]")
         if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
             raise InvalidCall(f"limit must be a whole number of at least 1, it is {limit!r}")
         self._app = app
-        self._asked_tasks = [getattr(task, "name", task) for task in tasks]
-        for name in self._asked_tasks:
-            if not isinstance(name, str):
-                raise InvalidCall(f"app.claim takes tasks or their names, not {name!r}")
+        if not tasks:
+            raise InvalidCall("app.claim takes a list of tasks or their names: tasks=[…]")
+        self._asked_tasks = checked_names(tasks, "tasks")
         self._routing = checked_routing(routing_key)
         self._limit = limit
         self._max_wait = micros_of(max_wait, "max_wait") / SECOND

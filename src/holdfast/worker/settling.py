@@ -11,7 +11,7 @@ from ..item import Item
 from ..job import Loss
 from ..outcome import Outcome
 from ..storage.contract import LOSS_OF, Verdict
-from .attempt import Attempt
+from .attempt import Attempt, succeeded_by
 
 Confirm = Callable[[Attempt], "asyncio.Future[Verdict | None]"]
 
@@ -33,8 +33,8 @@ class Settling:
         assert attempt.definition is not None
         if attempt.ended:
             raise InvalidCall(f"the batch or claim of item {attempt.record.id} is over; claim the job again")
-        if outcome is None:
-            attempt.definition.encode_result(value)  # told to the handler, not found out later
+        if outcome is None:  # what cannot be stored is told to the handler, not found out later
+            succeeded_by(attempt, attempt.definition, value)
         confirmed = self._confirm(attempt)
         self._over(attempt, value, outcome)
         verdict = await asyncio.shield(confirmed)

@@ -10,18 +10,19 @@ import platform
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
 from ..clock import SECOND, Duration, micros_of, reader
 from ..errors import InvalidCall
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
-from ..names import checked_name, checked_routing
+from ..names import checked_name, checked_names, checked_routing
 from ..observe import log
 from ..options import checked_size
 from ..provide import Opened
 from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
+from ..task import Definition, Task
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
@@ -41,9 +42,6 @@ from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
 
-if TYPE_CHECKING:
-    from ..task import Definition
-
 BEAT = 10.0
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
@@ -55,7 +53,7 @@ class WorkerSpec(TypedDict, total=False):
     """The options of a worker."""
 
     queues: Sequence[str] | None
-    tasks: Sequence[Any] | None
+    tasks: Sequence[str | Task[..., Any]] | None
     routing_key: Routing
     concurrency: int
     batch_size: Mapping[str, int]
@@ -63,6 +61,14 @@ class WorkerSpec(TypedDict, total=False):
     poll: Duration | None
     grace: Duration
     unknown: Literal["leave", "fail"]
+
+
+class App(Protocol):
+    """Whom a worker works for."""
+
+    @property
+    def imports(self) -> tuple[str, ...]: ...
+    def definitions(self) -> dict[str, Definition]: ...
 
 
 class Worker(Lifetime):
@@ -75,11 +81,11 @@ class Worker(Lifetime):
 
     def __init__(
         self,
-        app: Any,
+        app: App,
         /,
         *,
         queues: Sequence[str] | None = None,
-        tasks: Sequence[Any] | None = None,
+        tasks: Sequence[str | Task[..., Any]] | None = None,
         routing_key: Routing = ANY,
         concurrency: int = 50,
         batch_size: Mapping[str, int] | None = None,
@@ -89,6 +95,8 @@ class Worker(Lifetime):
         unknown: Literal["leave", "fail"] = "leave",
         **mistaken: object,
     ) -> None:
+        if not hasattr(app, "imports"):
+            raise InvalidCall(f"a worker works for an app, Holdfast(…), not for {type(app).__name__}")
         if mistaken:
             known = ", ".join(WorkerSpec.__annotations__)
             raise InvalidCall(f"a worker has no option {', '.join(mistaken)}; it has {known}")
@@ -96,14 +104,12 @@ class Worker(Lifetime):
             raise InvalidCall(f"concurrency must be a whole number of at least 1, it is {concurrency!r}")
         if unknown not in ("leave", "fail"):
             raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
-        self._app = app
-        self._queues = _names(queues, "queues")
-        self._asked_tasks = _names(tasks, "tasks")
+        self._app: Any = app
+        self._queues = None if queues is None else checked_names(queues, "queues")
+        self._asked_tasks = None if tasks is None else checked_names(tasks, "tasks")
         self._routing = checked_routing(routing_key)
         self._concurrency = concurrency
-        self._batch_size = {
-            name: checked_size(size, f"batch_size[{name!r}]") for name, size in (batch_size or {}).items()
-        }
+        self._batch_size = _checked_sizes(batch_size)
         self._poll = 1.0 if poll is None else micros_of(poll, "poll", positive=True) / SECOND
         self._grace = micros_of(grace, "grace") / SECOND
         self._unknown = unknown
@@ -364,15 +370,12 @@ class _Running:
 def _nothing() -> None: ...
 
 
-def _names(given: Sequence[Any] | None, what: str) -> tuple[str, ...] | None:
-    """Of queues, or of tasks, which may be given themselves."""
-    if given is None:
-        return None
-    if isinstance(given, str):
-        raise InvalidCall(f"{what} is a list of names, not one text; write [{given!r}]")
-    if not given:
-        raise InvalidCall(f"{what}=[] would be a worker that takes nothing; leave it out for all {what}")
-    return tuple(checked_name(getattr(each, "name", each), what) for each in given)
+def _checked_sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise InvalidCall(f"batch_size is a mapping of tasks to numbers of jobs, not {type(sizes).__name__}")
+    return {name: checked_size(size, f"batch_size[{name!r}]") for name, size in sizes.items()}
 
 
 def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:

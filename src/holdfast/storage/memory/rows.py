@@ -40,6 +40,7 @@ from holdfast.storage.rules import (
     is_expired,
     key_ends,
     key_name,
+    owners_among,
     parents_of,
     plan,
     record_of,
@@ -186,7 +187,9 @@ class Rows:
             self.woken.add(record.queue)
         if record.followed and record.state in FINAL:
             self.edges.unsettled[record.id] = None
-        self.place(change.adds, now, bounded=False)
+        owners = owners_among(change.adds, self.place(change.adds, now, bounded=False))
+        if change.next_id in owners:
+            record.next_id = owners[change.next_id]
 
     def _can_take_key(self, record: Record) -> bool:
         if record.unique_key is None:

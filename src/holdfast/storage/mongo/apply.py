@@ -14,7 +14,7 @@ from holdfast.job import FINAL, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
-from holdfast.storage.rules import parents_of, refuse_orphans, write_change
+from holdfast.storage.rules import owners_among, parents_of, refuse_orphans, write_change
 
 from . import rows as stored_rows
 from .documents import Document, record_from, update_of
@@ -74,6 +74,9 @@ def _apply(changes: Sequence[Change], rows: dict[str, Record], now: int, way: Wa
     if not adds:
         return applied
     added = yield from store(adds, now, way, bounded=False)
+    owners = owners_among(adds, added.placed)
+    on = {change.id: owners[change.next_id] for change in changes if change.id in before and change.next_id in owners}
+    yield from update("jobs", gathered({id: {"$set": {"next_id": owner}} for id, owner in on.items()}))
     return _both(applied, Applied([], added.ready, False, added.parents, added.left + added.unmade, set()))
 
 

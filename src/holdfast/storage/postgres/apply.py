@@ -17,7 +17,7 @@ from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.plain import is_plain_success
-from holdfast.storage.rules import write_change
+from holdfast.storage.rules import owners_among, write_change
 
 from .enqueue import Enqueue
 from .queries import load
@@ -105,17 +105,24 @@ class Apply:
                 if any(job.unique_key is not None for job in change.adds):
                     await self._write(connection, work, effects)
                     work = _Moves(at)
-                    await self._add(connection, later, effects, now)
+                    owners = await self._add(connection, later, effects, now)
                     later = []
+                    if change.next_id in owners:
+                        going_on = {"id": change.id, "next_id": owners[change.next_id]}
+                        await connection.execute(self._sql["go_on_with"], going_on)
         await self._write(connection, work, effects)
         if later:
             await self._add(connection, later, effects, now)
         return verdicts
 
-    async def _add(self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None) -> None:
-        await self._enqueue.put_planned(connection, jobs, now, bounded=False)
+    async def _add(
+        self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None
+    ) -> dict[str, str]:
+        """Put jobs on record; gives who stands for those that were duplicates."""
+        placed = await self._enqueue.put_planned(connection, jobs, now, bounded=False)
         effects.ready |= {job.queue for job in jobs}
         effects.settles |= any(job.after is not None for job in jobs)
+        return owners_among(jobs, placed)
 
     async def _write(self, connection: Connection, work: _Moves, effects: Effects) -> None:
         if work.any:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from holdfast.job import ANY, FINAL, Record
-from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
+from holdfast.storage.contract import Filter, QueueRow, QueueSettings, Room, WorkerRow
 from holdfast.storage.filtering import Position, cursor_of
 
 from .queries import load
@@ -110,8 +110,9 @@ class Listing:
         rows = await (await connection.execute(self._sql["queues"], {"now": now})).fetchall()
         return [QueueRow(QueueSettings(*row[:7]), row[7], row[8]) for row in rows]
 
-    async def rooms(self, connection: Connection) -> dict[str, int]:
-        return dict(await (await connection.execute(self._sql["rooms"])).fetchall())
+    async def rooms(self, connection: Connection) -> dict[str, Room]:
+        rows = await (await connection.execute(self._sql["rooms"])).fetchall()
+        return {name: Room(QueueSettings(name, False, *bound), left) for name, *bound, left in rows}
 
     async def configure(self, connection: Connection, settings: QueueSettings) -> None:
         await connection.execute(self._sql["configure"], msgspec.structs.asdict(settings))

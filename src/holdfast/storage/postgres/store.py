@@ -28,6 +28,7 @@ from holdfast.storage.contract import (
     Placed,
     QueueRow,
     QueueSettings,
+    Room,
     Shelved,
     Shelving,
     Started,
@@ -275,7 +276,7 @@ class PostgresStorage(Storage):
     async def queues(self) -> list[QueueRow]:
         return await self._server().plainly(lambda connection: self._listing.queues(connection, self._now()))
 
-    async def rooms(self) -> dict[str, int]:
+    async def rooms(self) -> dict[str, Room]:
         return await self._server().quickly(self._listing.rooms, repeat=True)
 
     async def configure(self, settings: QueueSettings) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.storage.contract import QueueRow, QueueSettings, WorkerRow
+from holdfast.storage.contract import QueueRow, QueueSettings, Room, WorkerRow
 from holdfast.storage.fairness import share
 
 from .link import Link
@@ -37,12 +37,22 @@ async def queues(link: Link, now: Any) -> list[QueueRow]:
     ]
 
 
-async def rooms(link: Link) -> dict[str, int]:
+async def rooms(link: Link) -> dict[str, Room]:
     """How many more jobs each bounded queue takes."""
-    told = _pairs(await link.command("HGETALL", link.keys["bounds"]))
-    bounds = {name: int(most) for name, bound in told if (most := bound.split(b" ")[0]) != b"-"}
+    told = {name: bound.split(b" ") for name, bound in _pairs(await link.command("HGETALL", link.keys["bounds"]))}
+    bounds = {name: bound for name, bound in told.items() if bound[0] != b"-"}
     depths = await link.command("HMGET", link.keys["depths"], *bounds) if bounds else []
-    return {plain(name): most - int(depth or 0) for (name, most), depth in zip(bounds.items(), depths, strict=True)}
+    return {
+        plain(name): _room(plain(name), bound, int(depth or 0))
+        for (name, bound), depth in zip(bounds.items(), depths, strict=True)
+    }
+
+
+def _room(name: str, bound: list[bytes], depth: int) -> Room:
+    """See `_bound`."""
+    most, on_full, drop_below = int(bound[0]), bound[1].decode(), bound[2]
+    settings = QueueSettings(name, False, most, on_full, None if drop_below == b"-" else int(drop_below))  # type: ignore[arg-type]
+    return Room(settings, most - depth)
 
 
 async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:

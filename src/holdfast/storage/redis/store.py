@@ -35,6 +35,7 @@ from holdfast.storage.contract import (
     QueueRow,
     QueueSettings,
     Refusal,
+    Room,
     Shelved,
     Shelving,
     Started,
@@ -285,7 +286,7 @@ class RedisStorage(Storage):
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await queues.workers(self._used(), self._time(), seen_within)
 
-    async def rooms(self) -> dict[str, int]:
+    async def rooms(self) -> dict[str, Room]:
         return await queues.rooms(self._used())
 
     # -- moving house --------------------------------------------------------------------------------

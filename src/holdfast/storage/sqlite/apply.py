@@ -27,6 +27,7 @@ from holdfast.storage.contract import (
 from holdfast.storage.fairness import SHARE
 from holdfast.storage.guards import judged, standing
 from holdfast.storage.plain import is_plain_success
+from holdfast.storage.rules import owners_among
 
 from .database import DoCarefully, Work
 from .driver import Connection
@@ -139,7 +140,7 @@ class _Judgement:
             verdicts[change.id] = verdict = self._judged(row, change)
             if row is not None and verdict is ACCEPTED:
                 self._write(row, change)
-                self._add(change.adds)
+                self._add(change)
         self._flush()
         self._place()
         return verdicts
@@ -203,18 +204,22 @@ class _Judgement:
         if change.key is KeyMove.TAKE:
             self._flush()
 
-    def _add(self, jobs: Sequence[NewJob]) -> None:
+    def _add(self, change: Change) -> None:
         """Jobs that nothing else of the call can meet go in together at its end, the others in their turn."""
-        self._added += jobs
-        if any(job.unique_key is not None or job.queue in self._special for job in jobs):
+        self._added += change.adds
+        if any(job.unique_key is not None or job.queue in self._special for job in change.adds):
             self._flush()
-            self._place()
+            owners = self._place()
+            if change.next_id in owners:
+                self._work.connection.change(_sql["go_on_with"], (owners[change.next_id], change.id))
 
-    def _place(self) -> None:
+    def _place(self) -> dict[str, str]:
+        """Put jobs on record; gives who stands for those that were duplicates."""
         placed = enqueue(self._work, self._added, self._now, bounded=False) if self._added else []
         if not isinstance(placed, list):
             raise placed
-        self._added = []
+        added, self._added = self._added, []
+        return owners_among(added, placed)
 
     def _flush(self) -> None:
         _MOVE.run(self._work.connection, self._moved)

@@ -74,12 +74,38 @@ async def case_bounds_do_not_stop_a_chain(store: Storage, clock: Hand) -> None:
 
 
 async def case_unique_keys_hold(store: Storage, clock: Hand) -> None:
+    for scope in ("active", "any"):
+        first = await running(store)
+        owner, following = unique(scope, queue="later"), unique(scope)
+        await store.enqueue([owner])
+        row = await told(store, first.id, Continued((job(), following)))
+        same(row.state, State.SUCCEEDED, "the first is done")
+        same(await store.get([following.id]), [None], "the next would be a duplicate")
+        same(row.next_id, owner.id, "the chain goes on with the one that has its key")
+
+
+async def case_followers_go_on_with_the_owner_of_a_key(store: Storage, clock: Hand) -> None:
     first = await running(store)
-    await store.enqueue([unique("active")])
+    owner, child = unique("active", queue="later"), job(after=json.dumps([first.id]), waits=1)
+    await store.enqueue([owner, child])
+    await told(store, first.id, Continued((unique("active"),)))
+    while await store.settle(500):
+        pass
+    same((await seen(store, child.id)).state, State.BLOCKED, "the chain goes on")
+    await told(store, owner.id, Completed("1"))
+    while await store.settle(500):
+        pass
+    same((await seen(store, child.id)).state, State.READY, "and has ended with the owner")
+
+
+async def case_a_key_that_is_handed_on(store: Storage, clock: Hand) -> None:
+    new = unique("active")
+    await store.enqueue([new])
+    (first,) = await claim(store, 1)
     following = unique("active")
     row = await told(store, first.id, Continued((following,)))
-    same(row.state, State.SUCCEEDED, "the first is done")
-    same(await store.get([following.id]), [None], "the next would be a duplicate")
+    same(row.next_id, following.id, "the key was free when its job had ended")
+    same((await seen(store, following.id)).state, State.READY, "the next is there")
 
 
 async def case_in_a_handlers_transaction(store: Storage, clock: Hand) -> None:

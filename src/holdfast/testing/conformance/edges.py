@@ -126,6 +126,17 @@ async def case_deleted_parents(store: Storage, clock: Hand) -> None:
     same(await state(store, one, two), [State.CANCELLED, State.READY], "deleted = cancelled; done stays done")
 
 
+async def case_a_dead_parent_that_is_deleted(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child, other = after(parent), after(parent, run_when="finished")
+    await store.enqueue([child, other])
+    await told(store, parent.id, Died("no"))
+    same(await state(store, child, other), [State.BLOCKED, State.READY], "it may still be retried")
+    await told(store, parent.id, Deleted())
+    await settle_all(store)
+    same(await state(store, child, other), [State.CANCELLED, State.READY], "nobody retries it now: nobody is stranded")
+
+
 async def case_an_unknown_parent_is_refused(store: Storage, clock: Hand) -> None:
     fine, orphan = job(), after(job())
     try:

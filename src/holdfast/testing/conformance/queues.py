@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.clock import SECOND
 from holdfast.lifecycle import Cancelled
-from holdfast.storage.contract import QueueRow, QueueSettings, Storage
+from holdfast.storage.contract import QueueRow, QueueSettings, Room, Storage
 
 from .tools import Hand, claim, job, running, same, told
 
@@ -76,3 +76,19 @@ async def case_oldest(store: Storage, clock: Hand) -> None:
     same((await store.queues())[0].oldest, 5 * SECOND, "how long the oldest ready job has been due")
     clock.advance(-60)
     same((await store.queues())[0].oldest, 0, "never less than nothing, also when the clock went back")
+
+
+async def case_rooms(store: Storage, clock: Hand) -> None:
+    await store.enqueue(
+        [job(queue="bounded"), job(queue="bounded", delay=SECOND), job(queue="full"), job(queue="free")]
+    )
+    bounded = QueueSettings("bounded", max_depth=5, on_full="drop", drop_below=3)
+    full = QueueSettings("full", max_depth=1)
+    for settings in (bounded, full, QueueSettings("free")):
+        await store.configure(settings)
+    rooms = await store.rooms()
+    same(
+        rooms,
+        {"bounded": Room(bounded, 3), "full": Room(full, 0)},
+        "how many more each bounded queue takes, and its policy",
+    )

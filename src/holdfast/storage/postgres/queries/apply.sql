@@ -70,6 +70,10 @@ SELECT {columns} FROM json_populate_recordset(NULL::{schema}.waiting, %(rows)s::
 INSERT INTO {schema}.outcomes ({columns})
 SELECT {columns} FROM json_populate_recordset(NULL::{schema}.outcomes, %(rows)s::json);
 
+-- name: go_on_with
+-- The job that goes on with a chain is the owner of a key that the next one would share.
+UPDATE {schema}.outcomes SET next_id = %(next_id)s::uuid WHERE id = %(id)s::uuid;
+
 -- name: end_held
 -- Holds of jobs that were ended from outside: they stand until the holder stops or the lease is over.
 UPDATE {schema}.holds SET ended = true WHERE id = ANY(%(ids)s::uuid[]);

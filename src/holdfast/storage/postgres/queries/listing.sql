@@ -41,7 +41,7 @@ ORDER BY 1;
 
 -- name: rooms
 -- How many more jobs each bounded queue takes, counted no further than that.
-SELECT name, max_depth - (
+SELECT name, max_depth, on_full, drop_below, max_depth - (
     SELECT count(*) FROM (
         SELECT 1 FROM {schema}.waiting
         WHERE queue = q.name AND state = 'ready' AND NOT parked AND NOT suspect

@@ -124,6 +124,16 @@ do
     end
   end
 
+  -- A chain goes on with the owner of a key that its next job would share.
+  local function go_on_with_owners(row, change, added, stand_ins)
+    for at = 1, #stand_ins, 3 do
+      if stand_ins[at + 1] == 'owner' and added[stand_ins[at]].id == change[NEXT] then
+        write_next(row, stand_ins[at + 2])
+        changed(row)
+      end
+    end
+  end
+
   local function apply(row, change, now)
     local answer = judged(row, change, now)
     if answer == 0 and wants(change, TAKES_KEY) then
@@ -213,9 +223,10 @@ do
         change[OUTCOME], change[ERRORS], change[NEXT] = outcome_of[number], errors_of[number], next_of[number]
         answers[number] = apply(row_of(id, text), change, now)
         if answers[number] == 0 and adds_of[number] then
-          local refused, _, fresh = placer.plan(adds_of[number], false)
+          local refused, stand_ins, fresh = placer.plan(adds_of[number], false)
           if refused then return nil, refused end
           placer.store(fresh)
+          go_on_with_owners(known[id], change, adds_of[number], stand_ins)
         end
       end
     end

@@ -35,7 +35,7 @@ UPDATE holdfast_jobs SET
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
     settled = given.settled, leased_by = given.leased_by, leased_until = given.leased_until,
     holds_key = given.holds_key, next_id = coalesce(given.next_id, holdfast_jobs.next_id),
-    releases = CASE WHEN given.finished_at IS NULL THEN followed ELSE releases END
+    releases = CASE WHEN given.state = holdfast_jobs.state THEN releases ELSE followed END
 FROM given WHERE holdfast_jobs.id = given.id;
 
 -- name: let_go
@@ -44,6 +44,10 @@ WITH given (id) AS (VALUES {values})
 UPDATE holdfast_jobs SET
     version = version + 1, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: go_on_with
+-- The job that goes on with a chain is the owner of a key that the next one would share.
+UPDATE holdfast_jobs SET next_id = ? WHERE id = ?;
 
 -- name: key_owner
 -- Who holds a key of scope waiting or active.

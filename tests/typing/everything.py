@@ -1,0 +1,10 @@
+"""The star import brings the names with their types. Read by mypy in test_typing.py, never run."""
+
+from __future__ import annotations
+
+from typing import assert_type
+
+from holdfast import *  # noqa: F403
+
+app = Holdfast("memory://")  # noqa: F405
+assert_type(app.jobs.sync.find(state=State.DEAD), Page[Job])  # noqa: F405
