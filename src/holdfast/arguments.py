@@ -190,7 +190,7 @@ class Arguments:
             return self._result_decoder(text)
         except (msgspec.MsgspecError, ValueError) as error:
             kind = self._handler.hint("return")
-            raise InvalidCall(f"{task}: the stored result does not fit its annotation {kind}: {error}") from None
+            raise InvalidCall(f"{task}: the result does not fit its annotation {kind}: {error}") from None
 
 
 def _named(parameters: tuple[inspect.Parameter, ...], kind: Any) -> str | None:

@@ -136,11 +136,16 @@ class Jobs(_Room):
     @verb
     async def complete(self, id: JobRef, result: object = None, /) -> None:
         """Say that somebody other than a worker has done a job: it succeeds with this result. A handler that runs it is told
-        `already_completed`. NotFound for an unknown job, IllegalMove for one that has ended."""
+        `already_completed`. NotFound for an unknown job, IllegalMove for one that has ended, InvalidCall for a result that
+        does not fit its task, if that is known here."""
         text = id_text(id)
-        said = Completed(None if result is None else encode(result, "the result", self._app.settings.max_bytes))
+        told = None if result is None else encode(result, "the result", self._app.settings.max_bytes)
         storage = await self._storage()
-        if await move(storage, [text], said) == 0:
+        (record,) = await storage.get([text])
+        definition = None if record is None else self._app.definitions().get(record.task)
+        if definition is not None:
+            definition.decode_result(told)
+        if await move(storage, [text], Completed(told)) == 0:
             await self._refuse(storage, text, "completed")
 
     @verb

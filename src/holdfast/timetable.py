@@ -114,7 +114,8 @@ class Schedules(_Room):
         """Take a schedule off the record; jobs that it made stay. One that code declares comes back with the next worker."""
         storage = await self._storage()
         if not await storage.shelf(KIND, [schedule_name(name)]):
-            raise _unknown(name)
+            await self._known(storage, name)
+            raise NotFound(f"schedule {name!r} is not on record, only declared in code: remove it there, or pause it")
         await storage.shelve([Shelving(KIND, name, None)])
 
     @verb

@@ -54,6 +54,10 @@ async def test_unknown_parents_are_refused(app, note):
             await note.using(after=[NOBODY]).enqueue("x")
         with pytest.raises(UnknownParent):
             await app.enqueue([note.call("fine"), note.using(after=[str(NOBODY)]).call("x")])
+        gone = await note.using(delay=3600).enqueue("gone")
+        await app.jobs.delete(gone)
+        with pytest.raises(UnknownParent, match=str(gone.id)):
+            await note.using(after=[gone]).enqueue("x")
         many = await asyncio.gather(
             *(note.enqueue("fine") for _ in range(5)),
             note.using(after=[NOBODY]).enqueue("x"),
@@ -144,6 +148,10 @@ async def test_completing_from_outside(app, note):
         await asyncio.wait_for(stopped.wait(), 20)
         assert stopped.reason == "already_completed"
         assert await running.result(timeout=20) == "outside"
+        unfit = await slow.using(delay=3600).enqueue()
+        with pytest.raises(InvalidCall, match="slow: the result does not fit its annotation"):
+            await app.jobs.complete(unfit, 7)
+        assert (await unfit.refresh()).state is State.SCHEDULED
         with pytest.raises(IllegalMove, match="succeeded"):
             await app.jobs.complete(running.id)
         with pytest.raises(NotFound):

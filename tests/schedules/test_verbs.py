@@ -113,6 +113,13 @@ async def test_an_unknown_name_is_named_and_nothing_changes(app, add):
         assert await app.jobs.count() == 0
 
 
+async def test_what_only_code_declares_cannot_be_removed(app, add):
+    app.schedule("@daily", add.call(1), name="declared")
+    async with app:
+        with pytest.raises(NotFound, match="'declared' is not on record, only declared in code"):
+            await app.schedules.remove("declared")
+
+
 async def test_a_bounded_queue_refuses_by_hand(app, add):
     async with app:
         await app.queues.configure("small", max_depth=1)

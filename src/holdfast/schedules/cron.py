@@ -223,7 +223,7 @@ def _fields(text: str) -> list[str]:
         plain = MACROS[plain]
     fields = plain.split()
     if len(fields) not in (5, 6):
-        raise _wrong(text, f"it has {len(fields)} fields; five are needed, or six with the seconds in front")
+        raise _wrong(text, f"it has {len(fields)} field(s); five are needed, or six with the seconds in front")
     return fields if len(fields) == 6 else ["0", *fields]
 
 

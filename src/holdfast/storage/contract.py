@@ -364,7 +364,8 @@ class Storage(ABC):
 
         In a fair queue the rank is a share, as `fairness` says, whatever the state; suspects and parked jobs are no heads.
         A job with `after` is blocked, and there is an edge from each parent to it. A parent that is neither on record nor in
-        the list: `Orphan`. The edges are settled at once, in the same call.
+        the list, or is hidden and was not done (see `rules.is_gone`): `Orphan`. The edges are settled at once, in the same
+        call.
         """
 
     @abstractmethod

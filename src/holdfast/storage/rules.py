@@ -80,6 +80,11 @@ def parents_of(after: str | None) -> list[str]:
     return [] if after is None else msgspec.json.decode(after, type=list[str])
 
 
+def is_gone(record: Record) -> bool:
+    """Whether nobody can wait for it any more: it was deleted, and not because it was done."""
+    return record.hidden and record.state not in (State.SUCCEEDED, State.SKIPPED)
+
+
 def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
     """`Orphan`, if one of these would wait for a job that is neither known nor among them."""
     new = {job.id for job in fresh}

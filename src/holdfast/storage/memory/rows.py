@@ -38,6 +38,7 @@ from holdfast.storage.rules import (
     KeyName,
     fate,
     is_expired,
+    is_gone,
     key_ends,
     key_name,
     owners_among,
@@ -93,10 +94,15 @@ class Rows:
     def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed]:
         """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
         placed, fresh = self.plan(jobs, now, bounded=bounded)
-        refuse_orphans(fresh, self.by_id)
+        refuse_orphans(fresh, self._followable(fresh))
         for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
             self._add(job, now, rank)
         return placed
+
+    def _followable(self, fresh: Sequence[NewJob]) -> set[str]:
+        """Those that these would wait for, if somebody can wait for them."""
+        parents = {parent for job in fresh for parent in parents_of(job.after)}
+        return {id for id in parents if (record := self.by_id.get(id)) is not None and not is_gone(record)}
 
     def _ranks(self, fresh: Sequence[NewJob], now: int) -> list[int | None]:
         fair = {name: settings.weights for name, settings in self.settings.items() if settings.fair}

@@ -20,7 +20,7 @@ from . import rows as stored_rows
 from .documents import Document, record_from, update_of
 from .enqueue import store
 from .knocks import knock
-from .rows import look, on_record
+from .rows import followable, look
 from .settling import Way
 from .steps import Steps, find, gathered, update
 
@@ -107,7 +107,7 @@ def _makes_room(before: Record, after: Record) -> bool:
 
 def _refuse_orphans(adds: Sequence[NewJob]) -> Steps[None]:
     if parents := list({parent for job in adds for parent in parents_of(job.after)}):
-        refuse_orphans(adds, (yield from on_record(parents)))
+        refuse_orphans(adds, (yield from followable(parents)))
 
 
 # ---- keys ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from .documents import Document, document_of, lanes_of_queue
 from .edges import leave, to_put
 from .knocks import knock
 from .queues import settings_from
-from .rows import on_record
+from .rows import followable, on_record
 from .settling import Way, settled
 from .shares import shares
 from .steps import Steps, aggregate, find, insert, update
@@ -72,7 +72,7 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
     following = [job for job in fresh if job.after is not None]
     if following and way is not Way.ELSEWHERE:
-        refuse_orphans(following, (yield from on_record(_waited_for(following, fresh))) | {job.id for job in fresh})
+        refuse_orphans(following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh})
     for_share = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]
     for_edges = _with_too_many_edges(following)
     given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}

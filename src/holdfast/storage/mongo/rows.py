@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from holdfast.job import Record
+from holdfast.job import Record, State
 
 from .documents import SLIM, Document, records_from, update_of
 from .steps import Steps, find, gathered, update
@@ -22,9 +22,19 @@ def look(ids: Collection[str], projection: Document = SLIM) -> Steps[dict[str, R
 
 def on_record(ids: Sequence[str]) -> Steps[set[str]]:
     """Which of these jobs are there; there may be very many."""
+    return (yield from _there(ids, {}))
+
+
+def followable(ids: Sequence[str]) -> Steps[set[str]]:
+    """The same, without those that were deleted before they were done."""
+    done = [State.SUCCEEDED.value, State.SKIPPED.value]
+    return (yield from _there(ids, {"$or": [{"hidden": {"$ne": True}}, {"state": {"$in": done}}]}))
+
+
+def _there(ids: Sequence[str], condition: Document) -> Steps[set[str]]:
     known: set[str] = set()
     for begin in range(0, len(ids), AT_ONCE):
-        found = yield from find("jobs", {"_id": {"$in": ids[begin : begin + AT_ONCE]}}, {"_id": 1})
+        found = yield from find("jobs", {"_id": {"$in": ids[begin : begin + AT_ONCE]}, **condition}, {"_id": 1})
         known |= {document["_id"] for document in found}
     return known
 

@@ -126,7 +126,7 @@ class Enqueue:
             return set()
         ids = {"ids": array(sorted(parents))}
         before = [(self._sql["keep"], ids)] if keep else []
-        *_, known = await together(connection, [*before, (self._sql["known"], ids)])
+        *_, known = await together(connection, [*before, (self._sql["followable"], ids)])
         return {id for (id,) in await known.fetchall()}
 
     async def refuse_orphans(self, connection: Connection, jobs: Sequence[NewJob]) -> None:

@@ -66,7 +66,7 @@ def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
     """`Orphan`, if one of these would wait for a job that is not on record."""
     parents = sorted({parent for job in jobs for parent in parents_of(job.after)})
     if parents:
-        refuse_orphans(jobs, set(_known(connection, parents)))
+        refuse_orphans(jobs, set(lists_of(connection.value(_sql["followable"], (json_text(parents),)))))
 
 
 def place_of(job: NewJob, now: int) -> tuple[str, int]:

@@ -148,6 +148,25 @@ async def case_an_unknown_parent_is_refused(store: Storage, clock: Hand) -> None
     same(await store.get([fine.id, orphan.id]), [None, None], "nothing of the call is stored")
 
 
+async def case_a_deleted_parent_is_unknown(store: Storage, clock: Hand) -> None:
+    dead, waiting, done = await running(store), job(), await running(store)
+    await told(store, dead.id, Died("no"))
+    await told(store, done.id, Succeeded("1"))
+    await store.enqueue([waiting])
+    for parent in (dead, waiting, done):
+        await told(store, parent.id, Deleted())
+    for parent in (dead, waiting):
+        try:
+            await store.enqueue([after(parent, run_when="finished")])
+        except Orphan as error:
+            same(error.parent, parent.id, "Orphan says for whom")
+        else:
+            raise AssertionError("enqueue after a job that was deleted before it was done must raise Orphan")
+    child = after(done)
+    await store.enqueue([child])
+    same(await state(store, child), [State.READY], "what is done is done: its result is there for ten minutes")
+
+
 async def case_parents_in_the_same_list(store: Storage, clock: Hand) -> None:
     root = job()
     left, right = after(root), after(root)

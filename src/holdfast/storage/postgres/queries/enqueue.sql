@@ -41,6 +41,13 @@ SELECT count(*) FROM (
 -- Which of these ids are on record.
 SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[]);
 
+-- name: followable
+-- Which of these ids are on record, without those that were deleted before they were done.
+SELECT id::text FROM {schema}.jobs WHERE id = ANY(%(ids)s::uuid[])
+EXCEPT
+SELECT id::text FROM {schema}.outcomes
+WHERE id = ANY(%(ids)s::uuid[]) AND hidden AND state NOT IN ('succeeded', 'skipped');
+
 -- name: keep
 -- Ended jobs that are not to be pruned until this transaction is over.
 SELECT id FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR KEY SHARE;

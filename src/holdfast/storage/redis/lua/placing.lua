@@ -7,6 +7,9 @@ local function placing(now)
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
   local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
 
+  local SUCCEEDED, SKIPPED = 5, 6
+
+  local planned = {} -- jobs that this script puts on record
   local on_record, queue_settings, any_settings = {}, {}, nil
   local kept_owners, balances, floors = {}, {}, {}
 
@@ -174,18 +177,29 @@ local function placing(now)
     job.parents, job.waits = led, #led
   end
 
+  -- Those of these that are on record, without those that were deleted before they were done.
+  local function followable(ids)
+    local found = {}
+    for number, text in ipairs(texts_of(ids)) do
+      local row = text and read(ids[number], text)
+      local done = row and (row[STATE] == SUCCEEDED or row[STATE] == SKIPPED)
+      found[ids[number]] = row and (done or not has(row, HIDDEN))
+    end
+    return found
+  end
+
   -- Somebody who would wait for a job that is neither on record nor new.
   local function orphan_among(asked, new)
-    local missing = {}
+    local older = {}
     for _, job in ipairs(asked) do
       for _, parent in ipairs(job.parents or {}) do
-        if not on_record[parent] and not new[parent] then missing[#missing + 1] = parent end
+        if not planned[parent] and not new[parent] then older[#older + 1] = parent end
       end
     end
-    look_up(missing)
+    local found = followable(older)
     for _, job in ipairs(asked) do
       for _, parent in ipairs(job.parents or {}) do
-        if not on_record[parent] and not new[parent] then return { 'orphan', job.id, parent } end
+        if found[parent] == false then return { 'orphan', job.id, parent } end
       end
     end
   end
@@ -217,7 +231,7 @@ local function placing(now)
           end
           answer[last + 1], answer[last + 2], answer[last + 3] = number, 'dropped', ''
         else
-          on_record[job.id] = true
+          on_record[job.id], planned[job.id] = true, true
           if settings and settings.most then settings.depth = settings.depth + 1 end
           if shape.scope >= ANY then
             kept_owners[job.unique] = job.id

@@ -39,6 +39,11 @@ FROM holdfast_queues WHERE max_depth IS NOT NULL OR fair = 1;
 -- Which of these ids are on record.
 SELECT json_group_array(id) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
 
+-- name: followable
+-- Which of these ids are on record, without those that were deleted before they were done.
+SELECT json_group_array(id) FROM holdfast_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND (hidden = 0 OR state IN ('succeeded', 'skipped'));
+
 -- name: held_keys
 -- Who holds these keys of scope waiting or active.
 SELECT unique_key, id FROM holdfast_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
