@@ -444,7 +444,7 @@ class Storage(ABC):
           `waits` falls by one, and at 0 it is ready, or scheduled if its run_at is to come (version + 1);
         - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, its
           `waits` is 0, and its other edges are closed;
-        - dead: the edge stays, until the parent ends otherwise.
+        - dead: the edge stays, until the parent ends otherwise; a hidden one, which nobody can retry, is as if cancelled.
 
         A child that is not blocked any more only has its edge closed. A closed edge stays on record until its child has
         ended: it keeps the parent from being pruned."""

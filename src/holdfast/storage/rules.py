@@ -195,6 +195,7 @@ class Parent(Protocol):
 
     state: State
     next_id: str | None
+    hidden: bool
 
 
 def fate(parent: Parent | None, run_when: str) -> Fate:
@@ -207,7 +208,7 @@ def fate(parent: Parent | None, run_when: str) -> Fate:
         return Fate.LEAD_ON
     if run_when == "finished" or parent.state in (State.SUCCEEDED, State.SKIPPED):
         return Fate.CLOSE
-    return Fate.CANCEL if parent.state is State.CANCELLED else Fate.STAY
+    return Fate.CANCEL if parent.state is State.CANCELLED or parent.hidden else Fate.STAY
 
 
 def write_close(child: Record, now: int) -> None:

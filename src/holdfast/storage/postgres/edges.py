@@ -57,6 +57,7 @@ class Standing:
     followed: bool | None
     state: State
     next_id: str | None
+    hidden: bool = False
 
 
 class Looked(NamedTuple):
@@ -158,7 +159,7 @@ class Edges:
             blocked |= {id for id, _, is_blocked in waiting if is_blocked}
             standing |= {id: Standing("waiting", marked, State.READY, None) for id, marked, _ in waiting}
             standing |= {id: Standing("holds", marked, State.RUNNING, None) for id, marked in holds}
-            standing |= {id: Standing("outcomes", marked, State(state), on) for id, marked, state, on in outcomes}
+            standing |= {id: Standing("outcomes", marked, State(state), *rest) for id, marked, state, *rest in outcomes}
             if all(id in standing for (id,) in known):
                 return {id: standing[id] for id in parents if id in standing}, blocked
 

@@ -35,9 +35,10 @@ class Standing(msgspec.Struct, array_like=True):
     id: str
     state: State
     next_id: str | None
+    hidden: bool
 
 
-_standing = msgspec.json.Decoder(list[Standing])
+_standing = msgspec.json.Decoder(list[Standing], strict=False)
 
 
 def any_unsettled(work: Work) -> bool:

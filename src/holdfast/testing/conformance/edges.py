@@ -137,6 +137,22 @@ async def case_a_dead_parent_that_is_deleted(store: Storage, clock: Hand) -> Non
     same(await state(store, child, other), [State.CANCELLED, State.READY], "nobody retries it now: nobody is stranded")
 
 
+async def case_a_dead_parent_that_is_not_kept(store: Storage, clock: Hand) -> None:
+    parent = await running(store, dead_retention=FORGET)
+    child, other = after(parent), after(parent, run_when="finished")
+    grandchild = after(child)
+    await store.enqueue([child, other, grandchild])
+    await told(store, parent.id, Died("no"))
+    await settle_all(store)
+    wanted = [State.CANCELLED, State.READY, State.CANCELLED]
+    same(await state(store, child, other, grandchild), wanted, "nobody can retry it: nobody is stranded")
+    clock.advance(3600)
+    await store.apply([decide(await seen(store, other.id), Cancelled())])
+    await store.prune(99)
+    await store.prune(99)
+    same(await store.get([parent.id]), [None], "its row goes as well")
+
+
 async def case_an_unknown_parent_is_refused(store: Storage, clock: Hand) -> None:
     fine, orphan = job(), after(job())
     try:

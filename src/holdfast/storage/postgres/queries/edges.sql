@@ -28,7 +28,7 @@ SELECT id::text, followed FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) OR
 
 -- name: lock_outcomes
 -- Jobs that have ended, locked in the order of their ids.
-SELECT id::text, followed, state, next_id::text FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[])
+SELECT id::text, followed, state, next_id::text, hidden FROM {schema}.outcomes WHERE id = ANY(%(ids)s::uuid[])
 ORDER BY id FOR UPDATE;
 
 -- name: known

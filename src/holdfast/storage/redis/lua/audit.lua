@@ -36,7 +36,8 @@ end
 local function forgotten(row)
   if not has(row, FOLLOWED) or row[STATE] <= RUNNING then return false end
   local _, next_id = more_of(row)
-  local prefix = 'o' .. row[ID] .. (row[STATE] == DEAD_STATE and next_id == '' and 'f' or '')
+  local stays = row[STATE] == DEAD_STATE and next_id == '' and not has(row, HIDDEN)
+  local prefix = 'o' .. row[ID] .. (stays and 'f' or '')
   local edge = call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17), 'LIMIT', 0, 1)[1]
   return edge and not call('ZSCORE', unsettled, row[ID])
 end

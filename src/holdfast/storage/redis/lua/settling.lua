@@ -97,7 +97,7 @@ local function settle(now, limit)
     local _, next_id = more_of(row)
     if next_id ~= '' then return { f = 'lead on', s = 'lead on', next_id = next_id } end
     if state == SUCCEEDED or state == SKIPPED then return { f = 'close', s = 'close' } end
-    return { f = 'close', s = state == CANCELLED and 'cancel' or nil }
+    return { f = 'close', s = (state == CANCELLED or has(row, HIDDEN)) and 'cancel' or nil }
   end
 
   local function follow(parent, fate, next_id, child)

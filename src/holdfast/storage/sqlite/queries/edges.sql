@@ -85,7 +85,7 @@ SELECT json_group_array(id) FROM (
 
 -- name: standing
 -- How parents stand.
-SELECT json_group_array(json_array(id, state, next_id)) FROM holdfast_jobs
+SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM holdfast_jobs
 WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: edges
