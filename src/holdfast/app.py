@@ -69,6 +69,7 @@ class Holdfast(Registry):
         self.workers = Workers(self)
         self._places = Places(self.settings)
         self._client = Client(self)
+        self._expires = False  # whether a job that may expire was planned here
 
     @property
     def imports(self) -> tuple[str, ...]:

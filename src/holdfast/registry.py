@@ -403,6 +403,7 @@ class Registry:
                 "or app.include(registry)"
             )
         plan = Plan(definition.name, {**definition.options, **options})
+        app._expires |= plan.template.expires is not None
         return Bound(_generation, app, definition, plan)
 
     def _app(self) -> Holdfast | None:

@@ -2,13 +2,14 @@
 
 Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
 answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
-full.)
+full.) Where jobs are known to expire, the rounds between look for expired ones: who does not use that pays nothing for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from time import monotonic
 
 from ..flow.answers import tell_due
 from ..storage.contract import Storage
@@ -19,26 +20,34 @@ from .reap import reap
 ROUND = 2.4  # seconds
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 LIMIT = 500
+REMEMBERED = 3600.0  # seconds after an expired job was found in which others are looked for often
 
+Chore = Callable[[int], Awaitable[int]]
 Sleep = Callable[[asyncio.Event, float], Awaitable[bool]]
 Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but not for ever
 
 
 class Upkeep:
-    """Reaps in every round, and does a chore in every other one."""
+    """Reaps in every round, and does a chore in every other one. `expiring`: whether jobs that may expire are known."""
 
-    def __init__(self, store: Storage, contact: Contact, sleep: Sleep, answer: Answer) -> None:
+    def __init__(
+        self, store: Storage, contact: Contact, sleep: Sleep, answer: Answer, expiring: Callable[[], bool]
+    ) -> None:
         self._store = store
         self._contact = contact
         self._sleep = sleep
         self._answer = answer
+        self._expiring = expiring
+        self._found_expired = -REMEMBERED
         self._round = 0
         settle = store.settle
-        self._chores: tuple[Callable[[int], Awaitable[int]], ...] = (
+        self._chores: tuple[Chore, ...] = (
             settle,
-            lambda limit: expire(store, limit),
+            self._expire,
             settle,
             lambda limit: tell_due(store, limit),
+            settle,
+            self._expire,
             settle,
             store.promote,
             settle,
@@ -60,14 +69,26 @@ class Upkeep:
         self._round += 1
         again = await self._answer(self._reap()) >= LIMIT
         self._contact.reached()
-        if self._round % 2:
-            return again
-        done = await self._answer(self._chores[self._chore](LIMIT))
-        self._contact.reached()
-        if done >= LIMIT:
+        if self._round % 2 == 0:
+            return (self._may_expire() and await self._has_more(self._expire)) or again
+        if await self._has_more(self._chores[self._chore]):
             return True
         self._chore = (self._chore + 1) % len(self._chores)
         return again
+
+    async def _has_more(self, chore: Chore) -> bool:
+        done = await self._answer(chore(LIMIT))
+        self._contact.reached()
+        return done >= LIMIT
+
+    def _may_expire(self) -> bool:
+        return self._expiring() or monotonic() - self._found_expired < REMEMBERED
+
+    async def _expire(self, limit: int) -> int:
+        expired = await expire(self._store, limit)
+        if expired:
+            self._found_expired = monotonic()
+        return expired
 
     async def _reap(self) -> int:
         """Before anybody is reaped the store's clock is looked at: leases that all lapse at once may be its doing."""

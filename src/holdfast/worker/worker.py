@@ -227,7 +227,8 @@ class _Running:
         menu.forming = self._slots.forming
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
-        upkeep = Upkeep(store, self._contact, sleep, Patience(4 * store.answers_within, LONGEST_ROUND).answer)
+        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
+        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
@@ -338,6 +339,11 @@ class _Running:
         patience = Patience(self._store.answers_within)
         while not await sleep(stopping, BEAT):
             await patience.answer(self._store.beat(self._row()))
+
+    def _expiring(self) -> bool:
+        """Whether jobs of this app may expire, as far as this process knows."""
+        tasks = (each.options.get("expires") for each in self._definitions)
+        return self._worker._app._expires or any(expires is not None for expires in tasks)
 
     def _reached(self) -> None:
         self._contact.reached()

@@ -1,0 +1,106 @@
+"""The round of upkeep: prompt where there is something to do, and few questions where there is nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from holdfast import Holdfast, JobCancelled, State
+from holdfast.clock import SECOND
+from holdfast.ids import new_id
+from holdfast.job import NewJob
+from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from holdfast.storage.memory import MemoryStorage
+from holdfast.testing import ManualClock
+from holdfast.upkeep import upkeep as upkeep_module
+from holdfast.upkeep.contact import Contact
+from holdfast.upkeep.upkeep import Upkeep
+
+
+class Counting(MemoryStorage):
+    """A store that counts how often it was asked for expired jobs."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.asked = Counter[str]()
+
+    async def expired(self, limit):
+        self.asked["expired"] += 1
+        return await super().expired(limit)
+
+
+async def at_once(stopping, seconds):
+    return stopping.is_set()
+
+
+async def answered(answer):
+    return await answer
+
+
+def upkeep(store, *, expiring: bool) -> Upkeep:
+    return Upkeep(store, Contact(), at_once, answered, lambda: expiring)
+
+
+def expiring_job() -> NewJob:
+    return NewJob(
+        id=new_id(),
+        task="t",
+        payload="{}",
+        backoff=DEFAULT_BACKOFF.text(),
+        retention=DEFAULT_RETENTION.text(),
+        dead_retention=DEFAULT_DEAD_RETENTION.text(),
+        expires=SECOND,
+    )
+
+
+async def rounds_until_cancelled(clock, store, keeping) -> int:
+    job = expiring_job()
+    await store.enqueue([job])
+    clock.advance(2)
+    for number in range(1, 100):
+        await keeping.one_round()
+        (seen,) = await store.get([job.id])
+        if seen.state is State.CANCELLED:
+            return number
+    raise AssertionError("it was never cancelled")
+
+
+async def test_where_jobs_may_expire_they_are_cancelled_within_two_rounds():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    keeping = upkeep(store, expiring=True)
+    assert max([await rounds_until_cancelled(clock, store, keeping) for _ in range(30)]) <= 2
+
+
+async def test_one_that_was_found_expired_makes_the_next_ones_prompt():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    keeping = upkeep(store, expiring=False)
+    await rounds_until_cancelled(clock, store, keeping)
+    assert max([await rounds_until_cancelled(clock, store, keeping) for _ in range(30)]) <= 2
+
+
+async def test_where_nothing_expires_it_is_rarely_asked_for():
+    store = Counting(ManualClock())
+    keeping = upkeep(store, expiring=False)
+    for _ in range(100):
+        await keeping.one_round()
+    assert store.asked["expired"] == 10
+
+
+@pytest.mark.parametrize("where", ["using", "task"])
+async def test_a_worker_knows_of_jobs_that_may_expire(where, monkeypatch):
+    monkeypatch.setattr(upkeep_module, "ROUND", 0.01)
+    app = Holdfast("memory://")
+
+    @app.task(expires=0.05 if where == "task" else None)
+    async def late() -> None: ...
+
+    await app.queues.pause("default")
+    task = late.using(expires=0.05) if where == "using" else late
+    async with app.worker() as worker:
+        job = await task.enqueue()
+        assert worker._running._expiring()
+        with pytest.raises(JobCancelled):
+            await job.result(timeout=10)
