@@ -237,6 +237,34 @@ async def test_continue_after_the_job_itself_is_refused(app, tasks):
         assert await app.jobs.count(task="add") == 0
 
 
+async def test_continue_after_a_follower_of_the_job_is_refused(app, tasks):
+    @app.task(max_attempts=1)
+    async def first() -> int:
+        return Continue(tasks.add.using(after=[follower]).call(1))
+
+    async with app:
+        job = await first.enqueue()
+        between = await tasks.parents.using(after=[job]).enqueue()
+        follower = await tasks.parents.using(after=[between]).enqueue()
+        async with app.worker():
+            with pytest.raises(JobDead, match="would wait for ever"):
+                await job.result(timeout=20)
+
+
+async def test_continue_after_an_earlier_job_of_the_same_chain_is_refused(app, tasks):
+    @app.task(max_attempts=1)
+    async def second(begun_by: str) -> int:
+        return Continue(tasks.add.using(after=[begun_by]).call(1))
+
+    @app.task
+    async def first(ctx: Context) -> int:
+        return Continue(second.call(str(ctx.job.id)))
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="would wait for ever"):
+            await (await first.enqueue()).result(timeout=20)
+
+
 async def test_run_goes_on_to_the_end_of_the_chain(tasks):
     app = tasks.add._declared.registry
 

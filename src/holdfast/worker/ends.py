@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
+from ..flow.circles import parents_outside
 from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change
@@ -69,6 +70,9 @@ class Ends:
 
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
+        if change is not None and change.next_id is not None and parents_outside(change):
+            self._begin(self._go_on(attempt, change))
+            return
         if change is None or change.state is State.SUCCEEDED:  # the way of nearly every job
             self._tell(attempt, change)
             return
@@ -80,6 +84,14 @@ class Ends:
         self._tell(attempt, change)
         if change.state is State.SCHEDULED and waits_for_an_answer(change.reason):
             self._loop.call_later(LOOKED_AGAIN, self._speaker.look_for_answers, attempt.record.id)
+
+    async def _go_on(self, attempt: Attempt, change: Change) -> None:
+        """A job goes on with jobs that wait for others: unless these wait for it."""
+        unfit = await self._speaker.circle(change)
+        if unfit is None:
+            self._tell(attempt, change)
+        else:
+            self._say(attempt, None, unfit)
 
     async def _bury(self, attempt: Attempt, change: Change) -> None:
         """A job dies: what undoes it is put on record with its end."""

@@ -8,8 +8,9 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ..context import Context
-from ..errors import HoldLost
+from ..errors import HoldLost, InvalidCall, StoreError
 from ..flow.answers import tell
+from ..flow.circles import circle
 from ..flow.steps import ANSWER, MOST
 from ..flow.undo import undoing, with_undo
 from ..job import Hold, Loss, NewJob
@@ -97,6 +98,14 @@ class StoreSpeaker:
         """A change that makes a job dead, with what undoes it."""
         await asyncio.gather(*self._keeping)
         return await with_undo(self._store, change, getattr(context, "_undos", ()))
+
+    async def circle(self, change: Change) -> InvalidCall | None:
+        """What is wrong with how a job goes on. A store that does not answer has no objection: it is about to be told."""
+        try:
+            return await circle(self._store, change)
+        except StoreError as error:
+            log.service_failed("looking at what a chain goes on after", error)
+            return None
 
     def _pending_of(self, context: Context) -> _Pending:
         hold = context._record.hold
