@@ -8,7 +8,20 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import Backoff, Context, Dead, IllegalMove, InvalidCall, JobDead, NotFound, ResultTimeout, State
+from holdfast import (
+    Backoff,
+    Context,
+    Dead,
+    HoldLost,
+    IllegalMove,
+    InvalidCall,
+    JobCancelled,
+    JobDead,
+    Loss,
+    NotFound,
+    ResultTimeout,
+    State,
+)
 
 SOON = Backoff.fixed(0.01)
 
@@ -52,6 +65,26 @@ async def test_a_step_runs_once_per_job(app):
         assert calls == ["charge 99", "ship Rome", "ship Rome"]
         assert await (await blocking.enqueue()).result(timeout=20) == 1
         assert calls.count("one") == 1
+
+
+@pytest.mark.parametrize(("verb", "reason"), [("cancel", Loss.CANCELLED), ("delete", Loss.NOT_FOUND)])
+async def test_a_step_after_the_hold_is_lost_says_why(app, verb, reason):
+    reasons: list[Loss] = []
+
+    @app.task
+    def order(ctx: Context) -> None:
+        try:
+            ctx.sync.step("charge", lambda: getattr(app.jobs.sync, verb)(ctx.job.id))
+        except HoldLost as lost:
+            reasons.append(lost.reason)
+            raise
+
+    async with app:
+        async with app.worker():
+            job = await order.enqueue()
+            with pytest.raises((JobCancelled, NotFound)):
+                await job.result(timeout=20)
+        assert reasons == [reason]
 
 
 async def test_bad_steps(app):

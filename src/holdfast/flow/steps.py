@@ -36,7 +36,7 @@ class Kept(Protocol):
     """Where the texts of a job are kept."""
 
     async def texts(self, job: str, kind: str) -> list[Shelved]: ...
-    async def keep(self, write: Shelving) -> bool: ...
+    async def keep(self, write: Shelving) -> Loss | None: ...  # why it is not kept
     async def now(self) -> int: ...
 
 
@@ -110,8 +110,7 @@ class Steps:
 
     async def _keep(self, kind: str, name: str, text: str) -> None:
         write = Shelving(kind, name_of(self._job.id, name), text, job=self._job.id, hold=self._hold)
-        if not await self._kept.keep(write):
-            reason = Loss.TAKEN_BY_ANOTHER_WORKER
+        if (reason := await self._kept.keep(write)) is not None:
             raise HoldLost(f"the job is no longer held by this handler: {reason}", reason)
         (await self._texts())[name] = text
 

@@ -126,9 +126,9 @@ class PipeSpeaker:
         told = await asyncio.wrap_future(self._line.ask("texts", kind))
         return msgspec.json.decode(told, type=list[Shelved])
 
-    async def keep(self, write: Shelving) -> bool:
+    async def keep(self, write: Shelving) -> Loss | None:
         told = await asyncio.wrap_future(self._line.ask("keep", msgspec.json.encode(write).decode()))
-        return told == "1"
+        return Loss(told) if told else None
 
     async def now(self) -> int:
         told: str = await asyncio.wrap_future(self._line.ask("now"))

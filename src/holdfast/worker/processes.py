@@ -171,8 +171,8 @@ class Processes:
                 texts = await speaker.texts(context._record.id, message.text)
                 return msgspec.json.encode(texts).decode()
             case "keep":
-                kept = await speaker.keep(msgspec.json.decode(message.text, type=Shelving))
-                return str(int(kept))
+                lost = await speaker.keep(msgspec.json.decode(message.text, type=Shelving))
+                return lost or ""
             case "now":
                 return str(await speaker.now())
             case "undo":

@@ -57,8 +57,13 @@ class StoreSpeaker:
     async def texts(self, job: str, kind: str) -> list[Shelved]:
         return await self._store.shelf(kind, job=job, limit=MOST)
 
-    async def keep(self, write: Shelving) -> bool:
-        return (await self._store.shelve([write]))[0]
+    async def keep(self, write: Shelving) -> Loss | None:
+        """Put a text of a handler on record; why it is not, if its hold is gone."""
+        if (await self._store.shelve([write]))[0]:
+            return None
+        assert write.hold is not None
+        (verdict,) = await self._store.check([write.hold])
+        return Loss.ERROR if verdict.refusal is None else LOSS_OF.get(verdict.refusal, Loss.ERROR)
 
     async def now(self) -> int:
         return await self._store.now()
