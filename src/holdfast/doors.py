@@ -130,7 +130,7 @@ class Jobs(_Room):
     @verb
     async def delete(self, *ids: JobRef, cascade: bool = False) -> int:
         """Remove jobs, running ones too (their code is told to stop); how many it took hold of. One that others wait for is
-        refused, unless `cascade` removes those as well."""
+        refused, unless `cascade` removes those as well, and counts them."""
         return await delete(await self._storage(), ids_of(ids), cascade=cascade)
 
     @verb
@@ -216,7 +216,7 @@ class DeadLetters(_Room):
     @verb
     async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
         """Delete the dead letters that fit; how many. Without a filter it is refused, and so is one that others wait for,
-        unless `cascade` removes those as well."""
+        unless `cascade` removes those as well, and counts them."""
         wanted = _dead(filter)
         if wanted == _dead({}):
             raise InvalidCall(

@@ -22,7 +22,7 @@ async def move(storage: Storage, ids: Sequence[str], said: Said) -> int:
 
 
 async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
-    """Delete jobs; how many of those that were named. One that others wait for is refused, or they go with it."""
+    """Delete jobs; how many in all. One that others wait for is refused, or they go with it, and count."""
     waiting = await _followers(storage, ids)
     if waiting and not cascade:
         raise IllegalMove(
@@ -33,9 +33,8 @@ async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
     while deeper:
         deeper = await _followers(storage, sorted(deeper)) - waiting - set(ids)
         waiting |= deeper
-    if waiting:
-        await move(storage, sorted(waiting), Deleted())
-    return await move(storage, ids, Deleted())
+    deleted = await move(storage, sorted(waiting), Deleted())
+    return deleted + await move(storage, ids, Deleted())
 
 
 async def _followers(storage: Storage, ids: Sequence[str]) -> set[str]:
