@@ -235,3 +235,17 @@ async def test_retention_delete_hides_at_once_and_result_still_reads(app):
         assert await job.result(timeout=10) == "kept for the caller"
         assert await app.jobs.get(job.id) is None
         assert await app.jobs.count() == 0
+
+
+async def test_a_job_that_was_said_to_be_dead_is_logged_with_its_reason_once(caplog):
+    app = Holdfast("memory://")
+
+    @app.task
+    async def send() -> None:
+        raise Dead("bad address")
+
+    async with app, app.worker():
+        with pytest.raises(JobDead):
+            await (await send.enqueue()).result(timeout=10)
+    (line,) = [record.getMessage() for record in caplog.records if "is dead" in record.getMessage()]
+    assert line.endswith("(send) is dead: bad address")

@@ -67,10 +67,11 @@ def runner_stopped_by_signal(name: str) -> None:
     logger.warning("runner %s was stopped by a signal; its leases are not renewed until it goes on", name)
 
 
-def runner_not_started(name: str, message: str, again_in: float) -> None:
-    logger.error(
-        "runner %s did not come to work: %s; the next start is in %.0f s at the earliest", name, message, again_in
-    )
+def runner_not_started(name: str, message: str, again_in: float, *, others: bool) -> None:
+    logger.log(
+        logging.WARNING if others else logging.ERROR,
+        "runner %s did not come to work: %s; the next start is in %.0f s at the earliest", name, message, again_in,
+    )  # fmt: skip
 
 
 def reload_failed(name: str) -> None:
@@ -103,10 +104,8 @@ def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
 
 
 def job_died(record: Record, reason: str, kind: str, message: str) -> None:
-    logger.error(
-        "job %s (%s) is dead: %s; last: %s: %s",
-        record.id, _safe(record.task), _safe(reason), _safe(kind), _safe(message),
-    )  # fmt: skip
+    more = "" if message == reason else f"; last: {_safe(kind)}: {_safe(message)}"
+    logger.error("job %s (%s) is dead: %s%s", record.id, _safe(record.task), _safe(reason), more)
 
 
 def hold_lost(record: Record, reason: Loss) -> None:

@@ -321,7 +321,7 @@ class Supervisor:
         self._failures += 1
         pause = min(2.0**self._failures, LONGEST_PAUSE)
         self._paused_until = boottime() + pause
-        log.runner_not_started(member.name, ending(code), pause)
+        log.runner_not_started(member.name, ending(code), pause, others=at_work)
         if any(each.generation < member.generation for each in self._members):
             log.reload_failed(self._team.name)
             for each in self._members:
