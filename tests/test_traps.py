@@ -206,6 +206,49 @@ TRAPS = {
         "a singleton has no flag to be armed again: a key among those that wait, and one slot",
         ["tests/limits/test_limits.py::test_a_singleton_loses_no_work_and_never_runs_beside_itself"],
     ),
+    27: (
+        "a parent ends while its child is stored: whoever comes first, nobody is stranded",
+        [
+            f"{CASES}/edges.py::case_nobody_is_stranded",
+            "tests/races/test_stranded.py::test_nobody_is_stranded",
+            "tests/storage/postgres/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
+            "tests/storage/redis/test_edges.py::test_no_child_is_stranded",
+            "tests/storage/mongo/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
+            "tests/storage/mongo/test_flow.py::test_a_parent_that_ends_before_the_caller_commits",
+        ],
+    ),
+    28: (
+        "who waits for many counts them down: the last one lets it go, once",
+        [
+            f"{CASES}/edges.py::case_many_parents",
+            f"{CASES}/edges.py::case_two_links_of_one_chain",
+            "tests/storage/postgres/test_flow.py::test_many_who_end_at_once_let_their_child_go_once",
+            "tests/storage/mongo/test_flow.py::test_many_who_end_at_once_release_their_child_once",
+            "tests/crashes/test_flow_kills.py::test_followers_are_released_once_whoever_is_killed",
+        ],
+    ),
+    29: (
+        "very many children are let go step by step, and a large group is whole before it begins",
+        [
+            f"{CASES}/edges.py::case_many_children",
+            "tests/storage/postgres/test_flow.py::test_thousands_of_children_and_of_parents",
+            "tests/storage/redis/test_edges.py::test_a_fan_out_and_a_fan_in",
+            "tests/storage/mongo/test_flow.py::test_a_fan_out_and_a_fan_in_of_thousands",
+            "tests/storage/mongo/test_flow.py::test_more_edges_than_a_transaction_has_room_for",
+            "tests/flow/test_graphs.py::test_a_large_group",
+        ],
+    ),
+    30: (
+        "a parent stays until its followers have ended; one that is gone cannot be waited for",
+        [
+            f"{CASES}/edges.py::case_a_parent_is_kept_for_its_followers",
+            f"{CASES}/edges.py::case_an_unknown_parent_is_refused",
+            f"{CASES}/edges.py::case_a_deleted_parent_is_unknown",
+            f"{CASES}/edges.py::case_a_dead_parent_that_is_not_kept",
+            "tests/storage/postgres/test_flow.py::test_nobody_prunes_a_job_that_is_about_to_be_followed",
+            "tests/flow/test_graphs.py::test_unknown_parents_are_refused",
+        ],
+    ),
     31: (
         "in a caller's transaction only INSERT and plain SELECT",
         [
@@ -303,6 +346,41 @@ TRAPS = {
             "tests/storage/sqlite/test_files.py::test_never_two_drivers_on_one_file",
             "tests/storage/sqlite/test_files.py::test_network_file_systems_are_refused",
             "tests/storage/sqlite/test_database.py::test_a_forked_child_opens_its_own",
+        ],
+    ),
+    42: (
+        "a script of Redis is no transaction: every key is declared, and what lost its place is put back",
+        [
+            "tests/storage/redis/test_scripts.py::test_every_command_names_a_declared_key",
+            "tests/storage/redis/test_audit.py::test_orphans_are_put_back",
+            "tests/storage/redis/test_audit.py::test_an_index_that_names_jobs_which_are_gone",
+            "tests/storage/redis/test_limits.py::test_what_lost_its_place_or_kept_a_slot_is_mended",
+            "tests/storage/redis/test_edges.py::test_an_end_that_nobody_followed_is_found",
+        ],
+    ),
+    43: (
+        "long lists and a full memory of Redis: taken whole or not at all, and ends find room",
+        [
+            "tests/storage/redis/test_scripts.py::test_lists_as_long_as_a_chunk_and_longer",
+            "tests/storage/redis/test_scripts.py::test_promotions_and_cancels_of_many",
+            "tests/storage/redis/test_trouble.py::test_a_full_memory_takes_no_jobs_and_ends_those_it_has",
+            "tests/storage/redis/test_limits.py::test_limited_jobs_and_a_full_memory",
+        ],
+    ),
+    44: (
+        "what Redis writes only now and then can be lost: it is graded by its settings",
+        [
+            "tests/storage/redis/test_opening.py::test_grades",
+            "tests/storage/redis/test_worker.py::test_a_killed_server_loses_nothing_that_was_acknowledged",
+        ],
+    ),
+    45: (
+        "MongoDB: moves of many documents are transactions, so a replica set is required",
+        [
+            "tests/storage/mongo/test_faults.py::test_a_standalone_server_is_told_how_to_become_a_replica_set",
+            "tests/storage/mongo/test_faults.py::test_a_primary_that_steps_down_in_the_middle",
+            "tests/storage/mongo/test_processes.py::test_claimers_that_race_take_every_job_once",
+            "tests/storage/mongo/test_faults.py::test_many_large_jobs_in_one_call",
         ],
     ),
     46: (
