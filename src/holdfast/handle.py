@@ -171,7 +171,8 @@ class JobHandle(Generic[R_co]):
 
 
 class GroupHandle(JobHandle[Any]):
-    """The handle of a group: its result is the list of its jobs' results, its id that of its first job."""
+    """The handle of a group: its result is the list of its jobs' results, and `cancel` cancels them all. Its id is that of
+    its first job, which `refresh` and `watch` show; `jobs` has the handle of each."""
 
     __slots__ = ("jobs",)
 
