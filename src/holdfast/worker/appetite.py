@@ -171,10 +171,14 @@ class Appetite:
         free = self._free()
         demand = min(free + self.ahead, self._store.chunk)
         share = demand if self._gates.ahead else min(free, demand)
-        limited = self._gates.want(share if self._dry and self._gates.flowing else -(-share // 2))
+        limited = self._gates.want(self._limited_share(share))
         if limited is None:
             return self._plain(demand, free)
         return (*self._plain(demand - limited.limit, free - limited.limit), limited)
+
+    def _limited_share(self, slots: int) -> int:
+        """How many of these slots are for jobs under limits: half, or all but one where there were no others."""
+        return slots - 1 if slots > 1 and self._dry and self._gates.flowing else -(-slots // 2)
 
     def _plain(self, demand: int, free: int) -> tuple[Want, ...]:
         if self._menu is not None:

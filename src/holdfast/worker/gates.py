@@ -2,7 +2,8 @@
 
 They are claimed by a want of their own, because whether one may start is the store's to say. Where a task has a rate, none
 is claimed ahead of its slot, because a start counts when it is claimed. Where there are jobs of both kinds, each kind gets
-half of the slots that are free. Jobs may be on record under limits that their task no longer has, so now and then all tasks
+half of the slots that are free; where there are only limited ones, they get all but one, which goes on asking for the
+others. Jobs may be on record under limits that their task no longer has, so now and then all tasks
 are asked for.
 """
 

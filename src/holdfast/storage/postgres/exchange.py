@@ -239,16 +239,18 @@ class Exchanges:
         async def run(connection: Connection) -> Taken:
             claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
             wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
-            if not await self._limits.anything(connection, list(wants.values()), self._now()):
+            prospects = await self._limits.prospects(connection, list(wants.values()), self._now())
+            if not any(any(prospect) for prospect in prospects):
                 return taken
             async with connection.transaction():
-                for place, want in wants.items():
-                    claimed[place] = await self._limits.claim(connection, claim, want, self._now())
+                for (place, want), prospect in zip(wants.items(), prospects, strict=True):
+                    claimed[place] = await self._limits.claim(connection, claim, want, prospect, self._now())
                 for want in wants.values():
                     opening = await self._limits.opening(connection, want, self._now())
                     due = min((each for each in (due, opening) if each is not None), default=None)
-                outlooks = [self._claims.outlook(want, self._now()) for want in wants.values()]
-                suspects |= (await read_outlook(await together(connection, outlooks))).suspects
+                if any(prospect.suspects for prospect in prospects):
+                    outlooks = [self._claims.outlook(want, self._now()) for want in wants.values()]
+                    suspects |= (await read_outlook(await together(connection, outlooks))).suspects
             return Taken(claimed, due, suspects)
 
         return await self._server().quickly(run)

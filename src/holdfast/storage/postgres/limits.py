@@ -56,6 +56,14 @@ class Lanes(NamedTuple):
     full: bool
 
 
+class Prospect(NamedTuple):
+    """Whether a claim could find something at once, or later without anything else happening; whether there are suspects."""
+
+    at_once: bool
+    later: bool
+    suspects: bool
+
+
 class Limits:
     """The statements of one schema."""
 
@@ -63,19 +71,20 @@ class Limits:
         claims = load("claim", schema)
         self._sql = load("limits", schema, **{name: claims[name] for name in _SHARED})
         self._behind = 0  # so that all get their turn where there are more gates than are looked at together
-        self._unseen = False  # the last claim left open gates for the next one to look at
+        self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
 
-    async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+    async def prospects(self, connection: Connection, wants: Sequence[Want], now: int | None) -> list[Prospect]:
+        """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
+        asked = [(self._sql["prospect"], {**wanted(want), "now": now}) for want in wants]
+        return [Prospect(*(await cursor.fetchall())[0]) for cursor in await together(connection, asked)]
+
+    async def claim(
+        self, connection: Connection, claim: Claim, want: Want, prospect: Prospect, now: int | None
+    ) -> list[Record]:
         """Claim limited jobs, inside a transaction."""
         if want.alone:
             return await self._claim_suspects(connection, claim, want, now)
-        cursor = await connection.execute(self._sql["anything"], {**wanted(want), "now": now})
-        return await self._claim(connection, claim, want, now) if (await cursor.fetchall())[0][0] else []
-
-    async def anything(self, connection: Connection, wants: Sequence[Want], now: int | None) -> bool:
-        """Whether there is anything to claim, or to wait for. Asked first, because there mostly is not."""
-        asked = [(self._sql["anything_at_all"], {**wanted(want), "now": now}) for want in wants]
-        return any([(await cursor.fetchall())[0][0] for cursor in await together(connection, asked)])
+        return await self._claim(connection, claim, want, now) if prospect.at_once else []
 
     async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
         claimed: list[Record] = []
@@ -127,32 +136,31 @@ class Limits:
 
     # -- gates ---------------------------------------------------------------------------------------
     async def _look(self, connection: Connection, want: Want, limit: int, behind: int, now: int | None) -> Lanes | None:
-        values = {**wanted(want), "now": now, "limit": max(1, limit), "look": LOOK, "behind": behind}
+        # with the one behind them, which tells whether another could start
+        values = {**wanted(want), "now": now, "limit": max(1, limit) + 1, "look": LOOK, "behind": behind}
         rows = await (await connection.execute(self._sql["look"], values)).fetchall()
         return _lanes(rows)
 
     async def _pass(self, connection: Connection, claim: Claim, lanes: Lanes, limit: int) -> list[Record]:
         """Let the best through. Those that somebody else is at are passed over."""
-        used = await self._used(connection, lanes.gates)
-        gates = lanes.gates
-        ours: set[str] = set()
+        seen = [place[2] for places in lanes.gates.values() for place in places]
+        fresh = seen if len(seen) <= limit + 1 else []  # so few that all are locked with the first question
+        used, ours = await self._used_and_locked(connection, lanes.gates, fresh)
+        gates = _without(lanes.gates, set(fresh) - ours)
         while True:
             passed = pass_gates([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
             fresh = [id for id in passed.ids if id not in ours]
-            locked = await self._locked(connection, fresh)
-            ours |= locked
-            if len(locked) == len(fresh):
+            if not fresh:
                 break
-            missed = set(fresh) - locked
-            gates = {limits: [place for place in places if place[2] not in missed] for limits, places in gates.items()}
+            locked = _parked(await (await connection.execute(*self._lock(fresh))).fetchall())
+            ours |= locked
+            gates = _without(gates, set(fresh) - locked)
+        self._unseen |= _leaves_some(gates, passed)
         limits_by_id = {place[2]: limits for limits, places in gates.items() for place in places}
         return await self._take(connection, claim, lanes, passed, used, limits_by_id)
 
-    async def _locked(self, connection: Connection, ids: Sequence[str]) -> set[str]:
-        if not ids:
-            return set()
-        cursor = await connection.execute(self._sql["lock"], {"ids": array(sorted(ids))})
-        return {id for id, parked in await cursor.fetchall() if parked}
+    def _lock(self, ids: Iterable[str]) -> Statement:
+        return self._sql["lock"], {"ids": array(sorted(ids))}
 
     async def _take(
         self,
@@ -197,16 +205,26 @@ class Limits:
         return statements
 
     async def _used(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
+        return (await self._used_and_locked(connection, limits, ()))[0]
+
+    async def _used_and_locked(
+        self, connection: Connection, limits: Iterable[str], ids: Sequence[str]
+    ) -> tuple[dict[str, Use], set[str]]:
+        """What is used under these limits, and which of these jobs are parked and ours now."""
         keys = {digest(key): key for key in keys_of(limits)}
         if not keys:
-            return {}
+            return {}, set()
         asked = {"keys": array(keys)}
-        running, starts = await together(connection, [(self._sql[name], asked) for name in ("running", "starts")])
+        statements: list[Statement] = [(self._sql["running"], asked), (self._sql["starts"], asked)]
+        if ids:
+            statements.append(self._lock(ids))
+        running, starts, *locking = await together(connection, statements)
         remembered: dict[str, list[tuple[int, int]]] = {}
         for key, at, times in await starts.fetchall():
             remembered.setdefault(key, []).append((at, times))
         counts = await running.fetchall()
-        return {keys[key]: Use(count, tuple(remembered.get(key, ()))) for key, count in counts}
+        used = {keys[key]: Use(count, tuple(remembered.get(key, ()))) for key, count in counts}
+        return used, {id for cursor in locking for id in _parked(await cursor.fetchall())}
 
     # -- suspects ------------------------------------------------------------------------------------
     async def _claim_suspects(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
@@ -260,6 +278,22 @@ def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
     numbers_seen = {row[1] for row in rows}
     ordered = {limits: sorted(places) for limits, places in gates.items()}
     return Lanes(rows[0][0], ordered, empty, max(numbers_seen), len(numbers_seen) >= LOOK)
+
+
+def _parked(rows: Sequence[Sequence[Any]]) -> set[str]:
+    return {id for id, parked in rows if parked}
+
+
+def _without(gates: Mapping[str, list[Place]], missed: set[str]) -> dict[str, list[Place]]:
+    if not missed:
+        return dict(gates)
+    return {limits: [place for place in places if place[2] not in missed] for limits, places in gates.items()}
+
+
+def _leaves_some(gates: Mapping[str, list[Place]], passed: Passed) -> bool:
+    """Whether an open gate has jobs left."""
+    taken = set(passed.ids)
+    return any(places and places[-1][2] not in taken for limits, places in gates.items() if limits not in passed.closed)
 
 
 def _lane(gate: str, queue: str, task: str, route: str, limits: str) -> dict[str, Any]:

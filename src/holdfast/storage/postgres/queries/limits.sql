@@ -2,19 +2,14 @@
 -- Claimers of limited jobs take turns, until their transaction ends.
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast limits {schema}', 0));
 
--- name: anything
--- Whether a claim could find something. Nothing is locked for this.
+-- name: prospect
+-- Whether a claim could find something now; whether a rate opens a gate later; whether there are suspects. Nothing is locked.
 SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
         OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= {now})
-        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now});
-
--- name: anything_at_all
--- Whether a claim could find something, now or later, without anything else happening. Nothing is locked for this.
-SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
-        OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
-        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL)
-        OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now}),
+    EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
 
 -- name: hear
 -- The news, first those of holds that were given up: they leave their slots, and the keys of those may have room for gates

@@ -3,7 +3,8 @@
 -- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on nobody looks at it
 -- until a hold under its key is given up, or its rate lets the next one start. Running under a key are its slots (s, key NUL id);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
-local function admission(now)
+-- `fresh_of`: what is known of a row by its text alone, if it was never claimed (see exchange.lua).
+local function admission(now, fresh_of)
   local CLOSED_AT_ONCE = 128 -- gates that one claim closes before it leaves the others to the next one
   local OFFSET = 2251799813685248 -- see `ordered`
   local used, closed, seen, opening, most_of, stuck = {}, {}, {}, {}, {}, {}
@@ -59,14 +60,14 @@ local function admission(now)
     end
   end
 
-  local function spend(row)
-    for _, limit in ipairs(limits_of((more_of(row)))) do
+  local function spend(gate, id, attempt)
+    for _, limit in ipairs(limits_of(gate)) do
       local use, key = use_of(limit.key), limit.key
       use.running = use.running + 1
       if has_rate(limit) then
         use.started = use.started + 1
         note(came, limits, 0,
-          'n' .. key .. '\0' .. ordered(now) .. ordered(limit.window) .. row[ID] .. pack('>I4', row[ATTEMPT]))
+          'n' .. key .. '\0' .. ordered(now) .. ordered(limit.window) .. id .. pack('>I4', attempt))
         past['n' .. key .. '\0'] = starts_since(key, now - limit.window + 1)
       end
     end
@@ -169,12 +170,26 @@ local function admission(now)
     touched[line] = true
   end
 
-  -- The best candidate, which is taken out: its row (nil: it cannot run) and its gate.
+  -- The text of a row at the head of a source, read with those behind it.
+  local texts = {}
+
+  local function text_of(source, id)
+    if texts[id] == nil then
+      local ids, at = {}, #source.lane + 13
+      for number = source.at, #source.members do ids[#ids + 1] = sub(source.members[number], at, at + 15) end
+      for number, text in ipairs(texts_of(ids)) do texts[ids[number]] = text end
+    end
+    return texts[id]
+  end
+
+  -- The best candidate, which is taken out: its id (nil: it cannot run), its row or, in its place, what is known of a fresh
+  -- one, and its gate.
   local function next_candidate(heap)
     local source = pop(heap)
     local member, lane = source.member, source.lane
     local place = sub(member, #lane + 1, #lane + 28)
     local id, line = sub(place, 13), sub(lane, 2)
+    local text = text_of(source, id)
     if source.any then -- a head: those behind it follow
       line = sub(member, -16) .. line
       local behind = open_source(limits, 'p' .. line, 8, now)
@@ -183,15 +198,16 @@ local function admission(now)
     end
     local gate = sub(line, 1, 16)
     if source.any or not closed[gate] then push(heap, source) end
-    if closed[gate] then return nil end
-    load({ id })
-    local row = known[id]
+    if closed[gate] or taken[id] then return nil end
+    local fresh = text and known[id] == nil and fresh_of(text)
+    if fresh and fresh.line == line then return id, nil, fresh, gate end
+    local row = row_of(id, text)
     if not row or row[STATE] ~= READY or not has(row, PARKED) or line_of(row) ~= line then
-      if not taken[id] then drop(line, place) end
+      drop(line, place)
       return nil
     end
     if may_expire(row) and details(row).expires_at <= now then return nil end
-    return row, gate
+    return id, row, nil, gate
   end
 
   -- Let the best jobs of a want start, at most so many. Gives whether another one might start now, if that is known.
@@ -199,10 +215,11 @@ local function admission(now)
     local heap, started = heads(want), 0
     while true do
       if not heap[1] and not let_in(heap, want) then return 'no' end
-      local row, gate
-      if heap[1] then row, gate = next_candidate(heap) end
-      if row then
-        local why = why_closed((more_of(row)))
+      local id, row, fresh, gate
+      if heap[1] then id, row, fresh, gate = next_candidate(heap) end
+      if id then
+        local limits_text = fresh and fresh.gate or more_of(row)
+        local why = why_closed(limits_text)
         if why then
           closed[gate] = why
           closures = closures + 1
@@ -211,9 +228,9 @@ local function admission(now)
         elseif started == limit then
           return 'yes'
         else
-          taken[row[ID]] = true
-          start(row)
-          spend(row)
+          taken[id] = true
+          start(id, row, fresh)
+          spend(limits_text, id, row and row[ATTEMPT] or 1)
           started = started + 1
         end
         seen[gate] = seen[gate] or true

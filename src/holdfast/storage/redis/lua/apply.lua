@@ -149,7 +149,7 @@ do
   -- A holder's last word about a row that runs and bears no mark that matters now: all is known without looking closer. Rows
   -- that were enqueued and claimed together have the same text, so that one of them is parsed for all.
   local RUNS, RUNS_AGAIN, ENDS = RAN + HELD, RAN + HELD + HAS_SETTLED, RAN + HAS_SETTLED
-  local OVER = WAITED + FINISHED + FAIR -- marks that matter no more
+  local OVER = WAITED + FINISHED + FAIR + LIMITED -- marks that matter no more, but for the slots of limited ones
   local plain_rows = {}
 
   local function plain_row(text)
@@ -177,6 +177,10 @@ do
     tally(row[LANE], RUNNING, -1)
     tally(row[LANE], state, 1)
     note(gone, leases, id)
+    if band(row.over, LIMITED) ~= 0 then
+      leave_slots(row, id)
+      woken[queue_of(row[LANE])] = true
+    end
     if outcome then
       marks = marks + HAS_OUTCOME
       note(set, outcomes, id, outcome)

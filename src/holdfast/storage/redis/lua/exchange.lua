@@ -84,30 +84,53 @@ local function belongs(row, member)
 end
 
 -- Rows that were enqueued together and never claimed have the same text, before and after: one is parsed for all.
-local fresh_rows = {}
+local fresh_rows, fresh_parked = {}, {}
+
+local function once_claimed(row, marks)
+  local leased_until = now + row[LEASE]
+  local text = pack(RUN, RUNNING, RAN + HELD + marks, row[VERSION] + 1, 1, 0, 0, stamp, NOBODY, leased_until, NONE, NONE, NONE,
+    NONE, #worker, worker) .. row[REST_TEXT]
+  return { lane = row[LANE], leased_until = leased_until, text = text }
+end
 
 local function fresh_row(text)
   local fresh = fresh_rows[text]
   if fresh == nil then
     local row = read('', text)
-    fresh = row[STATE] == READY and row[MARKS] == 0 and { lane = row[LANE], leased_until = now + row[LEASE] }
-    if fresh then
-      fresh.text = pack(RUN, RUNNING, RAN + HELD, row[VERSION] + 1, 1, 0, 0, stamp, NOBODY, fresh.leased_until, NONE, NONE,
-        NONE, NONE, #worker, worker) .. row[REST_TEXT]
-    end
+    fresh = row[STATE] == READY and row[MARKS] == 0 and once_claimed(row, 0)
     fresh_rows[text] = fresh
   end
   return fresh
 end
 
-local function claim_fresh(fresh, id, member, lane)
-  note(gone, lanes, member)
-  if #member - #lane > 28 then note(gone, expiring, id) end
+-- The same for those under limits that never expire: also their gate and line, and how they stand in the indexes.
+local function fresh_limited(text)
+  local fresh = fresh_parked[text]
+  if fresh == nil then
+    local row = read('', text)
+    fresh = row[STATE] == READY and row[MARKS] == LIMITED + PARKED and details(row).expires_at == NONE
+      and once_claimed(row, LIMITED)
+    if fresh then
+      fresh.gate, fresh.line, fresh.in_line = more_of(row), line_of(row), in_line(row)
+      fresh.in_aside = in_aside(READY, row[LANE], details(row).run_at, '')
+    end
+    fresh_parked[text] = fresh
+  end
+  return fresh
+end
+
+local function run_fresh(fresh, id)
   tally(fresh.lane, READY, -1)
   tally(fresh.lane, RUNNING, 1)
   note(came, leases, fresh.leased_until, id)
   note(set, rows, id, fresh.text)
   return fresh.text
+end
+
+local function claim_fresh(fresh, id, member, lane)
+  note(gone, lanes, member)
+  if #member - #lane > 28 then note(gone, expiring, id) end
+  return run_fresh(fresh, id)
 end
 
 local claimed, claimed_texts = {}, {}
@@ -139,18 +162,30 @@ end
 -- ---- jobs under limits -------------------------------------------------------------------------------------------------
 local gatekeeper, limited_wants = nil, {}
 
-local function start(row)
+local function start_row(row)
   lift(row)
   run(row)
   mark(row, PARKED, false)
+  return set_back(row)
+end
+
+local function start_fresh(fresh, id)
+  note(gone, aside, fresh.in_aside .. id)
+  note(gone, limits, fresh.in_line .. id)
+  touched[fresh.line] = true
+  enter_slots(fresh.gate, id)
+  return run_fresh(fresh, id)
+end
+
+local function start(id, row, fresh)
   local last = #claimed + 1
-  claimed[last], claimed_texts[last] = row[ID], set_back(row)
+  claimed[last], claimed_texts[last] = id, fresh and start_fresh(fresh, id) or start_row(row)
 end
 
 local function take_limited(want)
   if not gatekeeper then
     if call('EXISTS', limits) == 0 then return end -- nobody is under limits
-    gatekeeper = admission(now)
+    gatekeeper = admission(now, fresh_limited)
     gatekeeper.open_due()
   end
   limited_wants[#limited_wants + 1] = want
@@ -163,7 +198,7 @@ local function may_start_at()
   local again, found = nil, false
   for _, want in ipairs(limited_wants) do
     if want.more == 'yes' and not found then -- others may have used up the room since
-      again = again or admission(now)
+      again = again or admission(now, fresh_limited)
       want.more = again.admit(want, 0)
     end
     found = found or want.more ~= 'no'

@@ -116,15 +116,15 @@ local function limits_of(gate)
 end
 
 -- A hold of a limited job counts under its keys: s, key NUL id.
-local function each_slot(row, work)
-  for _, limit in ipairs(limits_of((more_of(row)))) do work(limit.key, 's' .. limit.key .. '\0' .. row[ID]) end
+local function enter_slots(gate, id)
+  for _, limit in ipairs(limits_of(gate)) do note(came, limits, 0, 's' .. limit.key .. '\0' .. id) end
 end
 
-local function leave_slots(row)
-  each_slot(row, function(key, member)
-    note(gone, limits, member)
-    freed[key] = true
-  end)
+local function leave_slots(row, id)
+  for _, limit in ipairs(limits_of((more_of(row)))) do
+    note(gone, limits, 's' .. limit.key .. '\0' .. id)
+    freed[limit.key] = true
+  end
 end
 
 -- Take a row out of its indexes, before it changes.
@@ -139,7 +139,7 @@ local function lift(row)
   end
   if has(row, HELD) then
     note(gone, leases, row[ID])
-    if has(row, LIMITED) then leave_slots(row) end
+    if has(row, LIMITED) then leave_slots(row, row[ID]) end
   end
   if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
 end
@@ -171,7 +171,7 @@ local function place(row)
   end
   if has(row, HELD) then
     note(came, leases, row[LEASED_UNTIL], row[ID])
-    if has(row, LIMITED) then each_slot(row, function(_, member) note(came, limits, 0, member) end) end
+    if has(row, LIMITED) then enter_slots(more_of(row), row[ID]) end
   end
   if row[PRUNE_AT] ~= NONE then note(came, prunable, row[PRUNE_AT], row[ID]) end
 end

@@ -46,9 +46,15 @@ local function placing(now)
     local shape_count = tonumber(ARGV[at])
     for number = 1, shape_count do
       local shape = shape_of(ARGV[at + number])
-      shape.text = fresh_text(shape, shape.state, 0)
+      shape.parks = shape.state == READY and shape.marks == LIMITED
+      shape.text = fresh_text(shape, shape.state, shape.parks and LIMITED + PARKED or 0)
       shape.lane_head = lane_head(shape.lane, false, shape.min_version, shape.priority, shape.run_at)
       shape.lane_tail = shape.expires_at == NONE and '' or pack('<d', shape.expires_at)
+      if shape.parks then
+        local row = read('', shape.text)
+        shape.line, shape.in_aside = line_of(row), in_aside(READY, shape.lane, shape.run_at, '')
+        shape.in_line = 'p' .. shape.line .. place_in(shape.priority, shape.run_at)
+      end
       shapes[number] = shape
     end
     local listed, asked = ARGV[at + shape_count + 1], {}
@@ -368,7 +374,11 @@ local function placing(now)
 
   local function store_plain(job)
     local shape = job.shape
-    if shape.state == READY then
+    if shape.parks then
+      note(came, aside, 0, shape.in_aside .. job.id)
+      note(came, limits, 0, shape.in_line .. job.id .. shape.lane_tail)
+      touched[shape.line] = true
+    elseif shape.state == READY then
       note(came, lanes, 0, shape.lane_head .. job.id .. shape.lane_tail)
     elseif shape.state == SCHEDULED then
       note(came, schedule, shape.run_at, job.id)
@@ -389,9 +399,10 @@ local function placing(now)
       local settings = settings_of(shape)
       if settings and settings.shares then job.rank = rank_of(job, settings.shares) end
       if job.unique then marks = write_key(job) end
-      if shape.marks ~= 0 or job.rank then
+      if (shape.marks ~= 0 and not shape.parks) or job.rank then
         text = store_special(job, marks)
       else
+        if shape.parks then marks = marks + LIMITED + PARKED end
         text = job.unique and fresh_text(shape, shape.state, marks) or shape.text
         store_plain(job)
         shapes[shape] = true
