@@ -1,0 +1,36 @@
+"""The answer to a claim is the job as it stands, with everything that few jobs have."""
+
+import pytest
+
+from holdfast.ids import new_stamp
+from holdfast.storage.contract import Claim, Want
+from holdfast.storage.urls import opener
+from holdfast.testing.conformance.tools import job
+
+from ...real_servers import kinds_with_a_store, server
+
+KINDS = [kind for kind in kinds_with_a_store() if kind.startswith("postgres")]
+RARE = {
+    "key": 'a "quoted" key\x00 \\ ü',
+    "tenant": "acme",
+    "tags": '["red","blue"]',
+    "meta": '{"trace":"1"}',
+    "routing_key": "north",
+    "run_when": "finished",
+    "chain_id": "00000000-0000-7000-8000-000000000001",
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_claim_gives_the_job_as_it_stands_whatever_is_rare_about_it(kind):
+    store = opener(server(kind).fresh(), durability="relaxed")()
+    await store.open()
+    jobs = [job(), job(**RARE), *(job(**{name: value}) for name, value in RARE.items())]
+    jobs.append(job(unique_key="one of a kind", unique_scope="active"))
+    try:
+        await store.enqueue(jobs)
+        claimed = (await store.exchange([], Claim("worker", new_stamp(), (Want(100),)))).claimed
+        assert {record.id for record in claimed} == {each.id for each in jobs}
+        assert claimed == await store.get([record.id for record in claimed])
+    finally:
+        await store.close()
