@@ -16,6 +16,7 @@ from .documents import Document
 
 T = TypeVar("T")
 PREFIX = "holdfast_"
+STARTED_AT = "started_at"
 LARGEST_COMMAND = 8 << 20  # bytes: a command is one document, of which the server takes 16 MiB
 MANY = 100_000  # documents in one answer of a cursor; it ends a batch at 16 MiB by itself
 
@@ -90,16 +91,36 @@ def delete(collection: str, filter: Document) -> Steps[None]:
 
 
 def gathered(updates: Mapping[str, Document]) -> list[Document]:
-    """Statements for updates by id; equal ones are one statement."""
-    groups: dict[str, tuple[Document, list[str]]] = {}
+    """Statements for updates by id; equal ones are one statement, even if they started at different times."""
+    groups: dict[str, tuple[Document, dict[str, int | None]]] = {}
     for id, change in updates.items():
-        groups.setdefault(repr(change), (change, []))[1].append(id)
-    return [
-        {"q": {"_id": ids[0]}, "u": change}
-        if len(ids) == 1
-        else {"q": {"_id": {"$in": ids}}, "u": change, "multi": True}
-        for change, ids in groups.values()
-    ]
+        started_at = change.get("$set", {}).get(STARTED_AT)
+        alike = repr(change) if started_at is None else repr(_without_start(change))
+        groups.setdefault(f"{started_at is None}{alike}", (change, {}))[1][id] = started_at
+    return [_statement(change, starts) for change, starts in groups.values()]
+
+
+def _statement(change: Document, starts: dict[str, int | None]) -> Document:
+    """The statement that makes the same change of several documents."""
+    ids = list(starts)
+    if len(ids) == 1:
+        return {"q": {"_id": ids[0]}, "u": change}
+    if len(set(starts.values())) > 1:
+        return {"q": {"_id": {"$in": ids}}, "u": _each_with_its_start(change, starts), "multi": True}
+    return {"q": {"_id": {"$in": ids}}, "u": change, "multi": True}
+
+
+def _without_start(change: Document) -> Document:
+    return {**change, "$set": {name: value for name, value in change["$set"].items() if name != STARTED_AT}}
+
+
+def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> list[Document]:
+    """A pipeline: the server looks each document's start up by its id. Literals, because a text may begin with $."""
+    written: Document = {name: {"$literal": value} for name, value in change["$set"].items()}
+    which = {"$indexOfArray": [{"$literal": list(starts)}, "$_id"]}
+    written[STARTED_AT] = {"$arrayElemAt": [{"$literal": list(starts.values())}, which]}
+    stages: list[Document] = [{"$set": written}]
+    return [*stages, {"$unset": list(change["$unset"])}] if "$unset" in change else stages
 
 
 # ---- for those who take them -----------------------------------------------------------------------
