@@ -55,7 +55,9 @@ class Client:
                 pause = await _wait_or_refuse(place.storage, full, pause)
 
     async def place_list(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """Store a list, all or none."""
+        """Store a list, all or none. One alone goes with others that come alone."""
+        if len(jobs) == 1:
+            return [await self.place(jobs[0])]
         storage = (await self._app._place("enqueue without connection=tx")).storage
         pause = _FIRST_PAUSE
         while True:

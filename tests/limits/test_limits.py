@@ -265,3 +265,22 @@ async def test_bad_options(app):
         ):
             with pytest.raises(InvalidCall):
                 await app.queues.configure("q", **wrong)
+
+
+async def test_a_single_slot_serves_limited_jobs_and_others_by_turns(app):
+    """Neither kind waits until the other has nothing left."""
+    meter = Meter()
+
+    @app.task(limit=Limit(max_running=1000))
+    async def limited() -> None:
+        await meter.run("limited", 0.03)  # so long that none is claimed ahead
+
+    @app.task
+    async def other() -> None:
+        await meter.run("other", 0.03)
+        assert meter.done["limited"] < 20
+
+    async with app:
+        jobs = await app.enqueue([*(limited.call() for _ in range(20)), *(other.call() for _ in range(3))])
+        async with app.worker(concurrency=1):
+            await asyncio.gather(*(job.result(timeout=60) for job in jobs))

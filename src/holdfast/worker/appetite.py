@@ -55,6 +55,7 @@ class Appetite:
         self._suspects_since: float | None = 0.0
         self._alone_limited = True  # of suspects, those under limits are asked for in turn with the others
         self._dry = False  # jobs without limits were fewer than asked for
+        self._passed_by = True  # a single slot was for the others, not for jobs under limits
         self._rate = 0.0  # jobs a second, the store's share of the time included
         self._grown = 0  # jobs that the slots would be through with in no time
         self._rate_from = (monotonic(), 0)
@@ -177,8 +178,12 @@ class Appetite:
         return (*self._plain(demand - limited.limit, free - limited.limit), limited)
 
     def _limited_share(self, slots: int) -> int:
-        """How many of these slots are for jobs under limits: half, or all but one where there were no others."""
-        return slots - 1 if slots > 1 and self._dry and self._gates.flowing else -(-slots // 2)
+        """How many of these slots are for jobs under limits: half, or all but one where there were no others. A single one
+        is theirs every other time."""
+        self._passed_by = slots == 1 and not self._passed_by
+        if slots == 1:
+            return int(not self._passed_by)
+        return slots - 1 if self._dry and self._gates.flowing else -(-slots // 2)
 
     def _plain(self, demand: int, free: int) -> tuple[Want, ...]:
         if self._menu is not None:
@@ -196,7 +201,9 @@ class Appetite:
             self.more = True
             return
         more = False
-        if claim.wants[-1].limited:
+        if not claim.wants[-1].limited:
+            more = self._passed_by and self._gates.open()
+        else:
             brought = sum(record.limits is not None for record in records)
             more = self._gates.learn(claim.wants[-1], brought)
             claim = msgspec.structs.replace(claim, wants=claim.wants[:-1])
