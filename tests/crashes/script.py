@@ -100,6 +100,8 @@ async def _life(program: Program) -> None:
         record("acknowledged", active.id)
 
         jobs = await store.claim(Claim("script", new_stamp(), (Want(8),)))
+        claimed = [(job.task, job.rank, job.id) for job in jobs]
+        assert [task for task, _, _ in claimed] == ["plain", *names[:7]], claimed
         for job in jobs:
             record("began", job.id, attempt=job.attempt)
         await store.exchange((), None, [Started(jobs[0].hold, await store.now())])

@@ -31,6 +31,20 @@ async def pull_and_raise(app):
         raise RuntimeError("mine")
 
 
+async def test_a_list_of_several_tasks_is_claimed_in_its_order(app):
+    @app.task
+    async def one(number: int) -> None: ...
+
+    @app.task
+    async def two(number: int) -> None: ...
+
+    async with app:
+        calls = [[one, two, one.using(tags=["x"]), two.using(key="k")][n % 4].call(n) for n in range(12)]
+        handles = await app.enqueue(calls)
+        async with app.claim(tasks=["one", "two"], limit=12) as items:
+            assert [item.job.id for item in items] == [handle.id for handle in handles]
+
+
 async def test_items_get_their_outcomes_and_the_rest_is_handed_back(app):
     embed = declare(app)
     async with app:

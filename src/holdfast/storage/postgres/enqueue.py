@@ -21,7 +21,7 @@ from holdfast.storage.plain import is_plain
 from holdfast.storage.rules import KeyName, key_name, parents_of, plan, refuse_orphans
 
 from .insertion import USUAL, full_text, insert_into, unusual
-from .queries import load
+from .queries import ONE_INSTANT, load
 from .rows import JOINT, array, marked, numbers_or_none
 from .server import Connection, Statement, together
 from .shares import Shares
@@ -43,6 +43,7 @@ class Enqueue:
     def __init__(self, schema: str) -> None:
         self._schema = schema
         self._sql = load("enqueue", schema)
+        self._insert_several = load("enqueue", schema, clock=ONE_INSTANT)["insert_plain"]
         self._shares = Shares(schema)
 
     def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
@@ -176,9 +177,13 @@ class Enqueue:
                 others.append(job)
         if len(shapes) > SHAPES:
             shapes, others = {}, list(jobs)
-        statements = [(self._sql["insert_plain"], _plain(same, now)) for same in shapes.values()]
+        if len(shapes) + bool(others) == 1:
+            plainly, clock = self._sql["insert_plain"], {}
+        else:  # jobs of one list are of one instant, so that they keep its order
+            plainly, clock = self._insert_several, {"clock": ONE_INSTANT}
+        statements: list[Statement] = [(plainly, _plain(same, now)) for same in shapes.values()]
         if others:
-            insert = insert_into(self._schema, others, parameter="%(jobs)s")["insert"]
+            insert = insert_into(self._schema, others, parameter="%(jobs)s", **clock)["insert"]
             statements.append((insert, {"jobs": full_text(others, now)}))
         return statements
 

@@ -15,17 +15,21 @@ from holdfast.storage.queries import named
 
 _WORD = re.compile(r"\{([a-z_]+)\}")
 _WORDS = {
-    "now": "coalesce(%(now)s::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)",
+    "now": "coalesce(%(now)s::bigint, {clock})",
     "clock": "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
     "row_version": str(ROW_VERSION),
 }
+
+
+# the clock of statements that are to agree on one instant: when their transaction began
+ONE_INSTANT = "(extract(epoch FROM transaction_timestamp()) * 1000000)::bigint"
 
 
 @cache
 def load(name: str, schema: str, **parts: str) -> Mapping[str, str]:
     """The queries of `name`.sql by name. A query may hold others of its file by their names."""
     own = named(files(__package__), name)
-    words = {**own, **_fragments(), **parts, **_WORDS, "schema": f'"{schema}"'}
+    words = {**own, **_fragments(), **_WORDS, **parts, "schema": f'"{schema}"'}
     return {title: _filled(query, words) for title, query in own.items()}
 
 
