@@ -1,10 +1,15 @@
 import asyncio
 import inspect
 import logging
+import signal
 
 import pytest
 
 pytest_plugins = ["tests.real_servers"]
+
+# a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

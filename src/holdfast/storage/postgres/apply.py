@@ -22,7 +22,7 @@ from holdfast.storage.rules import owners_among, write_change
 from .enqueue import Enqueue
 from .queries import load
 from .rows import JOINT, array, digest, joined, json_text, marked, numbers, numbers_or_none, records_of, route_of
-from .server import Connection, Statement, together
+from .server import Connection, Cursor, Statement, together
 
 WAITING = tuple(
     """
@@ -37,6 +37,7 @@ OUTCOMES = tuple(
     """.split()  # noqa: SIM905
 )
 TABLES = ("waiting", "holds", "outcomes")  # the order in which they are locked
+GIVES_WAY = "200ms"  # the server looks for deadlocks after a second
 
 
 @dataclass(slots=True)
@@ -152,8 +153,8 @@ class Apply:
         array_of = array(sorted(ids))
         locked: dict[str, set[str]] = {table: set() for table in TABLES}
         while True:
-            statements: list[Statement] = [(self._lock[table], {"ids": array_of}) for table in TABLES]
-            *locks, look = await together(connection, [*statements, (self._sql["look"], {"ids": array_of, "now": now})])
+            question = (self._sql["look"], {"ids": array_of, "now": now})
+            locks, look = await self._lock_rows(connection, TABLES, ids, question)
             for table, cursor in zip(TABLES, locks, strict=True):
                 locked[table] |= {id for (id,) in await cursor.fetchall()}
             found = await look.fetchall()
@@ -161,6 +162,20 @@ class Apply:
             if all(id in locked[_table_of(record)] for id, record in records.items()):
                 at = found[0][-1] if found else 0
                 return records, at
+
+    async def _lock_rows(
+        self, connection: Connection, tables: Sequence[str], ids: Sequence[str], look: Statement
+    ) -> tuple[list[Cursor], Cursor]:
+        """Lock rows of jobs in the order of their ids, and look. Successes go by the places of rows instead: who holds some
+        of those and waits for others may be waited for himself. So he gives up long before the server looks for
+        deadlocks, and everything is repeated. Of a single job nothing is held while waiting."""
+        locks: list[Statement] = [(self._lock[table], {"ids": array(sorted(ids))}) for table in tables]
+        if len(ids) == 1:
+            *locked, looked = await together(connection, [*locks, look])
+            return locked, looked
+        give_way, wait = ((self._sql["give_way"], {"within": within}) for within in (GIVES_WAY, "0"))
+        _, *locked, _, looked = await together(connection, [give_way, *locks, wait, look])
+        return locked, looked
 
     def _writes(self, work: _Moves) -> list[Statement]:
         statements: list[Statement] = [
@@ -216,8 +231,9 @@ class Apply:
 
     async def check_locked(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
         """Whether these holds stand, and will until the transaction is over."""
-        await connection.execute(self._lock["holds"], {"ids": array(sorted({hold.id for hold in holds}))})
-        return await self.check(connection, holds)
+        ids = list({hold.id for hold in holds})
+        _, standing = await self._lock_rows(connection, ["holds"], ids, (self._sql["standing"], _holds(holds)))
+        return await self._verdicts(connection, holds, {id for (id,) in await standing.fetchall()})
 
     async def note(
         self, connection: Connection, notes: Sequence[Note], effects: Effects, now: int | None

@@ -39,6 +39,10 @@ succeeded AS (
     RETURNING id
 )
 
+-- name: give_way
+-- From here on nobody is waited for longer than this; '0' is for as long as it takes.
+SELECT set_config('lock_timeout', %(within)s, true);
+
 -- name: lock
 -- The moving rows of jobs, locked in the order of their ids; gives the ids.
 SELECT id::text FROM {schema}.{table} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE;
