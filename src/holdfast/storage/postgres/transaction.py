@@ -144,8 +144,9 @@ class PostgresTransaction(StoreTransaction):
                 raise explained(error, str(self._server.address)) from error
 
     def _check(self) -> None:
-        if self._why_over is not None:
-            raise StoreError(f"this transaction is over: {self._why_over}")
+        over = self._why_over or self._too_late  # the latter is about to undo it
+        if over is not None:
+            raise StoreError(f"this transaction is over: {over}")
         if self._connection.info.transaction_status == TransactionStatus.IDLE:
             raise StoreError(ENDED_BY_HANDLER)
 
