@@ -7,13 +7,13 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-from pymongo import MongoClient
+from pymongo import MongoClient, errors
 
 import servers
 from holdfast import Holdfast, InvalidCall, State, StoreError
 from holdfast.lifecycle import RunnerLost, Succeeded, decide
 from holdfast.storage.contract import Filter
-from holdfast.storage.mongo import health
+from holdfast.storage.mongo import faults, health
 from holdfast.storage.mongo.address import address_of
 from holdfast.storage.urls import opener
 from servers.mongo import mongo
@@ -301,3 +301,10 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
         (seen,) = await other.get([record.id])
         assert (seen.state, seen.progress) == (State.READY, None)
         assert other.leaves().isdisjoint(dying.leaves())
+
+
+def test_a_server_that_is_just_coming_back_is_not_a_wrong_url():
+    """The driver says so of a deployment of which it knows no member that bears data yet."""
+    starting = errors.ConfigurationError("Sessions are not supported by this MongoDB deployment")
+    assert isinstance(faults.explained(starting, "here"), faults.Unreachable)
+    assert not isinstance(faults.explained(errors.ConfigurationError("w must be an integer"), "here"), faults.Unreachable)

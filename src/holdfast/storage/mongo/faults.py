@@ -52,7 +52,10 @@ def is_unknown_commit(error: BaseException) -> bool:
 
 
 def is_broken(error: BaseException) -> bool:
-    """The connection is gone, or could not be made, for a reason that may pass."""
+    """The connection is gone, or could not be made, for a reason that may pass. A server that has just come back has no
+    sessions for a moment, which the driver takes for a mistake of the URL."""
+    if isinstance(error, errors.ConfigurationError):
+        return "Sessions are not supported" in str(error)
     return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError)
 
 
