@@ -307,4 +307,6 @@ def test_a_server_that_is_just_coming_back_is_not_a_wrong_url():
     """The driver says so of a deployment of which it knows no member that bears data yet."""
     starting = errors.ConfigurationError("Sessions are not supported by this MongoDB deployment")
     assert isinstance(faults.explained(starting, "here"), faults.Unreachable)
-    assert not isinstance(faults.explained(errors.ConfigurationError("w must be an integer"), "here"), faults.Unreachable)
+    assert not isinstance(
+        faults.explained(errors.ConfigurationError("w must be an integer"), "here"), faults.Unreachable
+    )
