@@ -200,14 +200,13 @@ class Appetite:
         if claim.wants[0].alone:
             self.more = True
             return
-        more = False
-        if not claim.wants[-1].limited:
-            more = self._passed_by and self._gates.open()
-        else:
+        if claim.wants[-1].limited:
             brought = sum(record.limits is not None for record in records)
             more = self._gates.learn(claim.wants[-1], brought)
             claim = msgspec.structs.replace(claim, wants=claim.wants[:-1])
             records = [record for record in records if record.limits is None] if brought else records
+        else:
+            more = self._passed_by and self._gates.open()
         if not claim.wants:
             self._dry = False  # nothing else was asked for
         elif self._menu is None:
