@@ -182,6 +182,22 @@ async def test_drain_sees_followers_that_are_let_go_a_moment_later(app, task, mo
     assert (await app.jobs.get(second.id)).state is State.SUCCEEDED
 
 
+async def test_drain_sees_followers_that_are_let_go_while_it_looks(app, task, monkeypatch):
+    parent = await task.using(delay=3600).enqueue(1)
+    child = await task.using(after=[parent]).enqueue(2)
+    count = MemoryStorage.count
+
+    async def then_let_go(store, wanted):
+        counted = await count(store, wanted)
+        if State.READY in wanted.states and (await parent.refresh()).state is State.SCHEDULED:
+            await app.jobs.complete(parent.id)
+        return counted
+
+    monkeypatch.setattr(MemoryStorage, "count", then_let_go)
+    await drain(app)
+    assert (await child.refresh()).state is State.SUCCEEDED
+
+
 async def test_drain_leaves_what_a_rate_holds_back():
     clock = ManualClock()
     app = Holdfast("memory://", clock=clock)

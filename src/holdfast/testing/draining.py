@@ -16,9 +16,8 @@ if TYPE_CHECKING:
     from holdfast.app import Holdfast
 
 _AT_WORK = (State.READY, State.RUNNING)
-LOOKS = (
-    15  # longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
-)
+# longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
+LOOKS = 15
 
 
 @either
@@ -57,10 +56,11 @@ async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:
         return True
     if await storage.promote(storage.chunk):
         return True
-    if (
-        await storage.count(Filter(states=_AT_WORK)) == 0
-    ):  # a store may let followers go after their parent's end is seen
-        return "held back" if await storage.count(Filter(states=(State.BLOCKED,))) else False
+    # first those that wait for jobs: a store may let them go after their parent's end is seen, and who is let go now is
+    # seen at work below
+    waits = await storage.count(Filter(states=(State.BLOCKED,))) > 0
+    if await storage.count(Filter(states=_AT_WORK)) == 0:
+        return "held back" if waits else False
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
         return True
     queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
@@ -71,4 +71,4 @@ async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:
             if more is not None or not all(record.parked for record in ready):
                 return True
             parked = parked or bool(ready)
-    return "held back" if parked else False
+    return "held back" if parked or waits else False
