@@ -31,13 +31,13 @@ from holdfast.storage.rules import owners_among
 
 from .database import DoCarefully, Work
 from .driver import Connection
-from .enqueue import check_parents, enqueue, special_queues
+from .enqueue import Jobs, check_parents, enqueue, special_queues
 from .gates import know
 from .queries import load
 from .rows import COLUMNS, Many, json_text, lists_of
 
 _sql = load("apply", record=", ".join(COLUMNS))
-_SUCCEED = Many(_sql["succeed"], 7, (500, 300, 150, 60, 20, 5, 1), padded=True)
+_SUCCEED = Many(_sql["succeed"], 7, (100, 20, 5, 1), padded=True)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
 _STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
@@ -71,9 +71,53 @@ class Seen(msgspec.Struct, array_like=True):
 _seen = msgspec.json.Decoder(list[Seen], strict=False)
 
 
-def orphan_among(work: Work, changes: Sequence[Change]) -> Orphan | None:
+class Changes:
+    """Changes on their way to the writer. The loop makes ready what it can: its thread then has little to do but to wait for
+    SQLite, which needs no interpreter."""
+
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.all = changes
+        self.plain = [change for change in changes if is_plain_success(change)]
+        self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
+        self._alike, self._others = _alike(self.plain)
+
+    def succeed(self, work: Work, now: int) -> None:
+        """Write the plain successes; all of them take hold, or it is to be done carefully."""
+        if work.known.limited:
+            ids = json_text([change.id for change in self.plain])
+            work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
+        for (attempt, stamp, failures, keep), started, many in self._alike:
+            prune_at = None if keep is None else now + keep
+            given = (failures, now, prune_at, stamp, started, attempt, stamp)
+            if work.connection.change(_sql["succeed_alike"], given) != many:
+                raise DoCarefully
+        rows = [(*row[:5], None if row[5] is None else now + row[5], row[6]) for row in self._others]
+        if _SUCCEED.run(work.connection, rows, now) != len(rows):
+            raise DoCarefully
+        work.changed = True
+
+
+def _alike(plain: Sequence[Change]) -> tuple[list[tuple[tuple[Any, ...], str, int]], list[tuple[Any, ...]]]:
+    """Those without a result, by what they have in common, each group with the starts of its jobs; and the others."""
+    groups: dict[tuple[Any, ...], dict[str, int | None]] = {}
+    others = []
+    for change in plain:
+        guard = change.guard
+        assert isinstance(guard, HoldGuard)
+        if change.result is None:
+            common = (guard.attempt, guard.stamp, change.failures, change.keep)
+            started = groups.get(common)
+            if started is None:
+                started = groups[common] = {}
+            started[change.id] = change.started_at
+        else:
+            row = (guard.attempt, guard.stamp, change.failures, change.result, change.keep, change.started_at)
+            others.append((change.id, *row))
+    return [(common, json_text(started), len(started)) for common, started in groups.items()], others
+
+
+def orphan_among(work: Work, adds: Sequence[NewJob]) -> Orphan | None:
     """A job that one of the changes would add without its parent being on record: then nothing is to be written."""
-    adds = [job for change in changes for job in change.adds]
     try:
         check_parents(work.connection, adds)
     except Orphan as orphan:
@@ -81,42 +125,21 @@ def orphan_among(work: Work, changes: Sequence[Change]) -> Orphan | None:
     return None
 
 
-def apply(work: Work, changes: Sequence[Change], now: int) -> list[Verdict]:
+def apply(work: Work, changes: Changes, now: int) -> list[Verdict]:
     """Apply the changes and say of each what became of it."""
-    plain = [] if work.careful else [change for change in changes if is_plain_success(change)]
-    if plain and len(plain) == len(changes):
-        _succeed(work, plain, now)
-        return [ACCEPTED] * len(changes)
+    plain = [] if work.careful else changes.plain
+    if plain and len(plain) == len(changes.all):
+        changes.succeed(work, now)
+        return [ACCEPTED] * len(plain)
     # a key can be taken only in the order of the list, so one such change makes all of them wait for their place
-    if plain and not any(change.key is KeyMove.TAKE for change in changes):
-        _succeed(work, plain, now)
+    if plain and not any(change.key is KeyMove.TAKE for change in changes.all):
+        changes.succeed(work, now)
     else:
         plain = []
     done = {change.id for change in plain}
-    others = [change for change in changes if change.id not in done]
+    others = [change for change in changes.all if change.id not in done]
     verdicts = _Judgement(work, others, now).verdicts()
-    return [ACCEPTED if change.id in done else verdicts[change.id] for change in changes]
-
-
-def _succeed(work: Work, changes: Sequence[Change], now: int) -> None:
-    rows = [
-        (
-            change.id,
-            change.guard.attempt,  # type: ignore[union-attr]
-            change.guard.stamp,  # type: ignore[union-attr]
-            change.failures,
-            change.result,
-            None if change.keep is None else now + change.keep,
-            change.started_at,
-        )
-        for change in changes
-    ]
-    if work.known.limited:
-        ids = json_text([change.id for change in changes])
-        work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
-    if _SUCCEED.run(work.connection, rows, now) != len(rows):
-        raise DoCarefully
-    work.changed = True
+    return [ACCEPTED if change.id in done else verdicts[change.id] for change in changes.all]
 
 
 class _Judgement:
@@ -215,10 +238,14 @@ class _Judgement:
 
     def _place(self) -> dict[str, str]:
         """Put jobs on record; gives who stands for those that were duplicates."""
-        placed = enqueue(self._work, self._added, self._now, bounded=False) if self._added else []
+        if not self._added:
+            return {}
+        added, self._added = self._added, []
+        placed = enqueue(self._work, Jobs(added), self._now, bounded=False)
+        if placed is None:
+            return {}
         if not isinstance(placed, list):
             raise placed
-        added, self._added = self._added, []
         return owners_among(added, placed)
 
     def _flush(self) -> None:

@@ -20,7 +20,7 @@ from .driver import TOOBIG
 from .gates import Waiting, know
 from .limited import Suspect
 from .queries import load
-from .rows import COLUMNS, json_text, lists_of, records_of
+from .rows import COLUMNS, json_text, lists_of
 from .settle import settle
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
@@ -76,7 +76,7 @@ class Outlook(NamedTuple):
 
 
 class Claimed(NamedTuple):
-    records: list[Record]
+    texts: list[bytes]  # records: `records_of` is for the loop
     next_due: int | None
     suspects: bool
     unsettled: bool
@@ -85,17 +85,19 @@ class Claimed(NamedTuple):
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     """Settle what is to be settled, promote what is due, then take what is wanted, want by want."""
     outlook = _look_out(work)
+    work.known.limited = outlook.limited
     if outlook.unsettled:
         settle(work, chunk, now)
         outlook = _look_out(work)
     if outlook.next_due is not None and outlook.next_due <= now:
         promote(work, chunk, now)
         outlook = _look_out(work)
-    taken: list[Record] = []
+    taken: list[bytes] = []
     for want in claim.wants:
         if want.limit > 0:
-            taken += (_take_limited if want.limited else _take)(work, claim, want, outlook, now)
-    work.known.limited = outlook.limited or any(record.limits is not None for record in taken)
+            texts = (_take_limited if want.limited else _take)(work, claim, want, outlook, now)
+            work.known.limited |= want.limited and bool(texts)
+            taken += texts
     due = [outlook.next_due, *(_opens_at(work, want, outlook, now) for want in claim.wants if want.limited)]
     next_due = min((max(0, at - now) for at in due if at is not None), default=None)
     suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
@@ -125,7 +127,7 @@ def _look_out(work: Work) -> Outlook:
     )
 
 
-def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Record]:
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[bytes]:
     after = (claim.stamp, claim.worker, now)
     limit = want.limit
     while True:
@@ -139,7 +141,7 @@ def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> l
     if numbers == "[]":
         return []
     work.connection.change(_sql["take"], (*after, numbers))
-    return records_of(texts)
+    return [texts]
 
 
 def _best(
@@ -227,17 +229,17 @@ def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) 
 
 
 # ---- under limits ----------------------------------------------------------------------------------
-def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Record]:
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[bytes]:
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
         return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now)
-    taken: list[Record] = []
+    taken: list[bytes] = []
     for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
         taken += _take_rows(work, claim, numbers, now)
     return taken
 
 
-def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Record]:
+def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[bytes]:
     """Let these rows run; all of them, in as many texts as they need."""
     after = (claim.stamp, claim.worker, now)
     try:
@@ -248,7 +250,7 @@ def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> li
         half = len(numbers) // 2
         return [*_take_rows(work, claim, numbers[:half], now), *_take_rows(work, claim, numbers[half:], now)]
     work.connection.change(_sql["take"], (*after, taken))
-    return records_of(texts)
+    return [texts]
 
 
 def _opens_at(work: Work, want: Want, outlook: Outlook, now: int) -> int | None:

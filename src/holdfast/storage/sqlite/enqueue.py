@@ -2,13 +2,16 @@
 
 Plain jobs (no unique key, no parents, no queue with bounds or shares) are inserted at once; an id that is on record already
 conflicts and is left alone. The others are planned first, one by one in Python under the write lock, and then inserted.
+
+Jobs that differ in nothing but their payloads, as those of a list mostly do, go in as one text. It is made in the loop, so
+that the writer's thread has little to do but to wait for SQLite, which needs no interpreter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.job import ROW_VERSION, NewJob
 from holdfast.storage.contract import Full, Orphan, Placed, QueueSettings
@@ -24,26 +27,69 @@ from .rows import Many, json_text, lists_of
 from .shares import shares
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
-_PLAIN = Many(_sql["insert_plain"], 5, (250, 100, 40, 15, 5, 2, 1), padded=True)
 _FULL = Many(_sql["insert_full"], 30, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
 
 MOST_KINDS = 8  # of jobs in a list that go in by kind
-# task, queue, the options of a job, and its limits
-Kind = tuple[str, str, int | None, int | None, int, str, str, str, str | None]
+# task, queue, priority, the options of a job, its limits, and when it is to run: after a while, or at a time
+Kind = tuple[str, str, int, int | None, int | None, int, str, str, str, str | None, int, int | None]
 
 
-def enqueue(work: Work, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan:
+class Alike(NamedTuple):
+    """Jobs that differ in nothing but their payloads, which are a JSON object by their ids."""
+
+    kind: Kind
+    payloads: str
+    first: str  # the id of the best of them
+
+
+class Jobs:
+    """New jobs on their way to the writer."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.all = jobs
+        self.plain = not any(job.unique_key is not None or job.after is not None for job in jobs)
+        self.queues = {job.queue for job in jobs}
+        self.alike, self.others = _by_kind(jobs) if self.plain else ([], jobs)
+
+    def placed(self) -> list[Placed]:
+        """What becomes of jobs that nothing stands in the way of."""
+        return [Placed(job.id) for job in self.all]
+
+
+def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Alike], Sequence[NewJob]]:
+    kinds: dict[Kind, dict[str, str]] = {}
+    others: list[NewJob] = []
+    last: Kind | None = None
+    alike: dict[str, str] = {}
+    for job in jobs:
+        if not is_plain_but_for_limits(job):
+            others.append(job)
+            continue
+        kind = (
+            job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention,
+            job.dead_retention, job.limits, job.delay, job.at,
+        )  # fmt: skip
+        if kind != last:
+            last, alike = kind, kinds.setdefault(kind, {})
+        alike[job.id] = job.payload
+    if len(kinds) > MOST_KINDS:
+        return [], jobs
+    return [Alike(kind, json_text(payloads), min(payloads)) for kind, payloads in kinds.items()], others
+
+
+def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan | None:
     """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
-    has been written when it is found."""
+    has been written when it is found. None: nothing stood in the way of any."""
     settings = special_queues(work.connection)
-    if not any(job.unique_key is not None or job.after is not None or job.queue in settings for job in jobs):
-        _insert(work, jobs, {}, now)
-        return [Placed(job.id) for job in jobs]
+    if jobs.plain and jobs.queues.isdisjoint(settings):
+        _insert_alike(work, jobs.alike, now)
+        _insert(work, jobs.others, {}, now)
+        return None
     try:
-        answers, fresh = _planned(work, jobs, settings, now, bounded=bounded)
+        answers, fresh = _planned(work, jobs.all, settings, now, bounded=bounded)
         check_parents(work.connection, fresh)
     except (Full, Orphan) as refusal:
         return refusal
@@ -99,35 +145,25 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     _KEYS.run(work.connection, keys, now)
 
 
+def _insert_alike(work: Work, groups: Sequence[Alike], now: int) -> None:
+    parked = []
+    for kind, payloads, first in groups:
+        _, queue, *_, limits, delay, at = kind
+        run_at = now + delay if at is None else at
+        ready, limited = run_at <= now, limits is not None
+        state = "ready" if ready else "scheduled"
+        work.connection.change(_sql["insert_alike"], (payloads, *kind[:-2], state, run_at, now, ready and limited))
+        if ready:
+            work.ready.add(queue)
+        if ready and limited:  # they wait at one gate, which asks after the best of them alone
+            parked.append(first)
+    know(work, parked)
+
+
 def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
-    """Plain jobs go in by kind, because those of a list are mostly of one; where the kinds are many, as the others do."""
-    plain: dict[Kind, list[NewJob]] = {}
-    full: list[NewJob] = []
-    last: Kind | None = None
-    alike = full
-    for job in jobs:
-        if not is_plain_but_for_limits(job) or job.id in shares:
-            full.append(job)
-            continue
-        kind = (
-            job.task, job.queue, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention,
-            job.limits,
-        )  # fmt: skip
-        if kind != last:
-            last, alike = kind, plain.setdefault(kind, [])
-        alike.append(job)
-    if len(plain) > MOST_KINDS:
-        plain, full = {}, list(jobs)
-    parked: list[str] = []
-    for kind, alike in plain.items():
-        rows = [(job.id, job.payload, *_place(work, job, now)) for job in alike]
-        limited = kind[-1] is not None
-        _PLAIN.run(work.connection, rows, *kind, now, limited)
-        if limited:  # they wait at one gate, which asks after the best of them alone
-            ready = [(-priority, run_at, id) for id, _, state, priority, run_at in rows if state == "ready"]
-            parked += [min(ready)[2]] if ready else []
-    _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in full], now)
-    know(work, [*parked, *(job.id for job in full if job.limits is not None)])
+    if jobs:
+        _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in jobs], now)
+        know(work, [job.id for job in jobs if job.limits is not None])
 
 
 def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:

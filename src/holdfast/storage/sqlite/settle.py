@@ -17,7 +17,7 @@ from holdfast.storage.contract import PARENT_CANCELLED
 from holdfast.storage.rules import Fate, fate
 
 from . import edges
-from .apply import apply
+from .apply import Changes, apply
 from .database import Work
 from .gates import know
 from .listing import get
@@ -142,4 +142,4 @@ def _cancel(work: Work, children: set[str], now: int) -> None:
     ids = sorted(children)
     work.connection.change(_sql["waits_for_nobody"], (json_text(ids),))
     records = [record for record in get(work.connection, ids) if record is not None]
-    apply(work, [decide(record, Cancelled(PARENT_CANCELLED)) for record in records], now)
+    apply(work, Changes([decide(record, Cancelled(PARENT_CANCELLED)) for record in records]), now)

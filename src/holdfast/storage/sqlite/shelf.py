@@ -10,7 +10,7 @@ from holdfast.storage.guards import standing
 from .apply import look
 from .database import Work
 from .driver import Connection
-from .enqueue import enqueue
+from .enqueue import Jobs, enqueue
 from .queries import load
 from .rows import Many
 
@@ -53,8 +53,8 @@ def shelve(work: Work, writes: Sequence[Shelving], now: int) -> list[bool] | Ful
         if done[-1]:
             written[place] = _after(write, versions)
     jobs = [job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs]
-    placed = enqueue(work, jobs, now) if jobs else []
-    if not isinstance(placed, list):
+    placed = enqueue(work, Jobs(jobs), now) if jobs else None
+    if isinstance(placed, (Full, Orphan)):
         return placed
     _TAKE_OFF.run(work.connection, [place for place, row in written.items() if row is None])
     put(work, [row for row in written.values() if row is not None])

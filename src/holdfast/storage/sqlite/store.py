@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from holdfast.clock import Clock, reader
 from holdfast.errors import StoreError
@@ -42,12 +42,12 @@ from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
 
 from . import carry, edges, listing, shared, shelf, upkeep
-from .apply import HOLDING, apply, check, note, note_started, orphan_among, renew
+from .apply import HOLDING, Changes, apply, check, note, note_started, orphan_among, renew
+from .claim import Claimed, promote
 from .claim import claim as claim_jobs
-from .claim import promote
 from .database import Database, Work
 from .driver import Connection, DriverName
-from .enqueue import enqueue
+from .enqueue import Jobs, enqueue
 from .home import SqliteHome
 from .insertion import insertion
 from .journal import Journal
@@ -61,6 +61,13 @@ from .transaction import SqliteTransaction
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("holdfast")
+
+
+class _Said(NamedTuple):
+    """The answer of the writer's thread to an exchange; the records are still texts."""
+
+    verdicts: list[Verdict]
+    claimed: Claimed
 
 
 class SqliteStorage(Storage):
@@ -137,12 +144,14 @@ class SqliteStorage(Storage):
 
     # -- enqueue -------------------------------------------------------------------------------------
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        return _unless_refused(await self._write(lambda work: self._enqueue(work, jobs)))
+        ready = Jobs(jobs)
+        placed = _unless_refused(await self._write(lambda work: self._enqueue(work, ready)))
+        return ready.placed() if placed is None else placed
 
-    def _enqueue(self, work: Work, jobs: Sequence[NewJob]) -> list[Placed] | Full | Orphan:
+    def _enqueue(self, work: Work, jobs: Jobs) -> list[Placed] | Full | Orphan | None:
         now = self._now()
         placed = enqueue(work, jobs, now)
-        if any(job.after is not None for job in jobs):
+        if not jobs.plain and any(job.after is not None for job in jobs.all):
             settle(work, self.chunk, now)
         return placed
 
@@ -157,23 +166,27 @@ class SqliteStorage(Storage):
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> Exchanged:
         one_change_each(changes)
-        return _unless_refused(await self._write(lambda work: self._exchange(work, changes, claim, started)))
+        ready = Changes(changes)
+        said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
+        records = [record for text in said.claimed.texts for record in records_of(text)]
+        return Exchanged(said.verdicts, records, *said.claimed[1:])
 
     def _exchange(
-        self, work: Work, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]
-    ) -> Exchanged | Orphan:
+        self, work: Work, changes: Changes, claim: Claim | None, started: Sequence[Started]
+    ) -> _Said | Orphan:
         now = self._now()
-        orphan = orphan_among(work, changes)
+        orphan = orphan_among(work, changes.adds) if changes.adds else None
         if orphan is not None:
             return orphan
         verdicts = apply(work, changes, now)
         note_started(work, started)
         if claim is not None:
-            return Exchanged(verdicts, *claim_jobs(work, claim, now, self.chunk))
-        if any_unsettled(work):
+            return _Said(verdicts, claim_jobs(work, claim, now, self.chunk))
+        unsettled = any_unsettled(work)
+        if unsettled:
             settle(work, self.chunk, now)
-            return Exchanged(verdicts, unsettled=any_unsettled(work))
-        return Exchanged(verdicts)
+            unsettled = any_unsettled(work)
+        return _Said(verdicts, Claimed([], None, False, unsettled))
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         return await self._write(lambda work: self._renew(work, holds, started))

@@ -17,12 +17,21 @@ from holdfast.clock import SECOND, MicrosReader
 from holdfast.errors import StoreError
 from holdfast.job import NewJob
 from holdfast.lifecycle import Change
-from holdfast.storage.contract import ACCEPTED, CHUNK, ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
+from holdfast.storage.contract import (
+    ACCEPTED,
+    CHUNK,
+    ENDED_BY_HANDLER,
+    Full,
+    Orphan,
+    Placed,
+    StoreTransaction,
+    Verdict,
+)
 
-from .apply import apply
+from .apply import Changes, apply
 from .database import Work, undo
 from .driver import Connection
-from .enqueue import enqueue
+from .enqueue import Jobs, enqueue
 from .faults import explained
 from .settle import settle
 from .shared import Shared
@@ -62,10 +71,11 @@ class SqliteTransaction(StoreTransaction):
         return await self._order(lambda: self._inside().connection.rows(statement, parameters))
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        placed = await self._order(lambda: enqueue(self._inside(), jobs, self._now()))
-        if not isinstance(placed, list):
+        ready = Jobs(jobs)
+        placed = await self._order(lambda: enqueue(self._inside(), ready, self._now()))
+        if isinstance(placed, (Full, Orphan)):
             raise placed
-        return placed
+        return ready.placed() if placed is None else placed
 
     async def complete(self, change: Change) -> Verdict:
         # who stops waiting for the answer must not leave the commit to chance
@@ -143,7 +153,7 @@ class SqliteTransaction(StoreTransaction):
     def _complete(self, change: Change) -> Verdict:
         try:
             work, now = self._inside(), self._now()
-            verdict = apply(work, [change], now)[0]
+            verdict = apply(work, Changes([change]), now)[0]
             if verdict is ACCEPTED:
                 settle(work, CHUNK, now)
                 self._shared.database.patiently(work.connection.rows, "COMMIT")

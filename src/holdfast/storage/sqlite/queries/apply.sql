@@ -10,6 +10,17 @@ FROM given
 WHERE holdfast_jobs.id = given.id AND state = 'running'
     AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
 
+-- name: succeed_alike
+-- The same of jobs without a result that have all but their starts in common, given as a JSON object.
+UPDATE holdfast_jobs SET
+    state = 'succeeded', version = version + 1, failures = ?, losses = 0, suspect = 0,
+    result = NULL, reason = NULL, started_at = coalesce(given.value, holdfast_jobs.started_at),
+    finished_at = ?, prune_at = ?,
+    settled = ?, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+FROM json_each(?) AS given
+WHERE holdfast_jobs.id = given.key AND state = 'running'
+    AND holdfast_jobs.attempt = ? AND holdfast_jobs.stamp = ?;
+
 -- name: limited_queues
 -- The queues of those of these jobs that run under limits.
 SELECT json_group_array(DISTINCT queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_limited

@@ -1,13 +1,12 @@
--- name: insert_plain
--- Jobs of one kind that wait for nothing but a worker or a time.
-WITH given (id, payload, state, priority, run_at) AS (VALUES {values})
+-- name: insert_alike
+-- Jobs that differ in nothing but their payloads, a JSON object by their ids.
 INSERT INTO holdfast_jobs (
     id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
     backoff, retention, dead_retention, limits, created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits,
     min_version)
-SELECT id, ?, ?, state, priority, run_at, payload, 1, 0, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, run_at, 0, state = 'ready' AND ?, 0, 0,
+SELECT given.key, ?2, ?3, ?12, ?4, ?13, given.value, 1, 0, 0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?14, ?13, 0, ?15, 0, 0,
     'succeeded', 0, {row_version}
-FROM given WHERE id IS NOT NULL
+FROM json_each(?1) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_full
