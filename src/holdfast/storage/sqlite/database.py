@@ -14,6 +14,7 @@ import threading
 import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
 from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +22,7 @@ from holdfast.errors import HoldfastError, StoreError
 
 from .driver import BUSY, LOCKED, Connection, Driver
 from .faults import explained
+from .links import Links, Prepare
 from .place import Place
 from .turns import Turns
 
@@ -87,13 +89,12 @@ class Database:
     ) -> None:
         self.place = place
         self.driver = driver
-        self._connect = connect
         self._check_mode = check_mode
         self._told = told
-        self._writer: Connection | None = None
-        self._reader: Connection | None = None
-        self._turns = Turns(None)
         self.patiently = patience(driver)
+        self.prepares: dict[object, Prepare] = {}  # by who uses the file
+        self._links = Links(place, partial(self.patiently, connect), self._prepare)
+        self._turns = Turns(None)
         self.known = Known()
         self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
@@ -137,10 +138,8 @@ class Database:
             gate.acquire(timeout=STILL_WITHIN)
         if self.place.in_memory:
             return
-        for connection in (self._writer, self._reader):
-            if connection is not None:
-                connection.close()
-        self._writer = self._reader = None
+        self._links.close("writer")
+        self._links.close("reader")
 
     def go_on(self) -> None:
         for gate in self._gates:
@@ -169,8 +168,7 @@ class Database:
                     piece.error = error
             _answer(batch)
             del batch
-        if self._writer is not None:
-            self._writer.close()
+        self._links.close("writer")
         self._turns.close()
 
     def _next_batch(self) -> tuple[list[Piece[Any]], bool]:
@@ -231,12 +229,18 @@ class Database:
 
     def writer(self) -> Connection:
         """The writer's connection; only for its thread."""
-        if self._writer is None:
-            self._writer = self.patiently(self._connect)
+        connection, new = self._links.get("writer")
+        if new:
             self._mode_checked = -MODE_CHECKED_EVERY
             self._turns.close()
             self._turns = Turns(self.place.beside())
-        return self._writer
+        return connection
+
+    def _prepare(self, connection: Connection) -> None:
+        """Another file stands in the place of ours."""
+        _log.warning("%s has been replaced while it was in use: going on with what stands there now", self.place)
+        for prepare in list(self.prepares.values()):
+            prepare(connection)
 
     @property
     def turns(self) -> Turns:
@@ -261,15 +265,12 @@ class Database:
             if not piece.future.cancelled():
                 try:
                     with self._gates[1]:
-                        if self._reader is None:
-                            self._reader = self.patiently(self._connect)
-                        piece.answer = self.patiently(piece.run, self._reader)
+                        piece.answer = self.patiently(piece.run, self._links.get("reader")[0])
                 except BaseException as error:
                     piece.error = self._explained(error)
                 _answer([piece])
             del piece
-        if self._reader is not None:
-            self._reader.close()
+        self._links.close("reader")
 
     # -- both ----------------------------------------------------------------------------------------
     def _explained(self, error: BaseException) -> BaseException:

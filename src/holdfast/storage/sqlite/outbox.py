@@ -86,6 +86,7 @@ class SqliteOutbox(Outbox):
             self._shared = shared.take(shared.key_of(str(self._place)), self._place, self._driver, "as it is")
             try:
                 await self._shared.database.alone(self._prepare)
+                self._shared.database.prepares[self] = self._prepare
             except BaseException:
                 await self._close()
                 raise
@@ -96,6 +97,8 @@ class SqliteOutbox(Outbox):
 
     async def _close(self) -> None:
         closing, self._shared = self._shared, None
+        if closing is not None:
+            closing.database.prepares.pop(self, None)
         if closing is None or closing.process != os.getpid() or not shared.give_back(closing):
             return
         try:

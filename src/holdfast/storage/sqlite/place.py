@@ -19,6 +19,8 @@ NETWORK_FILE_SYSTEMS = frozenset(
     """.split()  # noqa: SIM905
 )
 
+FileId = tuple[int, int]  # device and inode
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -36,6 +38,14 @@ class Place:
     def exists(self) -> bool:
         """A file of no bytes is one that is still to be made."""
         return self.path is not None and self.path.exists() and self.path.stat().st_size > 0
+
+    def file(self) -> FileId | None:
+        """Which file stands here now, None if there is none."""
+        try:
+            found = None if self.path is None else os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return None if found is None else (found.st_dev, found.st_ino)
 
     def beside(self) -> Path | None:
         """The directory beside the database for locks and sockets, if there can be one."""

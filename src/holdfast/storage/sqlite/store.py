@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Literal, NamedTuple, TypeVar
 
 from holdfast.clock import Clock, reader
@@ -110,6 +111,7 @@ class SqliteStorage(Storage):
             self._opened = True
             try:
                 await self._shared.database.alone(self._prepare)
+                self._shared.database.prepares[self] = self._prepare
                 self._check_durability()
             except BaseException:
                 await self._close()
@@ -123,6 +125,7 @@ class SqliteStorage(Storage):
         if not self._opened or self._shared is None:
             return
         self._opened, closing = False, self._shared
+        closing.database.prepares.pop(self, None)
         if self._forked():
             return
         if shared.give_back(closing):
@@ -131,7 +134,8 @@ class SqliteStorage(Storage):
             except RuntimeError:  # the interpreter is ending and has no executor any more
                 closing.end()
         else:
-            await closing.database.alone(lambda _: None)
+            with suppress(StoreError):  # the file is gone
+                await closing.database.alone(lambda _: None)
 
     async def durability(self) -> Durability:
         database = self._database()
