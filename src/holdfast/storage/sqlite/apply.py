@@ -83,7 +83,7 @@ class Changes:
 
     def succeed(self, work: Work, now: int) -> None:
         """Write the plain successes; all of them take hold, or it is to be done carefully."""
-        if work.known.limited:
+        if work.known.limited and work.connection.value(_sql["any_closed"]):
             ids = json_text([change.id for change in self.plain])
             work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
         for (attempt, stamp, failures, keep), started, many in self._alike:

@@ -7,7 +7,7 @@ one per lane, whatever waits behind or beside them. Jobs under limits wait elsew
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from holdfast.storage.contract import Claim, Want
 from . import limited
 from .database import Work
 from .driver import TOOBIG
-from .gates import Waiting, know
+from .gates import Standing, Waiting, forget, know
 from .limited import Suspect
 from .queries import load
 from .rows import COLUMNS, json_text, lists_of
@@ -129,19 +129,22 @@ def _look_out(work: Work) -> Outlook:
 
 def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[bytes]:
     after = (claim.stamp, claim.worker, now)
-    limit = want.limit
-    while True:
-        try:
-            numbers, texts = _best(work, want, outlook, limit, now, after)
-            break
-        except work.error as error:
-            if work.code(error) != TOOBIG or limit == 1:
-                raise
-            limit = max(1, limit // 8)  # together they are too large for one text; the rest is for the next claim
+    numbers, texts = _as_many_as_fit(work, lambda limit: _best(work, want, outlook, limit, now, after), want.limit)
     if numbers == "[]":
         return []
     work.connection.change(_sql["take"], (*after, numbers))
     return [texts]
+
+
+def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, bytes]], limit: int) -> tuple[str, bytes]:
+    """The best jobs, fewer where all together are too large for one text; the rest is for the next claim."""
+    while True:
+        try:
+            return best(limit)
+        except work.error as error:
+            if work.code(error) != TOOBIG or limit == 1:
+                raise
+            limit = max(1, limit // 8)
 
 
 def _best(
@@ -233,10 +236,29 @@ def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: i
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
         return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now)
+    wide = limited.wide_gate(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now)
+    if wide is not None:
+        return _take_at_gate(work, claim, wide, want.limit, now)
     taken: list[bytes] = []
     for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
         taken += _take_rows(work, claim, numbers, now)
     return taken
+
+
+def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[bytes]:
+    """As many as are wanted of those that wait at a gate which has room for all of them."""
+    after = (claim.stamp, claim.worker, now)
+
+    def best(limit: int) -> tuple[str, bytes]:
+        at = (gate.limits, gate.queue, gate.task, gate.routing_key, now, limit)
+        return _one_row(work, _sql["best_of_gate"], (*after, *at))
+
+    numbers, texts = _as_many_as_fit(work, best, limit)
+    if numbers == "[]":
+        forget(work, [gate.number])
+        return []
+    work.connection.change(_sql["take"], (*after, numbers))
+    return [texts]
 
 
 def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[bytes]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.storage.limiting import Gate, Passed, Place, closed_now, pass_gates
+from holdfast.storage.limiting import Gate, Passed, Place, closed_now, limits_of, pass_gates
 
 from . import gates
 from .database import Work
@@ -42,8 +42,25 @@ def rounds(work: Work, wanted: Wanted, limit: int, now: int) -> Iterator[list[in
         in_vain = 0 if taken else in_vain + 1
 
 
+def wide_gate(work: Work, wanted: Wanted, limit: int, now: int) -> Standing | None:
+    """The only open gate, if no rate is to be minded, no closed one might open, and there is room for so many."""
+    found = gates.best_open(work, wanted, 2)
+    if len(found) != 1 or gates.closers(work, 1, now):
+        return None
+    (gate,) = found
+    limits = limits_of(gate.limits)
+    if any(each.starts is not None for each in limits):
+        return None
+    used = Used(work).of([gate.limits])
+    rooms = [each.most - used[each.key].running for each in limits if each.most is not None]
+    return gate if min(rooms, default=limit) >= limit else None
+
+
 def opens_at(work: Work, wanted: Wanted, now: int) -> int | None:
     """When the first of the wanted jobs could start: now, or when a rate lets it."""
+    wide = wide_gate(work, wanted, 1, now)
+    if wide is not None and any(gates.jobs_at(work, [wide], 1, now).values()):
+        return now
     claiming = _Claiming(work, wanted, now)
     for _ in range(IN_VAIN):
         if not claiming.go_on():

@@ -11,7 +11,7 @@ CREATE INDEX holdfast_jobs_releasing ON holdfast_jobs (finished_at, id) WHERE re
 CREATE INDEX holdfast_jobs_parked ON holdfast_jobs (limits, queue, task, routing_key, priority DESC, rank, id)
     WHERE state = 'ready' AND parked = 1 AND suspect = 0;
 -- what runs under limits: counted, never kept in a counter
-CREATE INDEX holdfast_jobs_limited ON holdfast_jobs (limits, id, queue) WHERE stamp IS NOT NULL AND limits IS NOT NULL;
+CREATE INDEX holdfast_jobs_limited ON holdfast_jobs (limits) WHERE stamp IS NOT NULL AND limits IS NOT NULL;
 
 -- who waits for whom; a closed edge stays until its child is gone, so that the parent's result is there
 CREATE TABLE holdfast_edges (

@@ -23,8 +23,12 @@ WHERE holdfast_jobs.id = given.key AND state = 'running'
 
 -- name: limited_queues
 -- The queues of those of these jobs that run under limits.
-SELECT json_group_array(DISTINCT queue) FROM holdfast_jobs INDEXED BY holdfast_jobs_limited
-WHERE stamp IS NOT NULL AND limits IS NOT NULL AND id IN (SELECT value FROM json_each(?));
+SELECT json_group_array(DISTINCT queue) FROM holdfast_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND stamp IS NOT NULL AND limits IS NOT NULL;
+
+-- name: any_closed
+-- Whether somebody waits for the end of a job under limits.
+SELECT EXISTS (SELECT 1 FROM holdfast_closers);
 
 -- name: seen
 -- What the guards of changes look at.

@@ -62,6 +62,14 @@ SELECT json_group_array(number), CAST('[' || coalesce(group_concat(record), '') 
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
     ORDER BY priority DESC, rank, id LIMIT ?)
 
+-- name: best_of_gate
+-- The best jobs of a single gate, as they will be once claimed.
+SELECT json_group_array(number), CAST('[' || coalesce(group_concat(record), '') || ']' AS BLOB) FROM (
+    SELECT rowid AS number, {claimed} AS record FROM holdfast_jobs AS job
+    WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 1 AND suspect = 0
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT ?)
+
 -- name: best_of_lanes
 -- The best jobs of several lanes, merged by their heads, as they will be once claimed.
 SELECT json_group_array(best.number), CAST('[' || coalesce(group_concat({claimed}), '') || ']' AS BLOB) FROM (
