@@ -21,7 +21,7 @@ PYTHON = (sys.executable, "-m", "benchmarks.child")
 Way = Literal["single", "bulk", "concurrent"]
 Mode = Literal["loop", "threads", "io"]
 
-BULK = 500
+BULK = 5_000  # jobs in a list
 WIDTH = 64
 SLOTS = 50
 IO_SECONDS = 0.01

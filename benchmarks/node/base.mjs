@@ -2,7 +2,7 @@
 
 import { setTimeout as sleep } from "node:timers/promises";
 
-export const BULK = 500;
+export const BULK = 5000; // jobs in a list
 export const SLOTS = 50;
 const WIDTH = 64;
 const IO_MILLISECONDS = 10;

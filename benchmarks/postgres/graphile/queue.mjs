@@ -3,7 +3,7 @@
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-import { BULK, BaseQueue, SLOTS, handler } from "../../node/base.mjs";
+import { BaseQueue, SLOTS, handler } from "../../node/base.mjs";
 
 const require = createRequire(join(process.env.HOLDFAST_BENCH_MODULES, "package.json"));
 const { makeWorkerUtils, run, Logger } = require("graphile-worker");
@@ -55,7 +55,7 @@ export class Queue extends BaseQueue {
       preset: {
         worker: {
           concurrentJobs: SLOTS,
-          localQueue: { size: BULK },
+          localQueue: { size: 500 },
           completeJobBatchDelay: 0,
           failJobBatchDelay: 0,
           maxPoolSize: POOL,
