@@ -111,8 +111,10 @@ class Apply:
                     if change.next_id in owners:
                         going_on = {"id": change.id, "next_id": owners[change.next_id]}
                         await connection.execute(self._sql["go_on_with"], going_on)
-        await self._write(connection, work, effects)
-        if later:
+        beside = self._enqueue.beside(later, now)
+        stored = await self._write(connection, work, effects, beside)
+        effects.ready |= {job.queue for job in later}
+        if stored < len(later):
             await self._add(connection, later, effects, now)
         return verdicts
 
@@ -125,12 +127,16 @@ class Apply:
         effects.settles |= any(job.after is not None for job in jobs)
         return owners_among(jobs, placed)
 
-    async def _write(self, connection: Connection, work: _Moves, effects: Effects) -> None:
-        if work.any:
-            await together(connection, self._writes(work))
+    async def _write(
+        self, connection: Connection, work: _Moves, effects: Effects, beside: Sequence[Statement] = ()
+    ) -> int:
+        """Write the moves, and run these statements beside; gives how many rows those have written."""
         effects.ready |= work.ready
         effects.changed |= work.changed
         effects.settles |= bool(work.unsettled)
+        statements = [*(self._writes(work) if work.any else []), *beside]
+        cursors = await together(connection, statements) if statements else []
+        return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])
 
     async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
         if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:

@@ -52,6 +52,13 @@ class Enqueue:
             return ()
         return self._inserts(jobs, now)
 
+    def beside(self, jobs: Sequence[NewJob], now: int | None) -> list[Statement]:
+        """What stores jobs without keys and parents, beside other work of a transaction. It writes as many rows; fewer where
+        a queue is bounded or fair or an id known: then they are to be put in their places one by one."""
+        if not jobs or any(job.unique_key is not None or job.after is not None for job in jobs):
+            return []
+        return [(insert_into(self._schema, jobs, parameter="%(jobs)s")["insert"], {"jobs": full_text(jobs, now)})]
+
     async def put(
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, inserts: Sequence[Statement]
     ) -> list[Placed]:
