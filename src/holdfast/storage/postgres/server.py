@@ -55,6 +55,8 @@ _ON_INDEXES = {
     "enable_bitmapscan": "off",
     "enable_mergejoin": "off",
     "enable_nestloop": "off",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
 }
 _OURS = {
