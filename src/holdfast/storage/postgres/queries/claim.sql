@@ -169,6 +169,11 @@ SELECT {nothing}, (SELECT wait FROM due), EXISTS (
     (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL)
 ORDER BY 5 DESC NULLS LAST, 6, 1;
 
+-- name: saying_nothing
+-- A claim alone: nobody has ended.
+noted AS (SELECT NULL::boolean AS followed, NULL::text AS limited WHERE false),
+succeeded AS (SELECT NULL::uuid AS id WHERE false)
+
 -- name: picking_merged
 -- The best of all lanes; what another claimer has locked is seen and not picked.
 seen AS MATERIALIZED (
