@@ -198,12 +198,18 @@ DECLARE
     heard bigint;
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM {schema}.limit_news) AND NOT EXISTS (SELECT 1 FROM {schema}.limit_room)
-        AND NOT EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL)
+        AND NOT EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= instant)
+        AND NOT EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > instant)
         AND NOT EXISTS (
             SELECT 1 FROM {schema}.limit_gates AS w
             WHERE w.closed_by IS NULL AND (of_queues IS NULL OR w.queue = ANY(of_queues))
                 AND (of_tasks IS NULL OR w.task = ANY(of_tasks)) AND (of_route IS NULL OR w.route = of_route)
                 AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused))
+        AND (
+            SELECT count(*) < look AND count(*) FILTER (
+                WHERE (of_queues IS NULL OR w.queue = ANY(of_queues)) AND (of_tasks IS NULL OR w.task = ANY(of_tasks))
+                    AND (of_route IS NULL OR w.route = of_route)) = 0
+            FROM (SELECT * FROM {schema}.limit_gates WHERE opens_at IS NOT NULL LIMIT look) AS w)
     THEN
         RETURN;
     END IF;
