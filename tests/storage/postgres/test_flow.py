@@ -207,7 +207,8 @@ async def test_blocked_jobs_cost_a_claim_nothing(url):
 async def test_lost_word_about_limits_is_mended_by_upkeep(url):
     clock = ManualClock()
     async with opened(url, clock=clock) as store:
-        await store.enqueue([job(limits=ONCE), job(limits=ONCE), job(limits='[["other",1]]')])
+        twice = '[["k",1],["l",1]]'
+        await store.enqueue([job(limits=twice), job(limits=twice), job(limits='[["other",1]]')])
         held = await claim(store, 9, limited=True)
         assert len(held) == 2
         await store.apply([decide(record, Succeeded()) for record in held])
@@ -217,7 +218,40 @@ async def test_lost_word_about_limits_is_mended_by_upkeep(url):
         clock.advance(60)
         await store.prune(9)
         assert len(await claim(store, 9, limited=True)) == 1
-        assert rows_of(url, "limit_slots") == [1]
+        assert rows_of(url, "limit_slots") == [2]
+
+
+async def test_who_waited_for_a_turn_passes_over_what_is_gone(url):
+    """The claim began before another one took the best job, and finds the next."""
+    async with opened(url) as store:
+        jobs = [job(limits='[["k",9]]') for _ in range(3)]
+        await store.enqueue(jobs)
+        assert len(await claim(store, 1, limited=True)) == 1
+        address = parse(url).server
+        with psycopg.connect(address.dsn) as other:
+            turn = f'holdfast limits "{address.schema}"'
+            other.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [turn])
+            waiting = asyncio.create_task(claim(store, 1, limited=True))
+            while not run(url, "select 1 from pg_locks where locktype = 'advisory' and not granted"):
+                await asyncio.sleep(0)
+            taken = f'delete from "{address.schema}".waiting where id = %s'
+            other.execute(taken.encode(), [jobs[1].id])
+        assert [record.id for record in await waiting] == [jobs[2].id]
+
+
+async def test_lanes_of_several_limits_are_claimed_together(url):
+    """The best of all lanes come first, whatever their limits, and none of them beyond its own."""
+    async with opened(url) as store:
+        kinds = [("a", 2), ("b", 3), ("c", 100)]
+        jobs = [job(task=task, limits=json.dumps([[task, most]])) for _ in range(5) for task, most in kinds]
+        await store.enqueue(jobs)
+        held = await claim(store, 6, limited=True)
+        assert [record.id for record in held] == [each.id for each in jobs[:6]]
+        rest = await claim(store, 50, limited=True)
+        assert [record.task for record in rest] == ["b", "c", "c", "c"]
+        assert await claim(store, 50, limited=True) == []
+        await told(store, held[0], Succeeded())
+        assert [record.task for record in await claim(store, 50, limited=True)] == ["a"]
 
 
 # ---- in the caller's transaction -------------------------------------------------------------------

@@ -21,7 +21,19 @@ from holdfast.storage.rules import owners_among, write_change
 
 from .enqueue import Enqueue
 from .queries import load
-from .rows import JOINT, array, digest, joined, json_text, marked, numbers, numbers_or_none, records_of, route_of
+from .rows import (
+    JOINT,
+    array,
+    digest,
+    joined,
+    json_text,
+    marked,
+    numbers,
+    numbers_or_none,
+    records_of,
+    route_of,
+    slot_of,
+)
 from .server import Connection, Cursor, Statement, together
 
 WAITING = tuple(
@@ -210,8 +222,10 @@ class Apply:
             rows = [dict(zip(("gate", "queue", "task", "route"), lane, strict=True)) for lane in sorted(lanes)]
             statements.append((self._sql["parked"], {"lanes": json_text(rows)}))
         if given_up:
-            holds = {"ids": array(each.id for each in given_up), "stamps": numbers(each.stamp for each in given_up)}
-            statements.append((self._sql["given_up"], holds))
+            keys = {slot for each in given_up if (slot := slot_of(each.limits)) is not None}
+            several = [each for each in given_up if slot_of(each.limits) is None]
+            holds = {"ids": array(each.id for each in several), "stamps": numbers(each.stamp for each in several)}
+            statements.append((self._sql["given_up"], {"keys": array(sorted(keys)), **holds}))
         return statements
 
     def _freed(self, work: _Moves) -> Statement:

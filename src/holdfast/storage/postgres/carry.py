@@ -20,7 +20,7 @@ from holdfast.storage.limiting import keys_of
 from .apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
 from .insertion import USUAL
 from .queries import load
-from .rows import array, digest, json_text, marked, numbers, records_of, unmarked
+from .rows import array, digest, json_text, marked, numbers, records_of, slot_of, unmarked
 from .server import Connection, Statement, together
 from .shares import Shares
 
@@ -34,7 +34,7 @@ JOBS = tuple(
 HOLDS = tuple(
     """
     stamp leased_until lease run_at rank started_at settled version attempt failures losses waits id ended suspect
-    leased_by held_key reason progress followed limited
+    leased_by held_key reason progress followed limited slot
     """.split()  # noqa: SIM905
 )
 _COLUMNS = {"jobs": JOBS, "waiting": WAITING, "holds": HOLDS, "outcomes": OUTCOMES}
@@ -125,7 +125,8 @@ class Carry:
         """What claimers of limited jobs must know of those that came."""
         statements = self._apply.limit_news([record for record in records if record.parked], [])
         held = [record for record in records if record.limits is not None and record.stamp is not None]
-        if uses := [(digest(key), record) for record in held for key in keys_of([record.limits])]:
+        several = [record for record in held if slot_of(record.limits) is None]
+        if uses := [(digest(key), record) for record in several for key in keys_of([record.limits])]:
             slots = {
                 "keys": array(key for key, _ in uses),
                 "jobs": array(record.id for _, record in uses),
@@ -175,4 +176,5 @@ def _hold_row(record: Record) -> dict[str, Any]:
     row |= {"held_key": marked(record.unique_key) if record.holds_key else None, "reason": marked(record.reason)}
     row["ended"] = record.state in FINAL
     row["limited"] = None if record.limits is None else record.queue
+    row["slot"] = slot_of(record.limits)
     return row

@@ -94,11 +94,18 @@ class Claims:
             for lanes in ("all_lanes", "marked_lanes")
             for picked in ("locked", "merged")
         }
-        parts = {"succeeding": load("apply", schema)["succeeding"], "nothing": ", ".join(["NULL"] * len(COLUMNS))}
+        words = {True: load("apply", schema)["succeeding"], False: self._sql["saying_nothing"]}
+        nothing = ", ".join(["NULL"] * len(COLUMNS))
         self._exchange = {
-            (lanes, picking): load("claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], **parts)[
-                "exchange"
-            ]
+            (told, lanes, picking): load(
+                "claim",
+                schema,
+                succeeding=words[told],
+                lanes=self._sql[lanes],
+                picking=self._sql[picking],
+                nothing=nothing,
+            )["exchange"]
+            for told in (True, False)
             for lanes in ("all_lanes", "marked_lanes")
             for picking in ("picking_locked", "picking_merged")
         }
@@ -120,7 +127,7 @@ class Claims:
         }
         lanes = "all_lanes" if marks is None else "marked_lanes"
         picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
-        cursor = await connection.execute(self._exchange[lanes, picking], values)
+        cursor = await connection.execute(self._exchange[told > 0, lanes, picking], values)
         rows = await cursor.fetchall()
         next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
         found = records_of(rows)

@@ -239,6 +239,12 @@ class Exchanges:
         async def run(connection: Connection) -> Taken:
             claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
             wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
+            if len(wants) == 1:
+                ((place, want),) = wants.items()
+                simply = await self._limits.claim_simply(connection, claim, want, self._now())
+                if simply is not None:
+                    claimed[place] = simply.claimed
+                    return Taken(claimed, 0 if simply.more else due, suspects or simply.suspects)
             prospects = await self._limits.prospects(connection, list(wants.values()), self._now())
             if not any(any(prospect) for prospect in prospects):
                 return taken

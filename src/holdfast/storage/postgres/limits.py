@@ -10,13 +10,17 @@ next one start. So jobs that cannot start cost nothing, however many they are. A
 room (`limit_room`) until a gate is found closed by it again: meanwhile the gates that it closed are opened, those that have
 been closed for longest first.
 
-**Slots.** What runs under a key is counted: a row for each hold and key, written with the claim, removed when the word of
-the hold's end is heard. **Starts** are rows too, as long as they count.
+**Slots.** What runs under a key is counted: holds, each with its key, and for jobs with several keys a row for each,
+written with the claim and removed when the word of the hold's end is heard. **Starts** are rows too, as long as they count.
+
+**Two ways.** Gates of one key without a rate are the most common by far: where there are no others, one statement looks,
+counts, claims and closes, and the whole turn is one round trip (`claim_simply`). Everything else is decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from time import monotonic
 from typing import Any, NamedTuple
 
 from holdfast.job import Record
@@ -36,14 +40,15 @@ from holdfast.storage.limiting import (
 
 from .claim import claimer, wanted
 from .queries import load
-from .rows import array, digest, json_text, numbers, records_of
+from .rows import COLUMNS, array, digest, numbers, records_of, slot_of
 from .server import Connection, Statement, together
 
 LOOK = 128  # gates that are looked at together
 NEWS = 1_000  # that are heard together
 ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
-_SHARED = ("wanted", "can_run", "claimed")
+INVOLVED = 1.0  # seconds after which the simple way is tried again
+_SHARED = ("wanted", "can_run", "claimed_columns")
 
 
 class Lanes(NamedTuple):
@@ -64,12 +69,25 @@ class Prospect(NamedTuple):
     suspects: bool
 
 
+class Simply(NamedTuple):
+    """What a claim brought that was simple, whether there are more jobs that may start, and whether there are suspects."""
+
+    claimed: list[Record]
+    more: bool
+    suspects: bool
+
+
 class Limits:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
         claims = load("claim", schema)
-        self._sql = load("limits", schema, **{name: claims[name] for name in _SHARED})
+        parts = {name: claims[name] for name in _SHARED}
+        parts["moved"] = load("claim", schema, slot="{slot_of_lane}")["moved"]
+        parts["claimed"] = load("claim", schema, slot="{slot_given}")["claimed"]
+        parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
+        self._sql = load("limits", schema, **parts)
+        self._involved_until = 0.0
         self._behind = 0  # so that all get their turn where there are more gates than are looked at together
         self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
 
@@ -77,6 +95,34 @@ class Limits:
         """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
         asked = [(self._sql["prospect"], {**wanted(want), "now": now}) for want in wants]
         return [Prospect(*(await cursor.fetchall())[0]) for cursor in await together(connection, asked)]
+
+    async def claim_simply(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> Simply | None:
+        """Claim limited jobs by one statement, a transaction by itself. None: that is not simple, nothing was claimed."""
+        if want.alone or monotonic() < self._involved_until:
+            return None
+        passing = (self._sql["pass"], {**wanted(want), **claimer(claim, want.limit), **_bounds(now)})
+        rows, told = await self._passed(connection, [passing])
+        if told.unread:
+            read = self._reading(dict(zip(told.unread, told.limits or (), strict=True)))
+            rows, told = await self._passed(connection, [(self._sql["turn"], {}), read, passing])
+        if told.simple is False:
+            self._involved_until = monotonic() + (0.0 if told.unread else INVOLVED)
+            return None
+        return Simply(records_of(rows), bool(told.more), told.suspects)
+
+    async def _passed(
+        self, connection: Connection, statements: Sequence[Statement]
+    ) -> tuple[Sequence[Sequence[Any]], _Told]:
+        rows = await (await together(connection, statements))[-1].fetchall()
+        return rows, _Told(*rows.pop()[len(COLUMNS) : -1])
+
+    def _reading(self, unread: Mapping[int, str]) -> Statement:
+        values = {
+            "numbers": numbers(unread),
+            "mosts": numbers(_most(limits) for limits in unread.values()),
+            "keys": array(_simple_key(limits) or "NULL" for limits in unread.values()),
+        }
+        return self._sql["read"], values
 
     async def claim(
         self, connection: Connection, claim: Claim, want: Want, prospect: Prospect, now: int | None
@@ -95,7 +141,7 @@ class Limits:
                 return claimed
             if more:
                 more = await self._hear(connection, now)
-            elif not await self._open_for_room(connection):
+            elif not await self._open(connection, now):
                 return claimed
         self._unseen = True
         return claimed
@@ -121,17 +167,11 @@ class Limits:
     # -- what happened meanwhile ---------------------------------------------------------------------
     async def _hear(self, connection: Connection, now: int | None) -> bool:
         """Take our turn and hear the news; gives whether there are more."""
-        at = {"now": now, "most": NEWS, "look": LOOK}
-        names = ("turn", "hear", "open_by_time", "open_for_room")
-        _, news, *_ = await together(connection, [(self._sql[name], at) for name in names])
-        heard, *unknown = await news.fetchall()
-        if unknown:
-            lanes = [_lane(*row[:5]) for row in unknown]
-            await connection.execute(self._sql["know"], {"lanes": json_text(lanes)})
-        return bool(heard[5] >= NEWS)
+        cursor = await connection.execute(self._sql["hear"], _bounds(now))
+        return bool((await cursor.fetchall())[0][0] >= NEWS)
 
-    async def _open_for_room(self, connection: Connection) -> bool:
-        cursor = await connection.execute(self._sql["open_for_room"], {"look": LOOK})
+    async def _open(self, connection: Connection, now: int | None) -> bool:
+        cursor = await connection.execute(self._sql["open"], _bounds(now))
         return bool((await cursor.fetchall())[0][0])
 
     # -- gates ---------------------------------------------------------------------------------------
@@ -174,9 +214,11 @@ class Limits:
         statements: list[Statement] = []
         if passed.ids:
             values = {"ids": array(passed.ids), **claimer(claim, len(passed.ids)), "now": lanes.now}
-            uses = [(digest(key), id) for id in passed.ids for key in keys_of([limits_by_id[id]])]
-            slots = {"keys": array(key for key, _ in uses), "jobs": array(id for _, id in uses), "stamp": claim.stamp}
-            statements += [(self._sql["take"], values), (self._sql["use"], slots)]
+            statements.append((self._sql["take"], {**values, **_slots(lanes.gates)}))
+            several = [id for id in passed.ids if slot_of(limits_by_id[id]) is None]
+            if uses := [(digest(key), id) for id in several for key in keys_of([limits_by_id[id]])]:
+                keys, jobs = array(key for key, _ in uses), array(id for _, id in uses)
+                statements.append((self._sql["use"], {"keys": keys, "jobs": jobs, "stamp": claim.stamp}))
         statements += self._starts(used, passed.starts, _windows(lanes.gates))
         if passed.closed:
             statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
@@ -265,6 +307,20 @@ class Limits:
         await connection.execute(self._sql["mend"], {"now": now, "long": LONG, "look": LOOK})
 
 
+class _Told(NamedTuple):
+    """The last row of `pass`. `unread`: the numbers of lanes whose limits nobody has read yet."""
+
+    simple: bool | None
+    more: bool | None
+    suspects: bool
+    unread: list[int] | None
+    limits: list[str] | None
+
+
+def _bounds(now: int | None) -> dict[str, Any]:
+    return {"now": now, "most": NEWS, "look": LOOK}
+
+
 def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
     if not rows:
         return None
@@ -296,16 +352,21 @@ def _leaves_some(gates: Mapping[str, list[Place]], passed: Passed) -> bool:
     return any(places and places[-1][2] not in taken for limits, places in gates.items() if limits not in passed.closed)
 
 
-def _lane(gate: str, queue: str, task: str, route: str, limits: str) -> dict[str, Any]:
-    most = [most for limit in limits_of(limits) for most in (limit.most, limit.starts) if most is not None]
-    return {
-        "gate": gate,
-        "queue": queue,
-        "task": task,
-        "route": route,
-        "limits": limits,
-        "most": min(most, default=None),
-    }
+def _slots(texts: Iterable[str]) -> dict[str, Any]:
+    """Gates, and the only key of each."""
+    slots = {digest(limits): slot for limits in texts if (slot := slot_of(limits)) is not None}
+    return {"gates": array(slots), "slots": array(slots.values())}
+
+
+def _most(limits: str) -> int:
+    """How many may start at once at best."""
+    return min(most for limit in limits_of(limits) for most in (limit.most, limit.starts) if most is not None)
+
+
+def _simple_key(limits: str) -> str | None:
+    """The key of limits that are one number of jobs that run at once."""
+    (first, *others) = limits_of(limits)
+    return None if others or first.most is None or first.starts is not None else digest(first.key)
 
 
 def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.job import Record
+from holdfast.storage.limiting import keys_of
 
 COLUMNS = Record.__struct_fields__
 JOINT, NOTHING = "\x1e", "\x1f"
@@ -59,6 +60,13 @@ def route_of(routing_key: str | None) -> str:
 def digest(text: str) -> str:
     """A short name for a text of any length: as a uuid, which every index can hold."""
     return str(UUID(sha256(text.encode()).hexdigest()[:32]))
+
+
+@lru_cache(maxsize=4096)
+def slot_of(limits: str | None) -> str | None:
+    """The key that a hold itself is counted under: the only one of its job. Several are kept in rows of their own."""
+    keys = keys_of([limits])
+    return digest(keys[0]) if len(keys) == 1 else None
 
 
 def array(values: Iterable[str]) -> str:

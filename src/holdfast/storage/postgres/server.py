@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection, AsyncCursor
+from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor
 from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
@@ -55,6 +56,8 @@ _ON_INDEXES = {
     "enable_bitmapscan": "off",
     "enable_mergejoin": "off",
     "enable_nestloop": "off",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
 }
 _OURS = {
@@ -72,6 +75,14 @@ class Session(AsyncConnection[tuple[Any, ...]]):
     """A connection of ours. `first` is said at the beginning of every transaction."""
 
     first: Statement | None = None
+
+    async def execute(  # type: ignore[override]  # its values have names
+        self, query: LiteralString, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
+    ) -> Cursor:
+        """As the driver's own, which reads a statement as long as ours anew whenever it is run."""
+        text, names = _numbered(query)
+        values = [params[name] for name in names] if params else None
+        return await AsyncRawCursor(self).execute(text, values, prepare=prepare)
 
     @asynccontextmanager
     async def transaction(  # type: ignore[override]  # as the driver's own, silent about a server that is gone already
@@ -92,8 +103,16 @@ class Session(AsyncConnection[tuple[Any, ...]]):
         await self.execute(commit, prepare=False)
 
 
+_NAMED = re.compile(r"%\((\w+)\)s")
 _TRANSACTION: tuple[LiteralString, ...] = ("BEGIN", "COMMIT", "ROLLBACK")
 _SAVEPOINT: tuple[LiteralString, ...] = ("SAVEPOINT ours", "RELEASE ours", "ROLLBACK TO ours", "RELEASE ours")
+
+
+@lru_cache(maxsize=1024)
+def _numbered(query: str) -> tuple[bytes, list[str]]:
+    """The statement with its values by number, as the server knows them, and their names in this order."""
+    names = list(dict.fromkeys(_NAMED.findall(query)))
+    return _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", query).encode(), names
 
 
 class Server:

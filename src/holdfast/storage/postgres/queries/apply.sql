@@ -16,11 +16,15 @@ WITH {succeeding} SELECT id::text, followed, limited FROM ended;
 -- Holds that stand leave, and outcomes come in their place.
 ended AS (
     DELETE FROM {schema}.holds WHERE ctid = ANY(ARRAY({standing_places}))
-    RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress, followed, limited
+    RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress, followed, limited, slot
 ),
-noted AS MATERIALIZED (SELECT id, stamp, followed, limited FROM ended WHERE followed OR limited IS NOT NULL),
+noted AS MATERIALIZED (SELECT id, stamp, followed, limited, slot FROM ended WHERE followed OR limited IS NOT NULL),
 left_open AS (INSERT INTO {schema}.unsettled (parent) SELECT id FROM noted WHERE followed),
-given_up AS (INSERT INTO {schema}.limit_news (job, stamp) SELECT id, stamp FROM noted WHERE limited IS NOT NULL),
+given_up AS (
+    INSERT INTO {schema}.limit_news (key, job, stamp)
+    SELECT DISTINCT slot, CASE WHEN slot IS NULL THEN id END, CASE WHEN slot IS NULL THEN stamp END
+    FROM noted WHERE limited IS NOT NULL
+),
 ended_keys AS (
     DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM ended WHERE held_key IS NOT NULL))
 ),
@@ -93,9 +97,11 @@ SELECT gate, queue, task, route
 FROM json_to_recordset(%(lanes)s::json) AS given (gate uuid, queue text, task text, route text);
 
 -- name: given_up
--- Holds of limited jobs that were given up.
-INSERT INTO {schema}.limit_news (job, stamp)
-SELECT id, stamp FROM unnest(%(ids)s::uuid[], %(stamps)s::bigint[]) AS given (id, stamp);
+-- Holds of limited jobs that were given up: those of one key by that, the others by themselves.
+INSERT INTO {schema}.limit_news (key, job, stamp)
+SELECT key, NULL, NULL FROM unnest(%(keys)s::uuid[]) AS given (key)
+UNION ALL
+SELECT NULL, id, stamp FROM unnest(%(ids)s::uuid[], %(stamps)s::bigint[]) AS given (id, stamp);
 
 -- name: errors
 -- What went wrong, on the jobs' own rows.

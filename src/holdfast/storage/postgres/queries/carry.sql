@@ -44,8 +44,9 @@ ON CONFLICT (parent, child) DO NOTHING;
 
 -- name: give_up
 -- Holds of limited jobs that are replaced, but for those that come again.
-INSERT INTO {schema}.limit_news (job, stamp)
-SELECT held.id, held.stamp FROM {schema}.holds AS held
+INSERT INTO {schema}.limit_news (key, job, stamp)
+SELECT held.slot, CASE WHEN held.slot IS NULL THEN held.id END, CASE WHEN held.slot IS NULL THEN held.stamp END
+FROM {schema}.holds AS held
 WHERE held.id = ANY(%(ids)s::uuid[]) AND held.limited IS NOT NULL AND NOT EXISTS (
     SELECT 1 FROM unnest(%(held)s::uuid[], %(stamps)s::bigint[]) AS again (id, stamp)
     WHERE again.id = held.id AND again.stamp = held.stamp);

@@ -118,17 +118,21 @@ taken AS MATERIALIZED (
 held AS (
     INSERT INTO {schema}.holds (
         stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id, suspect,
-        leased_by, held_key, reason, progress, followed, limited)
+        leased_by, held_key, reason, progress, followed, limited, slot)
     SELECT %(stamp)s::bigint, now + lease, lease, nullif(coalesce(run_at, rank), coalesce(first_run_at, created_at)),
         nullif(rank, coalesce(run_at, rank)), settled, coalesce(version, 1) + 1, coalesce(attempt, 0) + 1, failures,
         losses, waits, id, suspect, %(worker)s::text, CASE WHEN NOT key_waits THEN held_key END, reason, progress,
-        followed, CASE WHEN gate IS NOT NULL THEN queue END
+        followed, CASE WHEN gate IS NOT NULL THEN queue END, {slot}
     FROM taken
 ),
 freed AS (
     DELETE FROM {schema}.held_keys
     WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL))
 )
+
+-- name: slot
+-- The key that a claimed job uses: jobs without limits use none.
+NULL::uuid
 
 -- name: claimed_columns
 -- The columns of a record, in its order, as it is once claimed.
@@ -162,8 +166,13 @@ SELECT {nothing}, (SELECT wait FROM due), EXISTS (
     extract(epoch FROM clock_timestamp() - transaction_timestamp())::float8,
     (SELECT count(*) FROM seen) > (SELECT count(*) FROM picked),
     (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
-    (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(limited) FROM noted WHERE limited IS NOT NULL)
+    (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL)
 ORDER BY 5 DESC NULLS LAST, 6, 1;
+
+-- name: saying_nothing
+-- A claim alone: nobody has ended.
+noted AS (SELECT NULL::boolean AS followed, NULL::text AS limited WHERE false),
+succeeded AS (SELECT NULL::uuid AS id WHERE false)
 
 -- name: picking_merged
 -- The best of all lanes; what another claimer has locked is seen and not picked.

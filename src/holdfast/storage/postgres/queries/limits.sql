@@ -12,75 +12,61 @@ SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {sche
     EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
 
 -- name: hear
--- The news, first those of holds that were given up: they leave their slots, and the keys of those may have room for gates
--- that are closed by them. Gives how many news there were, and lanes that are not known yet, each with its jobs' limits.
-WITH news AS (
-    DELETE FROM {schema}.limit_news
-    WHERE number = ANY(ARRAY(
-        (SELECT number FROM {schema}.limit_news WHERE job IS NOT NULL ORDER BY number LIMIT %(most)s::integer)
-        UNION ALL
-        (SELECT number FROM {schema}.limit_news ORDER BY number LIMIT %(most)s::integer)))
-    RETURNING stamp, gate, job, queue, task, route
+-- Take our turn, hear the news and open gates; gives how many news there were.
+SELECT {schema}.limit_hear(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+
+-- name: open
+-- Open gates whose time has come, or whose key may have room; gives how many.
+SELECT {schema}.limit_open(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+
+-- name: read
+-- What was read in the limits of lanes: the most that may start at once at best, and the key if that is all.
+UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(numbers)s::bigint[], number)],
+    key = (%(keys)s::uuid[])[array_position(%(numbers)s::bigint[], number)]
+WHERE number = ANY(%(numbers)s::bigint[]) AND closed_by IS NULL;
+
+-- name: pass
+-- A turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs forgotten. The
+-- last row tells, behind the columns of a record, whether it was simple (NULL: there is nothing), whether jobs are left that
+-- may start, whether there are suspects, and lanes whose limits nobody has read yet.
+WITH lane AS MATERIALIZED (
+    SELECT * FROM {schema}.limit_turn(%(queues)s::text[], %(tasks)s::text[], %(route)s::text, {row_version},
+        %(limit)s::integer, %(now)s::bigint, %(most)s::integer, %(look)s::integer)
 ),
-freed AS (
-    DELETE FROM {schema}.limit_slots WHERE ctid = ANY(ARRAY(
-        SELECT slot.place FROM news CROSS JOIN LATERAL (
-            SELECT ctid AS place FROM {schema}.limit_slots
-            WHERE limit_slots.job = news.job AND limit_slots.stamp = news.stamp OFFSET 0) AS slot))
-    RETURNING key
+picked AS MATERIALIZED (
+    SELECT w.ctid AS place FROM {schema}.waiting AS w
+    WHERE w.ctid = ANY(ARRAY(SELECT unnest(places) FROM lane)) FOR UPDATE SKIP LOCKED
 ),
-roomy AS (
-    INSERT INTO {schema}.limit_room (key)
-    SELECT DISTINCT freed.key FROM freed CROSS JOIN LATERAL (
-        SELECT 1 FROM {schema}.limit_gates
-        WHERE limit_gates.closed_by = freed.key AND limit_gates.opens_at IS NULL LIMIT 1) AS closed
-    ON CONFLICT (key) DO NOTHING
+{moved},
+came AS MATERIALIZED (SELECT gate, count(*) AS jobs FROM gone GROUP BY 1),
+used AS MATERIALIZED (
+    SELECT gates.key, min(gates.running) + coalesce(sum(came.jobs), 0) AS running
+    FROM (SELECT DISTINCT key, gate, running FROM lane WHERE simple) AS gates LEFT JOIN came ON came.gate = gates.gate
+    GROUP BY 1
 )
-SELECT NULL::text AS gate, NULL AS queue, NULL AS task, NULL AS route, NULL AS limits, count(*) AS heard FROM news
+SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL, NULL
+FROM taken AS j
 UNION ALL
-SELECT lane.gate::text, lane.queue, lane.task, lane.route, parked.limits, NULL
-FROM (SELECT DISTINCT gate, queue, task, route FROM news WHERE gate IS NOT NULL) AS lane
-    CROSS JOIN LATERAL (
-        SELECT (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = w.id) AS limits FROM {schema}.waiting AS w
-        WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
-            AND w.state = 'ready' AND w.parked AND NOT w.suspect
-        ORDER BY w.urgency, w.rank, w.id LIMIT 1) AS parked
-WHERE NOT EXISTS (
-    SELECT 1 FROM {schema}.limit_gates AS known
-    WHERE known.gate = lane.gate AND known.queue = lane.queue AND known.task = lane.task AND known.route = lane.route
-    OFFSET 0);
+SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) FROM lane) OR EXISTS (
+        SELECT 1 FROM lane JOIN used ON used.key = lane.key LEFT JOIN came ON came.gate = lane.gate
+        WHERE used.running < lane.most GROUP BY lane.gate HAVING sum(lane.jobs) > coalesce(min(came.jobs), 0)),
+    EXISTS (SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND parked AND {wanted} AND {can_run}),
+    (SELECT array_agg(number) FROM lane WHERE limits IS NOT NULL),
+    (SELECT array_agg(limits) FROM lane WHERE limits IS NOT NULL),
+    {schema}.limit_shut(
+        ARRAY(
+            SELECT lane.number FROM lane JOIN used ON used.key = lane.key
+            WHERE lane.jobs > 0 AND used.running >= lane.most),
+        ARRAY(SELECT number FROM lane WHERE simple AND number IS NOT NULL AND jobs = 0), {now})
+ORDER BY 5 DESC NULLS LAST, 6, 1;
 
--- name: know
--- Lanes that hold parked jobs from now on.
-INSERT INTO {schema}.limit_gates (gate, queue, task, route, limits, most)
-SELECT gate, queue, task, route, limits, most
-FROM json_to_recordset(%(lanes)s::json)
-    AS given (gate uuid, queue text, task text, route text, limits text, most bigint)
-ON CONFLICT (gate, queue, task, route) DO NOTHING;
+-- name: slot_of_lane
+-- The key of a job's gate.
+(ARRAY(SELECT lane.key FROM lane))[array_position(ARRAY(SELECT lane.gate FROM lane), gate)]
 
--- name: open_by_time
--- Gates that a rate closed until now; all of those, if the clock has gone back behind the moment at which they were closed.
-UPDATE {schema}.limit_gates SET closed_by = NULL, opens_at = NULL
-WHERE ctid = ANY(ARRAY(
-    (SELECT ctid FROM {schema}.limit_gates WHERE opens_at <= {now} LIMIT %(most)s::integer)
-    UNION ALL
-    (SELECT ctid FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now} LIMIT %(most)s::integer)));
-
--- name: open_for_room
--- Of the gates that are closed by keys which may have room, those that have been closed for longest. Gives how many.
-WITH roomy AS MATERIALIZED (SELECT key FROM {schema}.limit_room LIMIT %(look)s::integer),
-opening AS MATERIALIZED (
-    SELECT roomy.key, full_gate.place FROM roomy LEFT JOIN LATERAL (
-        SELECT ctid AS place FROM {schema}.limit_gates
-        WHERE limit_gates.closed_by = roomy.key AND limit_gates.opens_at IS NULL
-        ORDER BY limit_gates.closed_at LIMIT %(look)s::integer) AS full_gate ON true
-),
-idle AS (DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT key FROM opening WHERE place IS NULL))),
-opened AS (
-    UPDATE {schema}.limit_gates SET closed_by = NULL
-    WHERE ctid = ANY(ARRAY(SELECT place FROM opening WHERE place IS NOT NULL)) RETURNING 1
-)
-SELECT count(*) FROM opened;
+-- name: slot_given
+-- The key of a job's gate, if that is the only one.
+(%(slots)s::uuid[])[array_position(%(gates)s::uuid[], gate)]
 
 -- name: look
 -- Open gates behind a number that hold wanted jobs, each with the best of its jobs that can run, and the time.
@@ -122,8 +108,12 @@ FROM (
 
 -- name: running
 -- How many run under these keys.
-SELECT given.key::text, (SELECT count(*) FROM {schema}.limit_slots WHERE limit_slots.key = given.key)
-FROM unnest(%(keys)s::uuid[]) AS given (key);
+SELECT given.key::text, {running_now} FROM unnest(%(keys)s::uuid[]) AS given (key);
+
+-- name: running_now
+-- How many run under a key.
+(SELECT count(*) FROM {schema}.holds WHERE holds.slot = given.key)
+    + (SELECT count(*) FROM {schema}.limit_slots WHERE limit_slots.key = given.key)
 
 -- name: starts
 -- The remembered claims under these keys, the oldest first.
@@ -135,7 +125,7 @@ SELECT id::text, state = 'ready' AND parked FROM {schema}.waiting WHERE id = ANY
 ORDER BY id FOR UPDATE SKIP LOCKED;
 
 -- name: use
--- The keys that claimed jobs use.
+-- The keys that claimed jobs with several of them use.
 INSERT INTO {schema}.limit_slots (key, job, stamp)
 SELECT key, job, %(stamp)s::bigint FROM unnest(%(keys)s::uuid[], %(jobs)s::uuid[]) AS given (key, job);
 
@@ -166,11 +156,15 @@ DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT closed_by FROM shut
 -- name: forget_gates
 -- Those of these lanes that hold no jobs. One that is about to get some hears of it by the news.
 DELETE FROM {schema}.limit_gates AS lane
-WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND NOT EXISTS (
+WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND {without_jobs};
+
+-- name: without_jobs
+-- Whether nobody is parked in a lane.
+NOT EXISTS (
     SELECT 1 FROM {schema}.waiting AS w
     WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
         AND w.state = 'ready' AND w.parked AND NOT w.suspect
-    OFFSET 0);
+    OFFSET 0)
 
 -- name: mend
 -- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
