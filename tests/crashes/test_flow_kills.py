@@ -58,7 +58,7 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
             enqueued = time.monotonic() - began
             await _until(lambda: _killed(crew, 1), crew)
             flows.open.touch()
-            await _until(lambda: _all_dead(app), crew)
+            await _until(lambda: _all_dead(app), crew, 90 + fan / 100)  # they come to their turn among all the others
             await _until(lambda: _killed(crew, kills - 1 if short else 1), crew)
             flows.mercy.touch()
             assert await flows.retry_the_dead() == 3
@@ -105,7 +105,7 @@ async def _drained(storage, crew: Crew, within: float) -> None:
     await _until(done, crew, within)
 
 
-async def _until(done, crew: Crew, within: float = 90) -> None:
+async def _until(done, crew: Crew, within: float = 90.0) -> None:
     deadline = time.monotonic() + within
     while not await done():
         assert time.monotonic() < deadline, crew.said()[-5000:]
