@@ -19,7 +19,7 @@ from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, rec
 from .gates import hear
 from .knocks import knock
 from .limits import Limits
-from .rows import takeable
+from .rows import takeable, write
 from .steps import Steps, aggregate, find, gathered, update
 
 LOOK_AGAIN = 20_000  # microseconds
@@ -171,12 +171,10 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
         return []
     records = yield from _best(lanes, want.limit, now, choice)
     choice.mine.update(record.id for record in records)
-    updates = {}
+    before = {record.id: copy(record) for record in records}
     for record in records:
-        before = copy(record)
         write_claim(record, claim, now)
-        updates[record.id] = update_of(before, record)
-    yield from update("jobs", gathered(updates))
+    yield from write(before, records)
     return records
 
 
