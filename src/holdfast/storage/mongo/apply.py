@@ -19,6 +19,7 @@ from holdfast.storage.rules import owners_among, parents_of, refuse_orphans, wri
 from . import rows as stored_rows
 from .documents import Document, record_from, update_of
 from .enqueue import store
+from .holders import holders
 from .knocks import knock
 from .rows import followable, look
 from .settling import Way
@@ -116,12 +117,7 @@ Owners = dict[str, str]  # unique key → the job that holds it
 
 def _owners_of_wanted_keys(changes: Sequence[Change], rows: dict[str, Record]) -> Steps[Owners]:
     taking = [rows[change.id] for change in changes if change.key is KeyMove.TAKE and change.id in rows]
-    wanted = {row.unique_key for row in taking if row.unique_key is not None}
-    if not wanted:
-        return {}
-    filter: Document = {"unique_key": {"$in": sorted(wanted)}, "holds_key": True}
-    found = yield from find("jobs", filter, {"unique_key": 1})
-    return {document["unique_key"]: document["_id"] for document in found}
+    return (yield from holders(row.unique_key for row in taking if row.unique_key is not None))
 
 
 def _free_for(row: Record, owners: Owners) -> bool:

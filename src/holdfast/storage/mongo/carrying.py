@@ -11,6 +11,7 @@ from holdfast.storage.contract import Carried, KeptKey
 
 from . import edges, shares
 from .documents import WHOLE, Document, document_of, records_from
+from .holders import give_up, holders, take
 from .knocks import knock_for
 from .steps import Steps, delete, find, insert, update
 
@@ -46,9 +47,11 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     records = [job.record for job in jobs]
     yield from _check_keys(records)
     ids = [record.id for record in records]
+    yield from give_up(ids)
     for collection in ("jobs", "logs"):
         yield from delete(collection, {"_id": {"$in": ids}})
     yield from insert("jobs", [document_of(record) for record in records])
+    yield from take(records)
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
     wanted = edges_of(jobs)
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE
@@ -79,12 +82,11 @@ def edges_of(jobs: Sequence[Carried]) -> list[Document]:
 
 
 def _check_keys(records: Sequence[Record]) -> Steps[None]:
-    wanted = {record.unique_key: record.id for record in records if record.holds_key}
+    wanted = {record.unique_key: record.id for record in records if record.holds_key and record.unique_key is not None}
     ids = {record.id for record in records}
-    filter: Document = {"unique_key": {"$in": list(wanted)}, "holds_key": True}
-    for document in (yield from find("jobs", filter, {"unique_key": 1})):
-        if document["_id"] not in ids:
-            raise StoreError(f"the unique key of job {wanted[document['unique_key']]} is held by job {document['_id']}")
+    for key, job in (yield from holders(wanted)).items():
+        if job not in ids:
+            raise StoreError(f"the unique key of job {wanted[key]} is held by job {job}")
 
 
 def export_keys(cursor: str | None, limit: int) -> Steps[tuple[list[KeptKey], str | None]]:

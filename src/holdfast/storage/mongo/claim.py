@@ -19,7 +19,7 @@ from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, rec
 from .gates import hear
 from .knocks import knock
 from .limits import Limits
-from .rows import takeable
+from .rows import takeable, write
 from .steps import Steps, aggregate, find, gathered, update
 
 LOOK_AGAIN = 20_000  # microseconds
@@ -34,18 +34,18 @@ _FIRST_DUE: list[Document] = [
     {"$limit": 1},
     {"$project": {"_id": 0, "run_at": 1}},
 ]
-_OUTLOOK: list[Document] = [
+_LANES: list[Document] = [
     {"$match": {"place": IN_A_LANE}},
     {"$sort": {"place": 1, **IN_ORDER}},
     {"$group": {"_id": "$place"}},
-    {"$group": {"_id": None, "lanes": {"$push": "$_id"}}},
-    {
-        "$lookup": {
-            "from": "holdfast_queues",
-            "pipeline": [{"$match": {"paused": True}}, {"$project": {"_id": 1}}],
-            "as": "paused",
-        }
-    },
+]
+_PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
+# one question, whatever there is: it hangs on any job
+_OUTLOOK: list[Document] = [
+    {"$limit": 1},
+    {"$project": {"_id": 1}},
+    {"$lookup": {"from": "holdfast_jobs", "pipeline": _LANES, "as": "lanes"}},
+    {"$lookup": {"from": "holdfast_queues", "pipeline": _PAUSED, "as": "paused"}},
     {"$lookup": {"from": "holdfast_jobs", "pipeline": _FIRST_DUE, "as": "due"}},
 ]
 
@@ -65,11 +65,12 @@ class Claimed(NamedTuple):
 
 class Choice(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that another claim of this process is `taking`.
-    What it takes is added to `mine`, which is one of those sets."""
+    What it takes is added to `mine`, which is one of those sets. `outlook`: what it sees, if it has looked already."""
 
     only: Sequence[str] | None
     taking: Sequence[set[str]]
     mine: set[str]
+    outlook: Outlook | None = None
 
     def others(self) -> set[str]:
         return {id for each in self.taking if each is not self.mine for id in each}
@@ -77,12 +78,12 @@ class Choice(NamedTuple):
 
 def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
     """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`."""
-    outlook = yield from _look_out()
+    outlook = choice.outlook or (yield from look_out())
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
-        outlook = yield from _look_out()
+        outlook = yield from look_out()
     limits = (yield from _limits(now)) if any(want.limited for want in claim.wants) else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
@@ -126,22 +127,31 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     return promoted
 
 
-def _look_out() -> Steps[Outlook]:
+def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
+    """Whether it is plain to see that a claim would find nothing."""
+    if any(want.limited for want in claim.wants) or (outlook.next_due is not None and outlook.next_due <= now):
+        return False
+    return not any(
+        _wanted(lane, want, outlook.paused, alone=bool(lane.suspect)) for want in claim.wants for lane in outlook.lanes
+    )
+
+
+def look_out() -> Steps[Outlook]:
+    """What waits at all: the lanes, and when the next scheduled job is due."""
     seen = yield from aggregate("jobs", _OUTLOOK)
-    if not seen:  # no lane, so nothing to be paused; only time can bring something
-        due = yield from aggregate("jobs", _FIRST_DUE)
-        return Outlook(int(due[0]["run_at"]) if due else None, frozenset(), [])
+    if not seen:
+        return Outlook(None, frozenset(), [])
     outlook = seen[0]
     return Outlook(
         int(outlook["due"][0]["run_at"]) if outlook["due"] else None,
         frozenset(queue["_id"] for queue in outlook["paused"]),
-        [lane_of(place) for place in outlook["lanes"]],
+        [lane_of(place["_id"]) for place in outlook["lanes"]],
     )
 
 
 def best_positions(want: Want, further: int) -> Steps[list[Position]]:
     """Where the best jobs of a want stand, some times further than it goes. Read from the index alone."""
-    outlook = yield from _look_out()
+    outlook = yield from look_out()
     lanes = _lanes(outlook, want)
     seen: list[Position] = []
     for begin in range(0, len(lanes), LANES_AT_ONCE):
@@ -161,12 +171,10 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
         return []
     records = yield from _best(lanes, want.limit, now, choice)
     choice.mine.update(record.id for record in records)
-    updates = {}
+    before = {record.id: copy(record) for record in records}
     for record in records:
-        before = copy(record)
         write_claim(record, claim, now)
-        updates[record.id] = update_of(before, record)
-    yield from update("jobs", gathered(updates))
+    yield from write(before, records)
     return records
 
 

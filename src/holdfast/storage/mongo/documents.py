@@ -3,7 +3,7 @@
 One document holds a job for its whole life. Its fields are those of `Record`; what a record has by default is left out.
 Texts are strings, never taken apart. Two things are derived, so that few indexes answer every question: inside a
 transaction MongoDB looks each index of a collection up in its catalog for every document it writes, so a dozen partial
-indexes would make a move several times dearer than four do.
+indexes would make a move several times dearer than three do.
 
 `place`, `order`, `tie`: where the job stands. A job is in one place at a time.
 

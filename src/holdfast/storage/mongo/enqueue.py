@@ -2,7 +2,7 @@
 
 What the plan has to know (ids on record, owners of keys, settings and depths of queues) is read in the transaction, then the
 new jobs are inserted. Whoever enqueues into a bounded queue touches its settings, so that two of them at once are a
-conflict, and one comes after the other. Keys of scope waiting and active are guarded by a unique index on the jobs that hold
+conflict, and one comes after the other. Keys of scope waiting and active are guarded by the ids of the notes on who holds
 them, those of scope any and window by the ids of their own collection.
 """
 
@@ -20,6 +20,7 @@ from holdfast.storage.rules import KeyName, key_ends, key_name, parents_of, plan
 
 from .documents import Document, document_of, lanes_of_queue
 from .edges import leave, to_put
+from .holders import holders, take
 from .knocks import knock
 from .queues import settings_from
 from .rows import followable, on_record
@@ -79,6 +80,7 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
     records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
     yield from insert("jobs", [document_of(record) for record in records])
+    yield from take(records)
     following = [job for job in following if job.id not in for_edges]
     yield from insert("edges", to_put((job, parents_of(job.after)) for job in following))
     yield from knock((None, record) for record in records)
@@ -150,10 +152,8 @@ def _owners(jobs: Sequence[NewJob], now: int) -> Steps[dict[KeyName, str]]:
     """Who owns the keys that the jobs ask for."""
     names = {name for job in jobs if (name := key_name(job)) is not None}
     owners: dict[KeyName, str] = {}
-    if held := [key for apart, key in names if not apart]:
-        wanted = {"unique_key": {"$in": held}, "holds_key": True}
-        for document in (yield from find("jobs", wanted, {"unique_key": 1})):
-            owners[False, document["unique_key"]] = document["_id"]
+    for key, job in (yield from holders(key for apart, key in names if not apart)).items():
+        owners[False, key] = job
     if kept := [key for apart, key in names if apart]:
         for document in (yield from find("keys", {"_id": {"$in": kept}})):
             if document["ends"] is None or document["ends"] > now:

@@ -1,4 +1,8 @@
-"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns."""
+"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns.
+
+A claim alone looks out before its transaction begins, and needs none if there is nothing for it: so an idle worker costs
+little. What it saw holds for the transaction as well, as if the claim had been a moment earlier.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
 from .apply import apply, note_started
-from .claim import Choice
+from .claim import Choice, Outlook, is_vain, look_out
 from .claim import claim as claim_jobs
 from .faults import Conflict
 from .server import Patience, Server
@@ -57,12 +61,21 @@ class Write(Protocol):
     async def __call__(self, steps: Callable[[], Steps[Told]], *, through_conflicts: bool) -> Told: ...
 
 
+class Read(Protocol):
+    """Take steps that read what is committed."""
+
+    async def __call__(self, steps: Callable[[], Steps[Outlook]]) -> Outlook: ...
+
+
 class Exchanges:
     """The exchanges of one store, as far as they know of each other."""
 
-    def __init__(self, server: Callable[[], Server], write: Write, now: Callable[[], int], chunk: int) -> None:
+    def __init__(
+        self, server: Callable[[], Server], write: Write, read: Read, now: Callable[[], int], chunk: int
+    ) -> None:
         self._server = server
         self._write = write
+        self._read = read
         self._now = now
         self._chunk = chunk
         self._tickets = Tickets()
@@ -96,8 +109,15 @@ class Exchanges:
         only: Sequence[str] | None,
         ways_to_settle: Iterator[Way],
     ) -> Told:
+        outlook = None
+        if claim is not None and only is None and not changes and not started:
+            outlook = await self._read(look_out)
+            now = self._now()
+            if is_vain(claim, outlook, now):
+                due = None if outlook.next_due is None else outlook.next_due - now
+                return Told(Exchanged([], next_due=due), set(), False, [])
         mine: set[str] = set()
-        choice = Choice(only, self._taking, mine)
+        choice = Choice(only, self._taking, mine, outlook)
 
         def steps() -> Steps[Told]:
             mine.clear()

@@ -31,9 +31,9 @@ from holdfast.storage.limiting import (
 from holdfast.storage.rules import write_claim
 
 from . import gates
-from .documents import WHOLE, Document, records_from, update_of
-from .rows import takeable
-from .steps import Steps, aggregate, find, gathered, update
+from .documents import WHOLE, Document, records_from
+from .rows import takeable, write
+from .steps import Steps, aggregate, find, update
 
 _starts = msgspec.json.Decoder(Starts)
 
@@ -195,12 +195,10 @@ class Limits:
         found = yield from find("jobs", {"_id": {"$in": list(ids)}}, WHOLE)
         by_id = {record.id: record for record in records_from(found)}
         records = [by_id[id] for id in ids if id in by_id]
-        updates = {}
+        before = {record.id: copy(record) for record in records}
         for record in records:
-            before = copy(record)
             write_claim(record, claim, self._now)
-            updates[record.id] = update_of(before, record)
-        yield from update("jobs", gathered(updates))
+        yield from write(before, records)
         return records
 
 

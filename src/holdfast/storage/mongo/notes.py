@@ -2,6 +2,7 @@
 
     unsettled/…   a job whose edges are to be looked at, or that waits for its share      as they came
     knock/…       what a claim under limits has to hear of                                as they came
+    holder/KEY    the job that holds a unique key
     starts/KEY    when jobs started under a key with a rate
     account/…     the rank of a tenant's last job in a fair queue
     floor/…       where its new tenants begin

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from holdfast.job import Record, State
 
 from .documents import SLIM, Document, records_from, update_of
+from .holders import hand_over
 from .steps import Steps, find, gathered, update
 
 AT_ONCE = 20_000  # ids in one question
@@ -45,7 +46,6 @@ def takeable(now: int) -> Document:
 
 
 def write(before: Mapping[str, Record], moved: Sequence[Record]) -> Steps[None]:
-    """Those that give up a key first: the unique index looks at every single write."""
-    giving = {row.id for row in moved if before[row.id].holds_key and not row.holds_key}
-    for part in ([row for row in moved if row.id in giving], [row for row in moved if row.id not in giving]):
-        yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in part}))
+    """The difference that moves have made, and what becomes of keys by them."""
+    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in moved}))
+    yield from hand_over((before[row.id], row) for row in moved)

@@ -29,7 +29,7 @@ from holdfast.job import Hold
 
 from .address import MongoAddress
 from .faults import explained, is_broken, is_conflict, is_transient, is_unknown_commit
-from .steps import PREFIX, Steps, awaited
+from .steps import PREFIX, Steps, WouldWrite, awaited, only_reading
 
 T = TypeVar("T")
 
@@ -143,6 +143,13 @@ class Server:
                 if not again or trying.over or (is_conflict(error) and not through_conflicts):
                     raise explained(error, self.address) from error
             await trying.pause()
+
+    async def look_first(self, steps: Callable[[], Steps[T]]) -> T:
+        """Take the steps without a transaction, if there is nothing to write after all; else in one."""
+        try:
+            return await self.read(lambda: only_reading(steps()))
+        except WouldWrite:
+            return await self.write(steps)
 
     async def note_at_once(self, hold: Hold, now: int) -> None:
         """Note that the handler of a held job has started, without waiting for the disk: it only helps to find out later who

@@ -123,6 +123,23 @@ def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> 
     return [*stages, {"$unset": list(change["$unset"])}] if "$unset" in change else stages
 
 
+class WouldWrite(Exception):
+    """The steps go on with one that writes."""
+
+
+def only_reading(steps: Steps[T]) -> Steps[T]:
+    """The same steps, as long as they read: most looks find nothing to do, and need no transaction."""
+    try:
+        step = next(steps)
+        while not isinstance(step, Insert | Update | Delete):
+            step = steps.send((yield step))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    steps.close()
+    raise WouldWrite
+
+
 # ---- for those who take them -----------------------------------------------------------------------
 async def awaited(steps: Steps[T], database: Any, session: Any = None) -> T:
     """Take the steps with the asynchronous driver."""

@@ -106,7 +106,7 @@ class MongoStorage(Storage):
             self._server = server
             self._signals = Signals(server)
             self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
-            self._exchanges = Exchanges(self._in_use, self._write, self._now, self.chunk)
+            self._exchanges = Exchanges(self._in_use, self._write, self._read, self._now, self.chunk)
             self._process = os.getpid()
 
     async def close(self) -> None:
@@ -224,7 +224,7 @@ class MongoStorage(Storage):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def settle(self, limit: int) -> int:
-        followed = await self._write(lambda: settle(limit, self._now()))
+        followed = await self._look_first(lambda: settle(limit, self._now()))
         self._signals.tell(followed.ready, followed.changed)
         return followed.looked
 
@@ -256,12 +256,12 @@ class MongoStorage(Storage):
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
-        promoted = await self._write(lambda: promote(limit, self._now()))
+        promoted = await self._look_first(lambda: promote(limit, self._now()))
         self._signals.tell({record.queue for record in promoted}, False)
         return len(promoted)
 
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
-        return await self._write(lambda: upkeep.lapsed(limit, contact, self._now()))
+        return await self._look_first(lambda: upkeep.lapsed(limit, contact, self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
         return await self._read(lambda: upkeep.expired(limit, self._now()))
@@ -363,6 +363,10 @@ class MongoStorage(Storage):
     ) -> T:
         async with self._work() as server:
             return await server.write(steps, patience=patience, through_conflicts=through_conflicts)
+
+    async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self._work() as server:
+            return await server.look_first(steps)
 
     async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:

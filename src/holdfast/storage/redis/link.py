@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
 from typing import Any
@@ -25,6 +25,7 @@ from .address import Address
 from .faults import Kind, explained, kind_of
 from .keys import Keys
 from .scripts import script
+from .wire import Driven, Wire
 from .words import Argument
 
 PATIENCE = 3.0  # seconds that a command is tried for
@@ -32,7 +33,6 @@ PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
 SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
 MOST_CONNECTIONS = 32
-Wire = Any  # a connection of redis-py, whose types are incomplete
 
 
 class Unreached(StoreError):
@@ -55,29 +55,29 @@ class Link:
         """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
         verb = script(name)
         keys = self.keys.all
-        known = _packed(("EVALSHA", verb.digest, len(keys), *keys, *arguments))
+        known = packed(("EVALSHA", verb.digest, len(keys), *keys, *arguments))
         try:
             return await self._patiently(known, repeat, patience)
         except NoScriptError:
-            told = _packed(("EVAL", verb.text, len(keys), *keys, *arguments))
+            told = packed(("EVAL", verb.text, len(keys), *keys, *arguments))
             return await self._answered(told, repeat, patience)
         except ResponseError as error:
             raise explained(error, str(self.address)) from error
 
     async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
         """A plain command."""
-        return await self._answered(_packed(arguments), repeat, patience)
+        return await self._answered(packed(arguments), repeat, patience)
 
-    async def connect(self) -> Wire:
-        """A new connection, which is the caller's to close."""
+    async def connect(self, heard: Callable[[Any], None] | None = None) -> Wire:
+        """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
         connection = self._made()
         try:
             async with asyncio.timeout(CONNECT_WITHIN):
                 await connection.connect()
+            return Wire(connection, heard)
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
-        return connection
 
     async def close(self) -> None:
         """Let commands under way end, then close the connections."""
@@ -108,9 +108,9 @@ class Link:
             sent = False
             try:
                 async with self._room:
-                    connection = await self._taken()
+                    wire = await self._taken()
                     sent = True
-                    return await self._asked(connection, packed)
+                    return await self._asked(wire, packed)
             except StoreError:
                 raise
             except Exception as error:
@@ -129,19 +129,17 @@ class Link:
 
     async def _taken(self) -> Wire:
         while self._idle:
-            connection = self._idle.pop()
-            if _lives(connection):
-                return connection
-            await connection.disconnect(nowait=True)
+            wire = self._idle.pop()
+            if wire.lives:
+                return wire
+            await wire.close()
         return await self.connect()
 
-    async def _asked(self, connection: Wire, packed: bytes) -> Any:
+    async def _asked(self, wire: Wire, packed: bytes) -> Any:
         whole = False
         began = monotonic()
         try:
-            async with asyncio.timeout(ANSWER_WITHIN):
-                await connection.send_packed_command(packed, check_health=False)
-                answer = await connection.read_response()
+            answer = await wire.ask(packed, ANSWER_WITHIN)
             whole = True
             return answer
         except ResponseError:
@@ -149,9 +147,9 @@ class Link:
             raise
         finally:
             if whole:
-                self._idle.append(connection)
+                self._idle.append(wire)
             else:
-                await connection.disconnect(nowait=True)
+                await wire.close()
                 if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
                     await self._forget()
 
@@ -163,9 +161,9 @@ class Link:
 
     async def _forget(self) -> None:
         while self._idle:
-            await self._idle.pop().disconnect(nowait=True)
+            await self._idle.pop().close()
 
-    def _made(self) -> Wire:
+    def _made(self) -> Driven:
         address = self.address
         shared: dict[str, Any] = {
             "db": address.database,
@@ -183,13 +181,7 @@ class Link:
         return Connection(**shared)
 
 
-def _lives(connection: Wire) -> bool:
-    """Whether the server has not closed it meanwhile, as far as the loop has heard."""
-    reader = getattr(connection, "_reader", None)
-    return reader is not None and not reader.at_eof() and reader.exception() is None
-
-
-def _packed(words: tuple[Argument, ...]) -> bytes:
+def packed(words: tuple[Argument, ...]) -> bytes:
     """A command as the server reads it."""
-    packed: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
-    return packed
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
+    return command

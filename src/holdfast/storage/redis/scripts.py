@@ -1,25 +1,29 @@
 """The store's scripts: one `.lua` file per verb, behind what all share.
 
-Numbers with a name of their own in capitals (`local READY = 3`, at the beginning of a line) are written into the text where
-they are used: a script may have 200 local names, and every one of them costs each call a moment.
+What has a name of its own but never changes is written into the text where it is used: numbers and texts with a name in
+capitals (`local READY = 3`), the keys (`local jobs = KEYS[1]`) and the server's `call`. A script may have 200 local names,
+and whenever it runs, every function in it is made anew with all the names that it uses: in a short call that is most of the
+work.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
+_PLACING = ("following", "sharing", "placing")
 SHARED = ("prelude", "places")
 PARTS = {
-    "enqueue": ("gates", "settling", "placing"),
-    "exchange": ("gates", "settling", "placing", "apply", "promote_due", "lanes", "admitting"),
+    "enqueue": ("gates", "settling", *_PLACING),
+    "exchange": ("gates", "settling", *_PLACING, "apply", "promote_due", "lanes", "admitting"),
     "promote": ("gates", "promote_due"),
     "settle": ("gates", "settling"),
     "shelf": ("shelving",),
-    "shelve": ("gates", "settling", "placing", "shelving"),
+    "shelve": ("gates", "settling", *_PLACING, "shelving"),
     "restore_shelf": ("shelving",),
     "restore": ("gates", "settling"),
     "prune": ("gates", "settling", "shelving"),
@@ -27,7 +31,15 @@ PARTS = {
 }  # what a verb needs beside that, in this order
 
 
-_NUMBERS = re.compile(r"^local ([A-Z_]+(?:, [A-Z_]+)*) = (-?\d+(?:, -?\d+)*)(?= --|$)", re.MULTILINE)
+_NUMBER, _TEXT, _NAMES = r"-?\d+", r"'[^'\n]*'", r"[A-Z_]+(?:, [A-Z_]+)*"
+_CONSTANTS = re.compile(
+    rf"^( *)local (?:({_NAMES}) = ((?:{_NUMBER}|{_TEXT})(?:, (?:{_NUMBER}|{_TEXT}))*)"
+    r"|([a-z_, ]+) = (KEYS\[\d+\](?:, KEYS\[\d+\])*|redis\.call))(?: *--.*)?$\n",
+    re.MULTILINE,
+)
+_VALUES = re.compile(rf"{_NUMBER}|{_TEXT}|KEYS\[\d+\]|redis\.call")
+# whole words, but for those in texts and comments, and names of fields
+_WORDS = re.compile(r"'[^'\n]*'|--[^\n]*|(?<![.\w])[A-Za-z_]+\b(?! =[^=])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +56,22 @@ def script(name: str) -> Script:
     """The script of a verb."""
     folder = files(__package__) / "lua"
     names = (*SHARED, *PARTS.get(name, ()), name)
-    text = _with_numbers("\n".join((folder / f"{part}.lua").read_text("utf-8") for part in names))
+    text = _with_constants([(folder / f"{part}.lua").read_text("utf-8") for part in names])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-def _with_numbers(text: str) -> str:
-    numbers: dict[str, str] = {}
-    for names, values in _NUMBERS.findall(text):
-        numbers |= dict(zip(names.split(", "), values.split(", "), strict=True))
-    named = re.compile(rf"('[^'\n]*'|--[^\n]*)|\b({'|'.join(numbers)})\b")
-    return named.sub(lambda found: found[1] or numbers[found[2]], _NUMBERS.sub("", text))
+def _with_constants(parts: Iterable[str]) -> str:
+    """Those at the beginning of a line hold for all that follows, those further in for their own part."""
+    shared: dict[str, str] = {}
+    written = []
+    for text in parts:
+        own: dict[str, str] = {}
+        for indent, *found in _CONSTANTS.findall(text):
+            names, values = "".join(found[::2]).split(", "), _VALUES.findall("".join(found[1::2]))
+            (own if indent else shared).update(zip(names, values, strict=True))
+        written.append(_replaced(_CONSTANTS.sub("", text), shared | own))
+    return "\n".join(written)
+
+
+def _replaced(text: str, constants: Mapping[str, str]) -> str:
+    return _WORDS.sub(lambda found: constants.get(found[0], found[0]), text)

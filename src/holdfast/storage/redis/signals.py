@@ -17,8 +17,9 @@ from holdfast.storage.contract import Topic
 from holdfast.storage.listeners import Listener, Listeners
 
 from .faults import explained
-from .link import Link, Wire
+from .link import Link, packed
 from .names import plain
+from .wire import Wire
 
 CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
 PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -34,7 +35,8 @@ class Signals:
         self._listeners = Listeners()
         self._ear: asyncio.Task[None] | None = None
         self._heard: frozenset[str] = frozenset()
-        self._connection: Wire = None
+        self._wire: Wire | None = None
+        self._silent = True
         self._closed = False
 
     def tell(self, ready: Collection[str] | None, changed: bool) -> None:
@@ -62,10 +64,8 @@ class Signals:
             self._ear = asyncio.get_running_loop().create_task(self._hear(), name="holdfast redis ear")
         elif wanted != self._heard:
             self._heard = wanted
-            if self._connection is not None:
-                # subscribing once more is harmless, and the answer comes to the ear
-                task = asyncio.get_running_loop().create_task(self._subscribe(self._connection))
-                task.add_done_callback(_forget)
+            if self._wire is not None:
+                self._subscribe(self._wire)  # once more is harmless, and the answer comes to the ear
 
     def _channel(self, topic: Topic) -> str:
         return self._link.keys.ready if topic == "ready" else self._link.keys.changed
@@ -74,40 +74,37 @@ class Signals:
         pause = PAUSE
         while not self._closed:
             try:
-                self._connection = await self._link.connect()
-                await self._subscribe(self._connection)
+                self._wire = await self._link.connect(self._heard_of)
+                self._subscribe(self._wire)
                 pause = PAUSE
-                await self._listen_to(self._connection)
+                await self._watch(self._wire)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 _log.debug("signals are not heard: %s", explained(error, str(self._link.address)))
             finally:
-                broken, self._connection = self._connection, None
+                broken, self._wire = self._wire, None
                 if broken is not None:
-                    await broken.disconnect(nowait=True)
+                    await broken.close()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _subscribe(self, connection: Wire) -> None:
-        await connection.send_command("SUBSCRIBE", *sorted(self._heard), check_health=False)
+    def _subscribe(self, wire: Wire) -> None:
+        wire.say(packed(("SUBSCRIBE", *sorted(self._heard))))
 
-    async def _listen_to(self, connection: Wire) -> None:
-        asked = False
+    async def _watch(self, wire: Wire) -> None:
+        """Until the wire ends, or is silent even when it is asked."""
         while True:
-            try:
-                async with asyncio.timeout(ANSWER_WITHIN if asked else CHECK_EVERY):
-                    message = await connection.read_response(disconnect_on_error=False, timeout=None)
-            except TimeoutError:
-                if asked:
-                    raise
-                asked = True
-                await connection.send_command("PING", check_health=False)
-                continue
-            asked = False
-            self._heard_of(message)
+            self._silent = True
+            await wire.ends(within=CHECK_EVERY)
+            if self._silent:
+                wire.say(packed(("PING",)))
+                await wire.ends(within=ANSWER_WITHIN)
+            if self._silent:
+                raise TimeoutError
 
     def _heard_of(self, message: Any) -> None:
+        self._silent = False
         kind, channel, text = message if len(message) == 3 else (*message, b"", b"")[:3]
         if kind == b"subscribe":
             self.tell(None, True)  # something may have been missed
@@ -116,9 +113,3 @@ class Signals:
                 self.tell((), True)
             else:
                 self.tell([plain(name) for name in text[len(self._origin) :].split(b"\x00")], False)
-
-
-def _forget(task: asyncio.Task[None]) -> None:
-    """A subscription that failed: the ear has noticed too, and begins again."""
-    if not task.cancelled():
-        task.exception()

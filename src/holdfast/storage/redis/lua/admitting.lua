@@ -183,8 +183,8 @@ local function admission(now, fresh_of)
   end
 
   -- The best candidate, which is taken out: its id (nil: it cannot run), its row or, in its place, what is known of a fresh
-  -- one, and its gate.
-  local function next_candidate(heap)
+  -- one, and its gate. `wanted`: how many may follow.
+  local function next_candidate(heap, wanted)
     local source = pop(heap)
     local member, lane = source.member, source.lane
     local place = sub(member, #lane + 1, #lane + 28)
@@ -192,7 +192,7 @@ local function admission(now, fresh_of)
     local text = text_of(source, id)
     if source.any then -- a head: those behind it follow
       line = sub(member, -16) .. line
-      local behind = open_source(limits, 'p' .. line, 8, now)
+      local behind = open_source(limits, 'p' .. line, #heap == 0 and wanted or 8, now)
       behind.from = '(p' .. line .. place .. string.rep('\255', 9)
       if not closed[sub(line, 1, 16)] then push(heap, behind) end
     end
@@ -210,13 +210,52 @@ local function admission(now, fresh_of)
     return id, row, nil, gate
   end
 
+  -- How many may start under limits that only say how many run at once; 0: one of them says more.
+  local function plain_room(gate)
+    local room = AT_ONCE
+    for _, limit in ipairs(limits_of(gate)) do
+      if limit.most == NONE or limit.starts ~= NONE then return 0 end
+      room = math.min(room, limit.most - use_of(limit.key).running)
+    end
+    return room
+  end
+
+  -- Where nobody else is a candidate, those of a line who were never claimed start one behind the other. Gives how many.
+  local function start_in_line(heap, limit, start)
+    local source, started = heap[1], 0
+    local at, line, gate = #source.lane + 13, sub(source.lane, 2), nil
+    while started < limit do
+      local id = sub(source.member, at, at + 15)
+      local text = text_of(source, id)
+      local fresh = text and known[id] == nil and not taken[id] and fresh_of(text)
+      if not fresh or fresh.line ~= line then break end
+      if not gate then
+        gate, limit = fresh.gate, math.min(limit, plain_room(fresh.gate))
+        if limit <= 0 then break end
+      end
+      taken[id] = true
+      start(id, nil, fresh)
+      started = started + 1
+      source.member = head_of(source)
+      if not source.member then break end
+    end
+    if started > 0 then
+      for _, limit in ipairs(limits_of(gate)) do use_of(limit.key).running = use_of(limit.key).running + started end
+    end
+    if source.member then keys_of(source, source.member) else heap[1] = nil end
+    return started
+  end
+
   -- Let the best jobs of a want start, at most so many. Gives whether another one might start now, if that is known.
   local function admit(want, limit, start)
     local heap, started = heads(want), 0
     while true do
+      if #heap == 1 and not heap[1].any and started < limit and not closed[sub(heap[1].lane, 2, 17)] then
+        started = started + start_in_line(heap, limit - started, start)
+      end
       if not heap[1] and not let_in(heap, want) then return 'no' end
       local id, row, fresh, gate
-      if heap[1] then id, row, fresh, gate = next_candidate(heap) end
+      if heap[1] then id, row, fresh, gate = next_candidate(heap, math.max(8, math.min(limit - started, AT_ONCE))) end
       if id then
         local limits_text = fresh and fresh.gate or more_of(row)
         local why = why_closed(limits_text)

@@ -158,7 +158,7 @@ do
       row = read('', text)
       local over = band(row[MARKS], OVER)
       local marks = row[MARKS] - over
-      row.over = over
+      row.over, row.gate = over, more_of(row)
       if row[STATE] ~= RUNNING or (marks ~= RUNS and marks ~= RUNS_AGAIN) then row = false end
       plain_rows[text] = row
     end
@@ -178,7 +178,7 @@ do
     tally(row[LANE], state, 1)
     note(gone, leases, id)
     if band(row.over, LIMITED) ~= 0 then
-      leave_slots(row, id)
+      leave_slots(row.gate, id)
       woken[queue_of(row[LANE])] = true
     end
     if outcome then

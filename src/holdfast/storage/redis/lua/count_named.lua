@@ -8,7 +8,7 @@ local name, last, other, budget, states = ARGV[1], ARGV[2], ARGV[3], tonumber(AR
 local WANTED = 49 -- the digit 1
 local found, looked = 0, 0
 
-local function counts(id, text)
+local function fits(id, text)
   if not text or id == other then return false end
   local state, marks = string.byte(text, 1, 2) -- the beginning of HEAD
   return band(marks, HIDDEN) == 0 and string.byte(states, state) == WANTED
@@ -20,7 +20,7 @@ while looked < budget do
   local ids = {}
   for number, member in ipairs(members) do ids[number] = sub(member, -16) end
   for number, text in ipairs(texts_of(ids)) do
-    if counts(ids[number], text) then found = found + 1 end
+    if fits(ids[number], text) then found = found + 1 end
   end
   if #members < AT_ONCE then return { found, '' } end
   looked, last = looked + #members, members[#members]

@@ -196,8 +196,8 @@ end
 local function may_start_at()
   gatekeeper.finish()
   local again, found = nil, false
-  for _, want in ipairs(limited_wants) do
-    if want.more == 'yes' and not found then -- others may have used up the room since
+  for number, want in ipairs(limited_wants) do
+    if want.more == 'yes' and not found and number < #limited_wants then -- the next ones may have used up the room
       again = again or admission(now, fresh_limited)
       want.more = again.admit(want, 0)
     end

@@ -120,8 +120,8 @@ local function enter_slots(gate, id)
   for _, limit in ipairs(limits_of(gate)) do note(came, limits, 0, 's' .. limit.key .. '\0' .. id) end
 end
 
-local function leave_slots(row, id)
-  for _, limit in ipairs(limits_of((more_of(row)))) do
+local function leave_slots(gate, id)
+  for _, limit in ipairs(limits_of(gate)) do
     note(gone, limits, 's' .. limit.key .. '\0' .. id)
     freed[limit.key] = true
   end
@@ -139,7 +139,7 @@ local function lift(row)
   end
   if has(row, HELD) then
     note(gone, leases, row[ID])
-    if has(row, LIMITED) then leave_slots(row, row[ID]) end
+    if has(row, LIMITED) then leave_slots(more_of(row), row[ID]) end
   end
   if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
 end

@@ -5,13 +5,11 @@ local function placing(now)
   local SHAPE = '<Bi4I4BBddddHc0Hc0'
   local AT, EXTRAS, TENANT, AFTER, WHEN_FINISHED = 1, 2, 4, 8, 16 -- options: an instant; what follows each job; run_when
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
-  local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
-
-  local SUCCEEDED, SKIPPED = 5, 6
 
   local planned = {} -- jobs that this script puts on record
   local on_record, queue_settings, any_settings = {}, {}, nil
-  local kept_owners, balances, floors = {}, {}, {}
+  local kept_owners = {}
+  local follow, rank_of -- made when they are needed: see following.lua, sharing.lua
 
   -- ---- what is asked for ---------------------------------------------------------------------------------------------
   local function shape_of(text)
@@ -40,7 +38,7 @@ local function placing(now)
   local function fresh_text(shape, state, marks) return pack(HEAD, state, marks, 1) .. rest_of(shape.rest) end
 
   -- The jobs that the next arguments tell of: number of shapes, the shapes, the shape of each job as two bytes each, then
-  -- for each job: id, body and, if its shape says so, unique key and names, the tenant who pays, parents (see LINK).
+  -- for each job: id, body and, if its shape says so, unique key and names, the tenant who pays, parents (see following.lua).
   local function read_jobs()
     local at, shapes = arguments_read + 1, {}
     local shape_count = tonumber(ARGV[at])
@@ -145,71 +143,6 @@ local function placing(now)
   end
 
   -- ---- what becomes of each, in the order of the list ----------------------------------------------------------------
-  local function parents_of(job)
-    local found = {}
-    for at = 9, #job.link, 16 do found[#found + 1] = sub(job.link, at, at + 15) end
-    return found
-  end
-
-  local function uuid(id)
-    local digits = string.gsub(id, '.', function(character) return string.format('%02x', string.byte(character)) end)
-    return table.concat({ sub(digits, 1, 8), sub(digits, 9, 12), sub(digits, 13, 16), sub(digits, 17, 20), sub(digits, 21) }, '-')
-  end
-
-  -- A text as MessagePack writes it.
-  local function packed(text)
-    if #text < 32 then return string.char(160 + #text) .. text end
-    if #text < 256 then return '\217' .. string.char(#text) .. text end
-    if #text < 65536 then return '\218' .. pack('>H', #text) .. text end
-    return '\219' .. pack('>I4', #text) .. text
-  end
-
-  -- Let a job wait for those who stand for parents that were duplicates.
-  local function lead(job, stands_for)
-    local led, seen, differs = {}, {}, false
-    for _, parent in ipairs(job.parents) do
-      local leader = stands_for[parent] or parent
-      differs = differs or leader ~= parent or seen[leader]
-      if not seen[leader] then
-        seen[leader] = true
-        led[#led + 1] = leader
-      end
-    end
-    if not differs then return end
-    local texts, from, behind = {}, parse(LINK, job.link)
-    for number, parent in ipairs(led) do texts[number] = '"' .. uuid(parent) .. '"' end
-    local after = packed('[' .. table.concat(texts, ',') .. ']')
-    job.body = sub(job.body, 1, from) .. after .. sub(job.body, behind + 1)
-    job.parents, job.waits = led, #led
-  end
-
-  -- Those of these that are on record, without those that were deleted before they were done.
-  local function followable(ids)
-    local found = {}
-    for number, text in ipairs(texts_of(ids)) do
-      local row = text and read(ids[number], text)
-      local done = row and (row[STATE] == SUCCEEDED or row[STATE] == SKIPPED)
-      found[ids[number]] = row and (done or not has(row, HIDDEN))
-    end
-    return found
-  end
-
-  -- Somebody who would wait for a job that is neither on record nor new.
-  local function orphan_among(asked, new)
-    local older = {}
-    for _, job in ipairs(asked) do
-      for _, parent in ipairs(job.parents or {}) do
-        if not planned[parent] and not new[parent] then older[#older + 1] = parent end
-      end
-    end
-    local found = followable(older)
-    for _, job in ipairs(asked) do
-      for _, parent in ipairs(job.parents or {}) do
-        if found[parent] == false then return { 'orphan', job.id, parent } end
-      end
-    end
-  end
-
   local function droppable(shape, settings)
     return settings.policy == 'drop' and (not settings.drop_below or shape.priority < settings.drop_below)
   end
@@ -250,85 +183,11 @@ local function placing(now)
       end
     end
     if followers then
-      for _, job in ipairs(fresh) do
-        if job.link then
-          job.parents = parents_of(job)
-          lead(job, stands_for)
-        end
-      end
-      local orphan = orphan_among(fresh, {})
+      follow = follow or following(planned)
+      local orphan = follow.find_parents(fresh, stands_for)
       if orphan then return orphan end
     end
     return nil, answer, fresh
-  end
-
-  -- The same for jobs that are put on record with changes, before any of these is written.
-  local function refuse_orphans(lists)
-    local all, new = {}, {}
-    for _, asked in pairs(lists) do
-      for _, job in ipairs(asked) do
-        all[#all + 1] = job
-        new[job.id] = true
-        if job.link then job.parents = parents_of(job) end
-      end
-    end
-    return orphan_among(all, new)
-  end
-
-  -- ---- shares of a fair queue ----------------------------------------------------------------------------------------
-  local function balance(account)
-    local found = balances[account]
-    if found == nil then
-      found = tonumber(call('HGET', accounts, account) or nil) or false
-      balances[account] = found
-    end
-    return found
-  end
-
-  local function write_balance(account, rank)
-    balances[account] = rank
-    note(set, accounts, account, string.format('%.0f', rank))
-  end
-
-  -- The smallest rank that is ready in a queue and priority: the least of the heads of its lanes, of so many that it does
-  -- not take long.
-  local function head_rank(queue, priority)
-    local least, left, place = nil, 256, pack('>I4', 2147483647 - priority)
-    local function look(lane)
-      local member = call('ZRANGEBYLEX', lanes, '[' .. lane .. place, below(lane .. place), 'LIMIT', 0, 1)[1]
-      local rank = member and parse('>I8', member, #lane + 5) - 2251799813685248
-      if rank and (not least or rank < least) then least = rank end
-      left = left - 1
-      return left > 0
-    end
-    for _, version in ipairs(versions_under('r')) do
-      for _, task in ipairs(names_under(lanes, 'r' .. version .. queue .. '\0')) do
-        local prefix = 'r' .. version .. queue .. '\0' .. task .. '\0'
-        for _, routing in ipairs(names_under(lanes, prefix, left)) do
-          if not look(prefix .. routing .. '\0') then return least end
-        end
-      end
-    end
-    return least
-  end
-
-  local function floor_of(account, shape)
-    if not floors[account] then
-      local begins = (head_rank(shape.queue, shape.priority) or 0) - SHARE
-      floors[account] = math.max(balance(account) or now, begins)
-      write_balance(account, floors[account])
-    end
-    return floors[account]
-  end
-
-  local function rank_of(job, shares)
-    local account = job.shape.queue .. '\0' .. job.shape.priority
-    local tenant = job.tenant or ''
-    local payer = account .. '\0' .. tenant
-    local rank = math.max(floor_of(account, job.shape), balance(payer) or 0) + (shares[tenant] or SHARE)
-    if rank == job.shape.run_at then rank = rank + 1 end
-    write_balance(payer, rank)
-    return rank
   end
 
   -- ---- writing -------------------------------------------------------------------------------------------------------
@@ -349,15 +208,6 @@ local function placing(now)
     return marks
   end
 
-  local function write_edges(job)
-    local kind = band(job.shape.marks, FINISHED) ~= 0 and 'f' or 's'
-    for _, parent in ipairs(job.parents) do
-      note(came, edges, 0, 'o' .. parent .. kind .. job.id)
-      note(came, edges, 0, 'c' .. job.id .. parent)
-      unsettle(parent)
-    end
-  end
-
   -- A job with limits, parents or a share. Gives its row.
   local function store_special(job, marks)
     local shape = job.shape
@@ -368,7 +218,7 @@ local function placing(now)
     if state == READY and band(marks, LIMITED) ~= 0 then marks = marks + PARKED end
     local text = fresh_text(shape, state, marks)
     place(read(job.id, text))
-    if job.parents then write_edges(job) end
+    if job.parents then follow.write_edges(job) end
     return text
   end
 
@@ -397,7 +247,10 @@ local function placing(now)
     for number, job in ipairs(fresh) do
       local shape, marks, text, last = job.shape, 0, nil, 2 * number
       local settings = settings_of(shape)
-      if settings and settings.shares then job.rank = rank_of(job, settings.shares) end
+      if settings and settings.shares then
+        rank_of = rank_of or sharing(now)
+        job.rank = rank_of(job, settings.shares)
+      end
       if job.unique then marks = write_key(job) end
       if (shape.marks ~= 0 and not shape.parks) or job.rank then
         text = store_special(job, marks)
@@ -416,6 +269,12 @@ local function placing(now)
       shape.stored = 0
       if shape.state == READY then woken[shape.queue] = true end
     end
+  end
+
+  -- Gives {'orphan', job, parent} for jobs that are put on record with changes, before any of these is written.
+  local function refuse_orphans(lists)
+    follow = follow or following(planned)
+    return follow.refuse_orphans(lists)
   end
 
   return { read = read_jobs, plan = plan, store = store, refuse_orphans = refuse_orphans }

@@ -1,0 +1,106 @@
+-- Part of every verb that puts jobs on record: those among them that wait for others.
+-- Made anew where there are such jobs. `planned`: the jobs that this script puts on record, by id.
+local function following(planned)
+  local LINK = '<I4I4' -- the place of `after` in the body (first byte, first byte behind); then the parents' ids
+  local SUCCEEDED, SKIPPED = 5, 6
+
+  local function parents_of(job)
+    local found = {}
+    for at = 9, #job.link, 16 do found[#found + 1] = sub(job.link, at, at + 15) end
+    return found
+  end
+
+  local function uuid(id)
+    local digits = string.gsub(id, '.', function(character) return string.format('%02x', string.byte(character)) end)
+    return table.concat({ sub(digits, 1, 8), sub(digits, 9, 12), sub(digits, 13, 16), sub(digits, 17, 20), sub(digits, 21) }, '-')
+  end
+
+  -- A text as MessagePack writes it.
+  local function packed(text)
+    if #text < 32 then return string.char(160 + #text) .. text end
+    if #text < 256 then return '\217' .. string.char(#text) .. text end
+    if #text < 65536 then return '\218' .. pack('>H', #text) .. text end
+    return '\219' .. pack('>I4', #text) .. text
+  end
+
+  -- Let a job wait for those who stand for parents that were duplicates.
+  local function lead(job, stands_for)
+    local led, seen, differs = {}, {}, false
+    for _, parent in ipairs(job.parents) do
+      local leader = stands_for[parent] or parent
+      differs = differs or leader ~= parent or seen[leader]
+      if not seen[leader] then
+        seen[leader] = true
+        led[#led + 1] = leader
+      end
+    end
+    if not differs then return end
+    local texts, from, behind = {}, parse(LINK, job.link)
+    for number, parent in ipairs(led) do texts[number] = '"' .. uuid(parent) .. '"' end
+    local after = packed('[' .. table.concat(texts, ',') .. ']')
+    job.body = sub(job.body, 1, from) .. after .. sub(job.body, behind + 1)
+    job.parents, job.waits = led, #led
+  end
+
+  -- Those of these that are on record, without those that were deleted before they were done.
+  local function followable(ids)
+    local found = {}
+    for number, text in ipairs(texts_of(ids)) do
+      local row = text and read(ids[number], text)
+      local done = row and (row[STATE] == SUCCEEDED or row[STATE] == SKIPPED)
+      found[ids[number]] = row and (done or not has(row, HIDDEN))
+    end
+    return found
+  end
+
+  -- Somebody who would wait for a job that is neither on record nor new.
+  local function orphan_among(asked, new)
+    local older = {}
+    for _, job in ipairs(asked) do
+      for _, parent in ipairs(job.parents or {}) do
+        if not planned[parent] and not new[parent] then older[#older + 1] = parent end
+      end
+    end
+    local found = followable(older)
+    for _, job in ipairs(asked) do
+      for _, parent in ipairs(job.parents or {}) do
+        if found[parent] == false then return { 'orphan', job.id, parent } end
+      end
+    end
+  end
+
+  -- Let jobs wait for whom they name, or for who stands for these. Gives {'orphan', job, parent} if there is none.
+  local function find_parents(asked, stands_for)
+    for _, job in ipairs(asked) do
+      if job.link then
+        job.parents = parents_of(job)
+        lead(job, stands_for)
+      end
+    end
+    return orphan_among(asked, {})
+  end
+
+  -- The same for jobs that are put on record with changes, and may wait for those of another.
+  local function refuse_orphans(lists)
+    local all, new = {}, {}
+    for _, asked in pairs(lists) do
+      for _, job in ipairs(asked) do
+        all[#all + 1] = job
+        new[job.id] = true
+        if job.link then job.parents = parents_of(job) end
+      end
+    end
+    return orphan_among(all, new)
+  end
+
+  local function write_edges(job)
+    local kind = band(job.shape.marks, FINISHED) ~= 0 and 'f' or 's'
+    for _, parent in ipairs(job.parents) do
+      note(came, edges, 0, 'o' .. parent .. kind .. job.id)
+      note(came, edges, 0, 'c' .. job.id .. parent)
+      unsettle(parent)
+    end
+  end
+
+  return { find_parents = find_parents, refuse_orphans = refuse_orphans, write_edges = write_edges }
+end
