@@ -40,7 +40,7 @@ def _introduction(suite: Suite, results: Results) -> str:
         f"Rounds: {plan['rounds']:.0f}, contenders alternating, every measurement in fresh processes on a fresh "
         "database. Payload 100 bytes, handlers do nothing. A drain counts only when every handler was called exactly "
         "once and every completion is on record; its clock runs from the first handler call to the last stored "
-        f"completion. Bulk calls carry lists of {BULK:,} jobs. Pickup is the time from the enqueue call in one process to the "
+        f"completion. Bulk calls carry {BULK:,} jobs. Pickup is the time from the enqueue call in one process to the "
         f"start of the handler in the idle worker of another, {plan['samples']:.0f} samples a round. "
         "Absolute figures belong to this machine: compare the ratios.",
         *(remark.format(**plan) for remark in suite.remarks),
