@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from holdfast.worker.interpreter import make_prompt
+
 from .contender import SLOTS, Mode
 from .loop import Done, LoopContender, handler
 from .probe import Probe
@@ -57,6 +59,7 @@ class HoldfastContender(LoopContender):
         def blocking(text: str) -> None:
             probe(text)
 
+        make_prompt()  # as `holdfast worker` does
         queue.task(name=NAME)(blocking if mode == "threads" else handler(probe, mode))
         async with queue.worker(concurrency=SLOTS):
             probe.ready()

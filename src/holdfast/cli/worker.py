@@ -179,6 +179,9 @@ def _run_under_supervisor(target: str, descriptors: str) -> None:
 
 def _prepared(target: str, options: dict[str, Any]) -> tuple[Holdfast, dict[str, Any]]:
     """The app with its tasks, and the options of its worker."""
+    from holdfast.worker.interpreter import make_prompt
+
+    make_prompt()
     app = load_app(target)
     tasks = _imported_tasks(app, target)
     logging.getLogger("holdfast").info("tasks: %s", ", ".join(tasks))

@@ -181,8 +181,6 @@ class Pump:
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
             self._appetite.look()
-        if self._handlers_first(now):
-            return False
         if self._ended and (now - self._ended_since >= GATHER or not self.slots.busy or self._has_much()):
             return True
         appetite = self._appetite
@@ -191,12 +189,6 @@ class Pump:
     def _has_much(self) -> bool:
         """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
         return self._store.in_flight > 1 and 2 * len(self._ended) >= self._store.chunk
-
-    def _handlers_first(self, now: float) -> bool:
-        """Whether handlers that never wait are just being gone through. A store that takes one exchange at a time works in
-        this process: beside them it would only fight for the interpreter's lock, which costs both a fifth."""
-        going = self.slots.waiting > 0 and not self.slots.running
-        return going and self._store.in_flight == 1 and now - self._appetite.fed[0] < GATHER
 
     async def _sleep(self) -> None:
         until = min(self._poll_at, self._due_at) if self._appetite.asks(everyone=True) else float("inf")

@@ -75,6 +75,7 @@ class SqliteStorage(Storage):
     """One loop's door to a file. The threads and connections behind it are shared by all loops of the process."""
 
     name = "SQLite"
+    in_flight = 2  # one is written while what the other brought is run
     lists_ahead = 4  # those that wait for the writer share its next commit
 
     def __init__(
