@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from holdfast.worker.interpreter import make_prompt
+
 from ..spawn import ROOT
 from . import tasks
 from .plan import Plan
@@ -157,6 +159,7 @@ def _counted(store: Any, *verbs: str) -> Iterator[list[tuple[tuple[Any, ...], fl
 def main() -> None:
     """In a child process: the case and the plan are the arguments, the figures are the last line that is printed."""
     name, plan = sys.argv[1], Plan(**json.loads(sys.argv[2]))
+    make_prompt()  # as `holdfast worker` does
     print(json.dumps(asyncio.run(CASES[name](plan))))
     sys.stdout.flush()
     os._exit(0)  # what the case leaves behind is of no interest
