@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.worker.interpreter import make_prompt
+from holdfast.worker.supervisor.interpreter import make_prompt
 
 from .contender import SLOTS, Mode
 from .loop import Done, LoopContender, handler

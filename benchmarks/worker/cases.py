@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.worker.interpreter import make_prompt
+from holdfast.worker.supervisor.interpreter import make_prompt
 
 from ..spawn import ROOT
 from . import tasks

@@ -179,7 +179,7 @@ def _run_under_supervisor(target: str, descriptors: str) -> None:
 
 def _prepared(target: str, options: dict[str, Any]) -> tuple[Holdfast, dict[str, Any]]:
     """The app with its tasks, and the options of its worker."""
-    from holdfast.worker.interpreter import make_prompt
+    from holdfast.worker.supervisor.interpreter import make_prompt
 
     make_prompt()
     app = load_app(target)
