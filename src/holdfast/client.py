@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
 
+from .calls import Calls, bound_to
 from .errors import HoldfastError, InvalidCall, QueueFull
 from .flow.events import Subscription, checked_address, event_text, record, recorded, subscriptions_of
 from .flow.flow import Flow, Graph, Node
 from .flow.jobs import linked
 from .gatherer import room, stored
 from .handle import GroupHandle, JobHandle
-from .ids import new_ids
 from .job import NewJob
 from .options import Plan
 from .settings import ENQUEUE_CHUNK
@@ -77,35 +77,32 @@ class Client:
     ) -> list[JobHandle[Any]]:
         """Store calls, all or none up to 500, above that in chunks. Their ids stay until all are stored, so that
         repeating the same calls after an error is safe. `nodes`: their order, if they have one."""
-        bounds = [bound_to(self._app, call) for call in calls]
-        where = _one_connection(connection, bounds)
-        if nodes:
-            _check_handed(nodes, bounds)
-        _check_sizes(calls, bounds)
-        ids = _ids(calls)
+        given = Calls(self._app, calls, nodes)
+        where = given.connection(connection)
         stored: list[Chunk] = []
         try:
-            if len(calls) <= ENQUEUE_CHUNK or nodes or where is not None:
-                jobs = _jobs(calls, bounds, ids)
+            if len(given) <= ENQUEUE_CHUNK or nodes or where is not None:
+                jobs = given.jobs()
                 await self._one_after_the_other(linked(nodes, jobs) if nodes else jobs, where, stored)
             else:
-                await self._overlapping(_chunks(calls, bounds, ids), stored)
-        except HoldfastError as error:
-            _tell_stored(error, self._handles(stored, bounds), len(calls), inside=where is not None)
+                await self._overlapping(_chunks(given), stored)
+        except BaseException as error:
+            given.keep_ids()
+            if isinstance(error, HoldfastError):
+                _tell_stored(error, self._handles(stored, given.bounds), len(given), inside=where is not None)
             raise
-        for call in calls:
-            call._ids.clear()
-        return self._handles(stored, bounds)
+        given.forget_ids()
+        return self._handles(stored, given.bounds)
 
     async def _one_after_the_other(self, jobs: Sequence[NewJob], where: object, stored: list[Chunk]) -> None:
         owners: dict[str, str] = {}  # of jobs that were duplicates
         for start in range(0, len(jobs), ENQUEUE_CHUNK):
-            part = led_by(owners, list(jobs[start : start + ENQUEUE_CHUNK]))
+            part = led_by(owners, jobs[start : start + ENQUEUE_CHUNK])
             placed = await (self.place_list(part) if where is None else self.place_in(where, part))
             owners |= owners_among(part, placed)
             stored.append((start, placed))
 
-    async def _overlapping(self, chunks: Iterable[tuple[int, list[NewJob]]], stored: list[Chunk]) -> None:
+    async def _overlapping(self, chunks: Iterable[tuple[int, Sequence[NewJob]]], stored: list[Chunk]) -> None:
         """Chunks of a plain list, the next made ready while the last is stored, where the store keeps their order."""
         ahead = (await self._app._storage()).lists_ahead
         under_way: deque[tuple[int, asyncio.Task[list[Placed]]]] = deque()
@@ -196,13 +193,10 @@ class Client:
 
     def continued(self, flow: Flow[Any], job_id: str, chain_id: str) -> tuple[NewJob, ...]:
         """The jobs that go on with a job's chain."""
-        calls = [node._call for node in flow._nodes]
-        bounds = [bound_to(self._app, call) for call in calls]
-        if _one_connection(None, bounds) is not None:
+        calls = Calls(self._app, [node._call for node in flow._nodes], flow._nodes)
+        if calls.connection(None) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
-        _check_handed(flow._nodes, bounds)
-        _check_sizes(calls, bounds)
-        jobs = linked(flow._nodes, _jobs(calls, bounds, _ids(calls)), chain_id)
+        jobs = linked(flow._nodes, calls.jobs(), chain_id)
         if any(job_id in parents_of(job.after) for job in jobs):
             raise InvalidCall(
                 "Continue with a call after= the job itself would wait for ever: a job is over when its chain is; without "
@@ -254,74 +248,13 @@ def _all(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
     return handles
 
 
-def bound_to(app: Holdfast, call: Call[Any]) -> Bound:
-    """Where a call leads in this app."""
-    task = call._task
-    if task._bound is not None and task._bound.app is app and task._bound.generation == app._generation():
-        return task._bound
-    return app._bind(task._declared, task._options)
-
-
-def _one_connection(connection: object, bounds: Sequence[Bound]) -> object:
-    given = [each for each in (connection, *(bound.plan.connection for bound in bounds)) if each is not None]
-    if any(each is not given[0] for each in given):
-        raise InvalidCall("the calls of one enqueue name different connections; use one of them for all")
-    if given and any(bound.plan.connection is None for bound in bounds) and connection is None:
-        raise InvalidCall(
-            "some calls of one enqueue name a connection and some do not; give app.enqueue(…, connection=)"
-        )
-    return given[0] if given else None
-
-
-def _check_handed(nodes: Sequence[Node[Any]], bounds: Sequence[Bound]) -> None:
-    for node, bound in zip(nodes, bounds, strict=True):
-        if node._takes is not None:
-            bound.definition.check_handed("the result of what is before it")
-
-
-def _chunks(
-    calls: Sequence[Call[Any]], bounds: Sequence[Bound], ids: Sequence[str]
-) -> Iterable[tuple[int, list[NewJob]]]:
+def _chunks(calls: Calls) -> Iterable[tuple[int, Sequence[NewJob]]]:
     """The jobs of a long list, made as they are asked for, where making them cannot fail."""
     starts = range(0, len(calls), ENQUEUE_CHUNK)
-    if any(bound.plan.hashes_arguments for bound in bounds):
-        jobs = _jobs(calls, bounds, ids)
+    if calls.may_fail:
+        jobs = calls.jobs()
         return [(start, jobs[start : start + ENQUEUE_CHUNK]) for start in starts]
-    parts = ((start, slice(start, start + ENQUEUE_CHUNK)) for start in starts)
-    return ((start, _jobs(calls[part], bounds[part], ids[part])) for start, part in parts)
-
-
-def _jobs(calls: Sequence[Call[Any]], bounds: Sequence[Bound], ids: Sequence[str]) -> list[NewJob]:
-    return [
-        bound.plan.job(call._payload, bound.definition.arguments_hash, id)
-        for call, bound, id in zip(calls, bounds, ids, strict=True)
-    ]
-
-
-def _ids(calls: Sequence[Call[Any]]) -> list[str]:
-    """An id for each; those of an enqueue that failed again. A call that stands there several times is several jobs."""
-    used: Counter[Call[Any]] = Counter()
-    fresh = iter(new_ids(len(calls)))
-    if len(set(calls)) == len(calls) and not any(call._ids for call in calls):
-        for call, id in zip(calls, fresh, strict=True):
-            call._ids.append(id)
-        return [call._ids[0] for call in calls]
-    ids = []
-    for call in calls:
-        number = used[call]
-        used[call] += 1
-        if number == len(call._ids):
-            call._ids.append(next(fresh))
-        ids.append(call._ids[number])
-    return ids
-
-
-def _check_sizes(calls: Sequence[Call[Any]], bounds: Sequence[Bound]) -> None:
-    for call, bound in zip(calls, bounds, strict=True):
-        definition = bound.definition
-        limit = definition.max_bytes
-        if len(call._payload) * 4 > limit and (size := len(call._payload.encode())) > limit:
-            raise InvalidCall(f"{definition.name}: the arguments together have {size} bytes of JSON, more than {limit}")
+    return ((start, calls.jobs(start, start + ENQUEUE_CHUNK)) for start in starts)
 
 
 def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:

@@ -23,6 +23,7 @@ T = TypeVar("T")
 SMALLEST = -(2**63)
 GREATEST = 2**63 - 1
 
+_PLAIN = frozenset((str, bool, type(None)))  # values that need no look but the encoder's own
 _MANY_DIGITS = re.compile(rb"\d{19}")
 
 
@@ -41,7 +42,7 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> bytes:
     plain = True
     for value in given.values():
         kind = type(value)
-        if kind is str or kind is bool or value is None:
+        if kind in _PLAIN:
             continue
         if kind is int and SMALLEST <= value <= GREATEST:
             continue

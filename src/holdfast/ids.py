@@ -7,7 +7,6 @@ Inside Holdfast an id is its canonical text; `uuid.UUID` exists only at the door
 from __future__ import annotations
 
 import os
-import struct
 import threading
 import time
 from uuid import UUID
@@ -16,41 +15,36 @@ from .errors import InvalidCall
 
 _lock = threading.Lock()
 _last = 0
-_SEQUENCE_BITS = 32  # millisecond · 2^32 + sequence: the 12 bits of rand_a and the first 20 of rand_b
-_BLOCK = struct.Struct("=256Q")
-_fresh: list[int] = []
+_SEQUENCE_BITS = (
+    26  # millisecond · 2^26 + sequence: the 12 bits of rand_a and the first 14 of rand_b, then 48 random ones
+)
+_LOW_BITS = 14  # of the sequence, behind the variant
+_LOW = (1 << _LOW_BITS) - 1
+_TAIL = 12  # hexadecimal digits
+_BLOCK = 256
+_tails: list[str] = []  # random digits, not yet used: asking the system is dear
 
 
 def new_id() -> str:
     """A new id, greater than every id this process has made before."""
-    return new_ids(1)[0]
+    with _lock:
+        number, tail = _next(1), _tails.pop()
+    return f"{_front(number >> _LOW_BITS)}-{0x8000 | number & _LOW:04x}-{tail}"
 
 
 def new_ids(count: int) -> list[str]:
     """New ids, rising, all greater than every id this process has made before."""
-    global _last
-    made = []
+    made: list[str] = []
     with _lock:
-        while len(_fresh) < count:
-            _draw()
-        earliest = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
-        value = _last
-        for _ in range(count):
-            random = _fresh.pop()
-            if value < earliest:
-                # most of the sequence is drawn at random, so that two processes of one millisecond interleave
-                value = earliest | (random >> 34)
-            else:
-                value += 1 + (random >> 56)
-            parts = (
-                value >> _SEQUENCE_BITS + 16,
-                value >> _SEQUENCE_BITS & 0xFFFF,
-                value >> 20 & 0xFFF,
-                0x8000 | value >> 6 & 0x3FFF,
-                (value & 0x3F) << 42 | random & 0x3FF_FFFF_FFFF,
-            )
-            made.append("%08x-%04x-7%03x-%04x-%012x" % parts)  # noqa: UP031  # in half the time of an f-string
-        _last = value
+        number = _next(count)
+        while len(made) < count:
+            low = number & _LOW
+            several = min(count - len(made), _LOW + 1 - low)  # that have all but their last digits in common
+            form = f"{_front(number >> _LOW_BITS)}-%04x-%s"
+            lasts = range(0x8000 | low, (0x8000 | low) + several)
+            made += [form % each for each in zip(lasts, _tails[-several:], strict=True)]
+            del _tails[-several:]
+            number += several
     return made
 
 
@@ -74,15 +68,30 @@ def id_text(ref: object) -> str:
     raise InvalidCall(f"a job id, handle or job is needed, not {type(ref).__name__}")
 
 
-def _draw() -> None:
-    _fresh.extend(_BLOCK.unpack(os.urandom(_BLOCK.size)))
+def _next(count: int) -> int:
+    """The first of so many new numbers, each a millisecond and a sequence; there are tails for them."""
+    global _last
+    if len(_tails) < count:
+        digits = os.urandom((count + _BLOCK) * _TAIL // 2).hex()
+        _tails.extend(digits[start : start + _TAIL] for start in range(0, len(digits), _TAIL))
+    earliest = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
+    if _last < earliest:
+        # most of the sequence is drawn at random, so that two processes of one millisecond interleave
+        _last = earliest | int(_tails[-1][:7], 16) >> 3
+    first = _last + 1
+    _last += count
+    return first
+
+
+def _front(high: int) -> str:
+    return f"{high >> 28:08x}-{high >> 12 & 0xFFFF:04x}-7{high & 0xFFF:03x}"
 
 
 def _after_fork() -> None:
     # a child must not repeat its parent's draws, nor wait for a lock that a vanished thread holds
     global _lock
     _lock = threading.Lock()
-    _fresh.clear()
+    _tails.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from .around import through
-from .client import bound_to
+from .calls import bound_to
 from .clock import reader
 from .context import Context, _current
 from .flow.flow import Continuing, Flow, Node

@@ -7,11 +7,11 @@ that is not stored yet; its times are durations, because the store's clock decid
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
 import msgspec
@@ -178,6 +178,40 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     waits: int = 0  # parents not yet ended
     limits: str | None = None  # what it runs under: see `storage.limiting`
     min_version: int = ROW_VERSION
+
+
+class Alike(Sequence[NewJob]):
+    """New jobs that differ in nothing but their ids and payloads, as those of a long list mostly do. A store that can
+    write them by kind needs no more than what stands here; for others the jobs are made when they are asked for."""
+
+    __slots__ = ("_made", "ids", "payloads", "template")
+
+    def __init__(self, template: NewJob, ids: Sequence[str], payloads: Sequence[str]) -> None:
+        self.template = template
+        self.ids = ids
+        self.payloads = payloads
+        self._made: list[NewJob] | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[NewJob]:
+        return iter(self._jobs())
+
+    @overload
+    def __getitem__(self, place: int) -> NewJob: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[NewJob]: ...
+    def __getitem__(self, place: int | slice) -> NewJob | Sequence[NewJob]:
+        if isinstance(place, slice):
+            return Alike(self.template, self.ids[place], self.payloads[place])
+        return self._jobs()[place]
+
+    def _jobs(self) -> list[NewJob]:
+        if self._made is None:
+            given = zip(self.ids, self.payloads, strict=True)
+            self._made = [msgspec.structs.replace(self.template, id=id, payload=payload) for id, payload in given]
+        return self._made
 
 
 class Record(msgspec.Struct, gc=False, kw_only=True):

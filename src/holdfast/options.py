@@ -19,7 +19,7 @@ from .clock import SECOND, Duration, instant_of, micros_of
 from .errors import InvalidCall
 from .handle import each_of, ids_of
 from .ids import id_text, new_id
-from .job import JobId, NewJob
+from .job import Alike, JobId, NewJob
 from .limit import SEPARATOR, Limit, checked_limits, limits_text
 from .names import checked_key, checked_name
 from .retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
@@ -162,6 +162,12 @@ class Plan:
             key = unique_text(template.task, template.tenant, hash_of(payload))
             return msgspec.structs.replace(template, id=id or new_id(), payload=payload, unique_key=key)
         return msgspec.structs.replace(template, id=id or new_id(), payload=payload)
+
+    def jobs(self, payloads: Sequence[str], hash_of: Callable[[str], str], ids: Sequence[str]) -> Sequence[NewJob]:
+        """The jobs of many calls."""
+        if self.hashes_arguments:
+            return [self.job(payload, hash_of, id) for payload, id in zip(payloads, ids, strict=True)]
+        return Alike(self.template, ids, payloads)
 
 
 def unique_text(task: str, tenant: str | None, key: str) -> str:

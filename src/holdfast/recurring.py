@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from .client import bound_to
+from .calls import bound_to
 from .clock import instant_of
 from .errors import InvalidCall
 from .names import checked_name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
@@ -300,6 +300,9 @@ class Task(Generic[P, R]):
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The arguments bound and checked, for `app.enqueue`."""
         declared = self._declared
+        bound = self._bound
+        if bound is not None and bound.generation == declared.registry._generation():
+            return Call(self, bound.definition.payload(args, kwargs))
         if declared.registry._app() is not None:
             return Call(self, self._bind().definition.payload(args, kwargs))
         arguments = declared.arguments_without(declared.injected(declared.registry._provided))
@@ -360,7 +363,7 @@ class Task(Generic[P, R]):
 class Call(Generic[R_co]):
     """A task with its arguments, bound and checked: what `app.enqueue` takes.
 
-    Its ids are made at the first enqueue and kept until one succeeds, so that repeating after an error is safe.
+    Ids that were made for an enqueue which failed are kept until one succeeds, so that repeating it is safe.
     """
 
     __slots__ = ("_ids", "_payload", "_task")
@@ -368,7 +371,7 @@ class Call(Generic[R_co]):
     def __init__(self, task: Task[Any, R_co], payload: str) -> None:
         self._task = task
         self._payload = payload
-        self._ids: list[str] = []
+        self._ids: Sequence[str] = ()
 
     def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
         """Go on with a task that gets this one's result as its first argument: `a.call(1).then(b)`."""

@@ -54,10 +54,10 @@ def plan(
             if name is not None:
                 keys[name] = job.id
     owners = {job.id: placed.id for job, placed in zip(jobs, answers, strict=True) if placed.duplicate}
-    return answers, led_by(owners, list(fresh.values()))
+    return answers, list(led_by(owners, list(fresh.values())))
 
 
-def led_by(owners: Mapping[str, str], jobs: list[NewJob]) -> list[NewJob]:
+def led_by(owners: Mapping[str, str], jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """The jobs, waiting for the owners of parents that were duplicates."""
     return [_led(job, owners) for job in jobs] if owners else jobs
 

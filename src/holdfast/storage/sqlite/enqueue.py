@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from holdfast.job import ROW_VERSION, NewJob
+from holdfast.job import ROW_VERSION, Alike, NewJob
 from holdfast.storage.contract import Full, Orphan, Placed, QueueSettings
 from holdfast.storage.plain import is_plain_but_for_limits
 from holdfast.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
@@ -37,7 +37,7 @@ MOST_KINDS = 8  # of jobs in a list that go in by kind
 Kind = tuple[str, str, int, int | None, int | None, int, str, str, str, str | None, int, int | None]
 
 
-class Alike(NamedTuple):
+class Together(NamedTuple):
     """Jobs that differ in nothing but their payloads, which are a JSON object by their ids."""
 
     kind: Kind
@@ -50,16 +50,21 @@ class Jobs:
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self.all = jobs
-        self.plain = not any(job.unique_key is not None or job.after is not None for job in jobs)
-        self.queues = {job.queue for job in jobs}
+        kinds = [jobs.template] if isinstance(jobs, Alike) else jobs
+        self.plain = not any(job.unique_key is not None or job.after is not None for job in kinds)
+        self.queues = {job.queue for job in kinds}
         self.alike, self.others = _by_kind(jobs) if self.plain else ([], jobs)
 
     def placed(self) -> list[Placed]:
         """What becomes of jobs that nothing stands in the way of."""
-        return [Placed(job.id) for job in self.all]
+        ids = self.all.ids if isinstance(self.all, Alike) else [job.id for job in self.all]
+        return [Placed(id) for id in ids]
 
 
-def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Alike], Sequence[NewJob]]:
+def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
+    if isinstance(jobs, Alike) and is_plain_but_for_limits(jobs.template):
+        payloads = dict(zip(jobs.ids, jobs.payloads, strict=True))
+        return [Together(_kind(jobs.template), json_text(payloads), min(jobs.ids))], []
     kinds: dict[Kind, dict[str, str]] = {}
     others: list[NewJob] = []
     last: Kind | None = None
@@ -68,16 +73,20 @@ def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Alike], Sequence[NewJob]]:
         if not is_plain_but_for_limits(job):
             others.append(job)
             continue
-        kind = (
-            job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention,
-            job.dead_retention, job.limits, job.delay, job.at,
-        )  # fmt: skip
+        kind = _kind(job)
         if kind != last:
             last, alike = kind, kinds.setdefault(kind, {})
         alike[job.id] = job.payload
     if len(kinds) > MOST_KINDS:
         return [], jobs
-    return [Alike(kind, json_text(payloads), min(payloads)) for kind, payloads in kinds.items()], others
+    return [Together(kind, json_text(payloads), min(payloads)) for kind, payloads in kinds.items()], others
+
+
+def _kind(job: NewJob) -> Kind:
+    return (
+        job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention,
+        job.dead_retention, job.limits, job.delay, job.at,
+    )  # fmt: skip
 
 
 def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan | None:
@@ -145,7 +154,7 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     _KEYS.run(work.connection, keys, now)
 
 
-def _insert_alike(work: Work, groups: Sequence[Alike], now: int) -> None:
+def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
     parked = []
     for kind, payloads, first in groups:
         _, queue, *_, limits, delay, at = kind

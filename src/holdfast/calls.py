@@ -1,0 +1,115 @@
+"""Calls on their way into a store: where each leads in this app, and the jobs that they become."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .errors import InvalidCall
+from .flow.flow import Node
+from .ids import new_ids
+from .job import NewJob
+from .task import Bound, Call
+
+if TYPE_CHECKING:
+    from .app import Holdfast
+
+
+class Calls:
+    """The calls of one enqueue, checked. Their ids stay until all are stored (`keep_ids`, `forget_ids`), so that repeating
+    the same calls after an error is safe. `nodes`: their order, if they have one."""
+
+    def __init__(self, app: Holdfast, calls: Sequence[Call[Any]], nodes: Sequence[Node[Any]] = ()) -> None:
+        self._calls = calls
+        self._one = _one_bound(app, calls)
+        self.bounds = [bound_to(app, call) for call in calls] if self._one is None else [self._one] * len(calls)
+        self._payloads = [call._payload for call in calls]
+        for node, bound in zip(nodes, self.bounds, strict=False):
+            if node._takes is not None:
+                bound.definition.check_handed("the result of what is before it")
+        self._check_sizes()
+        self._ids = _ids(calls)
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def connection(self, given: object) -> object:
+        """The caller's transaction that they are stored in, said for all or for each; None: our own."""
+        named = [bound.plan.connection for bound in self._kinds()]
+        found = [each for each in (given, *named) if each is not None]
+        if any(each is not found[0] for each in found):
+            raise InvalidCall("the calls of one enqueue name different connections; use one of them for all")
+        if found and any(each is None for each in named) and given is None:
+            raise InvalidCall(
+                "some calls of one enqueue name a connection and some do not; give app.enqueue(…, connection=)"
+            )
+        return found[0] if found else None
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether making their jobs can fail: a key that is made of the arguments reads them once more."""
+        return any(bound.plan.hashes_arguments for bound in self._kinds())
+
+    def jobs(self, start: int = 0, end: int | None = None) -> Sequence[NewJob]:
+        """The jobs of these calls, or of a part of them."""
+        part = slice(start, end)
+        payloads, ids = self._payloads[part], self._ids[part]
+        if self._one is not None:
+            return self._one.plan.jobs(payloads, self._one.definition.arguments_hash, ids)
+        return [
+            bound.plan.job(payload, bound.definition.arguments_hash, id)
+            for bound, payload, id in zip(self.bounds[part], payloads, ids, strict=True)
+        ]
+
+    def keep_ids(self) -> None:
+        """They were not all stored: the next enqueue of the same calls repeats this one."""
+        kept: defaultdict[Call[Any], list[str]] = defaultdict(list)
+        for call, id in zip(self._calls, self._ids, strict=True):
+            kept[call].append(id)
+        for call, ids in kept.items():
+            call._ids = ids
+
+    def forget_ids(self) -> None:
+        """They are stored: to enqueue the same calls once more makes new jobs."""
+        for call in self._calls:
+            call._ids = ()
+
+    def _kinds(self) -> Sequence[Bound]:
+        return self.bounds if self._one is None else [self._one]
+
+    def _check_sizes(self) -> None:
+        for payload, bound in zip(self._payloads, self.bounds, strict=True):
+            definition = bound.definition
+            limit = definition.max_bytes
+            if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
+                raise InvalidCall(
+                    f"{definition.name}: the arguments together have {size} bytes of JSON, more than {limit}"
+                )
+
+
+def bound_to(app: Holdfast, call: Call[Any]) -> Bound:
+    """Where a call leads in this app."""
+    task = call._task
+    if task._bound is not None and task._bound.app is app and task._bound.generation == app._generation():
+        return task._bound
+    return app._bind(task._declared, task._options)
+
+
+def _one_bound(app: Holdfast, calls: Sequence[Call[Any]]) -> Bound | None:
+    """Where all of them lead, if that is one place."""
+    return bound_to(app, calls[0]) if len({call._task for call in calls}) == 1 else None
+
+
+def _ids(calls: Sequence[Call[Any]]) -> list[str]:
+    """An id for each; those of an enqueue that failed again. A call that stands there several times is several jobs."""
+    fresh = new_ids(len(calls))
+    if not any(call._ids for call in calls):
+        return fresh
+    used: Counter[Call[Any]] = Counter()
+    ids = []
+    for call, new in zip(calls, fresh, strict=True):
+        number = used[call]
+        used[call] += 1
+        ids.append(call._ids[number] if number < len(call._ids) else new)
+    return ids
