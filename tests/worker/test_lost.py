@@ -4,7 +4,9 @@ says afterwards is refused. (Processes: test_processes; timeout and shutdown: te
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
@@ -127,6 +129,51 @@ async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path
             assert scene.heard[str(handle.id)] is Loss.ERROR
             # nobody else has it: whether its word is still accepted is the store's to say
             assert await handle.result(timeout=20) in ("zombie", "second")
+
+
+@pytest.mark.parametrize("where", ["loop", "thread"])
+async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_not_at_all(tmp_path, where):
+    """Told that its lease may be over, it writes and returns all the same. The hold stands: rows and completion go together."""
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+
+    @app.task(lease=1.5)
+    async def loop(ctx: Context) -> str:
+        with suppress(asyncio.CancelledError):
+            await ctx.lost.wait()
+        told.append(ctx.lost.reason)
+        tx = await ctx.transaction()
+        await tx.execute("insert into mine values (?)", (ctx.job.attempt,))
+        return "done"
+
+    @app.task(lease=1.5)
+    def thread(ctx: Context) -> str:
+        while not ctx.lost.is_set():
+            threading.Event().wait(0.01)
+        told.append(ctx.lost.reason)
+        tx = ctx.sync.transaction()
+        tx.sync.execute("insert into mine values (?)", (ctx.job.attempt,))
+        return "done"
+
+    told: list[Loss | None] = []
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreError("it is out of reach")
+
+    async with app, app.worker(poll=0.1):
+        store: Any = await app._storage()
+        job = await {"loop": loop, "thread": thread}[where].enqueue()
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
+            raw.execute("create table mine (attempt integer)")
+            async with asyncio.timeout(20):
+                while (await job.refresh()).started_at is None:
+                    await asyncio.sleep(0.02)
+                whole, store.renew = store.renew, fails
+                while not told:
+                    await asyncio.sleep(0.02)
+                store.renew = whole
+                assert await job.result() == "done"
+            assert told == [Loss.ERROR]
+            assert raw.execute("select attempt from mine").fetchall() == [(1,)]
 
 
 async def test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss(app, caplog):

@@ -21,6 +21,9 @@ from .speaker import StoreSpeaker
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
 LOOKED_AGAIN = 0.3  # seconds after a job went to wait for an answer, which may have come meanwhile
 
+# told so, a handler that returns all the same has done its work; whether its hold stands is the store's to say
+_MAY_STAND = (None, Loss.SHUTDOWN, Loss.ERROR)
+
 Tell = Callable[[Attempt, Change | None], None]
 
 
@@ -108,7 +111,7 @@ class Ends:
         assert attempt.context is not None
         assert attempt.context._transaction is not None
         inner = attempt.context._transaction._inner
-        if error is not None or attempt.lost not in (None, Loss.SHUTDOWN):
+        if error is not None or attempt.lost not in _MAY_STAND:
             await _quietly(inner.rollback())
             self._say(attempt, value, error)
             return
