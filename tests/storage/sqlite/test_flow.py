@@ -42,13 +42,16 @@ async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
             "create table holdfast_meta (name text not null primary key, value text not null) strict, without rowid"
         )
         raw.execute("insert into holdfast_meta values ('schema', '1')")
+        policy = (
+            """insert into holdfast_policies values (1, null, null, '["fixed",1000000,1.0,1000000,0]', '{}', '{}')"""
+        )
+        raw.execute(policy)
         for state, stamp in (("ready", None), ("running", 5), ("succeeded", None)):
             ended = 7 if state == "succeeded" else None
             fields = dict(
                 id=state, task="t", queue="default", state=state, priority=0, rank=1, payload="{}", version=1, attempt=1,
-                failures=0, losses=0, lease=60, backoff='["fixed",1000000,1.0,1000000,0]', retention="{}",
-                dead_retention="{}", created_at=1, run_at=1, suspect=0, parked=0, hidden=0, holds_key=0, waits=0,
-                run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp, finished_at=ended,
+                failures=0, losses=0, policy=1, lease=60, created_at=1, run_at=1, suspect=0, parked=0,
+                hidden=0, holds_key=0, waits=0, run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp, finished_at=ended,
             )  # fmt: skip
             places = ", ".join("?" * len(fields))
             raw.execute(f"insert into holdfast_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))

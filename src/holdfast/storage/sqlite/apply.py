@@ -34,9 +34,9 @@ from .driver import Connection
 from .enqueue import Jobs, check_parents, enqueue, special_queues
 from .gates import know
 from .queries import load
-from .rows import COLUMNS, Many, json_text, lists_of
+from .rows import RECORD, Many, json_text, lists_of
 
-_sql = load("apply", record=", ".join(COLUMNS))
+_sql = load("apply", record=RECORD)
 _SUCCEED = Many(_sql["succeed"], 7, (100, 20, 5, 1), padded=True)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))

@@ -14,12 +14,13 @@ from . import edges, shares
 from .database import Work
 from .driver import Connection
 from .gates import know
+from .policies import keep, number_of, policy_of
 from .queries import load
-from .rows import COLUMNS, Many, json_text, records_of
+from .rows import COLUMNS, RECORD, Many, json_text, records_of
 
 FIRST = (-(1 << 63), "")  # before every job
 
-_sql = load("carry", record=", ".join(COLUMNS))
+_sql = load("carry", record=RECORD, columns=", ".join(COLUMNS))
 _JOBS = Many(_sql["insert"], len(COLUMNS) + 1, (100, 20, 5, 1))
 _LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
 _OWNERS = Many(_sql["owners"], 1)
@@ -51,6 +52,7 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
             return f"the unique key of job {keys[key].id} is held by job {owner}"
     for statement in ("remove", "remove_lines"):
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
+    keep(work.connection, map(policy_of, records))
     _JOBS.run(work.connection, [_row(record) for record in records])
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
     edges.restore(work, jobs)
@@ -62,7 +64,8 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
 
 
 def _row(record: Record) -> list[Any]:
-    values = [*(getattr(record, name) for name in COLUMNS), record.followed]  # its edges may be on their way
+    fields = (getattr(record, name) for name in COLUMNS if name != "policy")
+    values = [number_of(policy_of(record)), *fields, record.followed]  # its edges may be on their way
     return [value.value if isinstance(value, State) else value for value in values]
 
 

@@ -20,8 +20,9 @@ from .driver import TOOBIG
 from .gates import Standing, Waiting, forget, know
 from .limited import Suspect
 from .queries import load
-from .rows import COLUMNS, json_text, lists_of
+from .rows import FIELDS, json_text, lists_of, literal, records_of, value_of
 from .settle import settle
+from .usual import Place, Usual, best
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 NO_LANE = (None, None, None)
@@ -42,23 +43,19 @@ _ONCE_CLAIMED = {
     "holds_key": "CASE job.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
 # fields from here on are left out where they say what a record says without them, as those of nearly every job do
-_RARE = COLUMNS[COLUMNS.index("suspect") :]
+_RARE = FIELDS[FIELDS.index("suspect") :]
 
 
 def _claimed() -> str:
     """The record of a claimed row as an expression: a JSON array."""
-    values = [_ONCE_CLAIMED.get(name, f"job.{name}") for name in COLUMNS]
+    values = [_ONCE_CLAIMED.get(name) or value_of(name, "job.") for name in FIELDS]
     usual = dict(zip(_RARE, Record.__struct_defaults__[-len(_RARE) :], strict=True))
     unset = ", ".join(f"job.{name}" for name, default in usual.items() if default is None)
-    as_usual = [f"job.{name} = {_literal(default)}" for name, default in usual.items() if default is not None]
+    as_usual = [f"job.{name} = {literal(default)}" for name, default in usual.items() if default is not None]
     return (
         f"CASE WHEN coalesce({unset}) IS NULL AND {' AND '.join(as_usual)} "
         f"THEN json_array({', '.join(values[: -len(_RARE)])}) ELSE json_array({', '.join(values)}) END"
     )
-
-
-def _literal(value: object) -> str:
-    return f"'{value}'" if isinstance(value, str) else str(int(value))  # type: ignore[call-overload]
 
 
 _sql = load("claim", claimed=_claimed(), row_version=str(ROW_VERSION))
@@ -75,11 +72,22 @@ class Outlook(NamedTuple):
     lanes: list[Lane]
 
 
+Taken = bytes | Usual  # claimed jobs as texts, to be read by the loop
+
+
 class Claimed(NamedTuple):
-    texts: list[bytes]  # records: `records_of` is for the loop
+    taken: list[Taken]
     next_due: int | None
     suspects: bool
     unsettled: bool
+
+    def records(self) -> list[Record]:
+        """For the loop: the writer has other things to do."""
+        return [record for part in self.taken for record in _read(part)]
+
+
+def _read(part: Taken) -> list[Record]:
+    return records_of(part) if isinstance(part, bytes) else part.records()
 
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
@@ -92,7 +100,7 @@ def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     if outlook.next_due is not None and outlook.next_due <= now:
         promote(work, chunk, now)
         outlook = _look_out(work)
-    taken: list[bytes] = []
+    taken: list[Taken] = []
     for want in claim.wants:
         if want.limit > 0:
             texts = (_take_limited if want.limited else _take)(work, claim, want, outlook, now)
@@ -127,16 +135,15 @@ def _look_out(work: Work) -> Outlook:
     )
 
 
-def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[bytes]:
-    after = (claim.stamp, claim.worker, now)
-    numbers, texts = _as_many_as_fit(work, lambda limit: _best(work, want, outlook, limit, now, after), want.limit)
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Taken]:
+    numbers, taken = _as_many_as_fit(work, lambda limit: _best(work, claim, want, outlook, limit, now), want.limit)
     if numbers == "[]":
         return []
-    work.connection.change(_sql["take"], (*after, numbers))
-    return [texts]
+    work.connection.change(_sql["take"], (claim.stamp, claim.worker, now, numbers))
+    return [taken]
 
 
-def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, bytes]], limit: int) -> tuple[str, bytes]:
+def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit: int) -> tuple[str, Taken]:
     """The best jobs, fewer where all together are too large for one text; the rest is for the next claim."""
     while True:
         try:
@@ -147,9 +154,8 @@ def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, bytes]], limit:
             limit = max(1, limit // 8)
 
 
-def _best(
-    work: Work, want: Want, outlook: Outlook, limit: int, now: int, after: tuple[int, str, int]
-) -> tuple[str, bytes]:
+def _best(work: Work, claim: Claim, want: Want, outlook: Outlook, limit: int, now: int) -> tuple[str, Taken]:
+    after = (claim.stamp, claim.worker, now)
     if want.alone:
         numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
         return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
@@ -157,12 +163,25 @@ def _best(
     if not lanes:
         return "[]", b"[]"
     if len(lanes) == 1:
-        return _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
+        usual = _usual(work, claim, (None, *lanes[0]), limit, now)
+        return usual or _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
     if len(lanes) <= LANES_AT_ONCE[-1]:
         size, parameters = _arms(lanes, now)
         return _one_row(work, _best_of_lanes(size), (*after, *parameters, limit))
     numbers = _best_of_many(work, lanes, limit, now)
     return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+
+
+def _usual(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[str, Usual] | None:
+    """The best jobs of a lane or gate in few words, if that can be done."""
+    found = best(work, claim, place, limit, now)
+    if found is None:
+        return None
+    numbers, usual, others = found
+    if others:
+        after = (claim.stamp, claim.worker, now)
+        usual = usual._replace(others=_one_row(work, _sql["by_number"], (*after, json_text(others)))[1])
+    return numbers, usual
 
 
 def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, bytes]:
@@ -232,36 +251,37 @@ def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) 
 
 
 # ---- under limits ----------------------------------------------------------------------------------
-def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[bytes]:
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Taken]:
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
         return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now)
     wide = limited.wide_gate(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now)
     if wide is not None:
         return _take_at_gate(work, claim, wide, want.limit, now)
-    taken: list[bytes] = []
+    taken: list[Taken] = []
     for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
         taken += _take_rows(work, claim, numbers, now)
     return taken
 
 
-def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[bytes]:
+def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Taken]:
     """As many as are wanted of those that wait at a gate which has room for all of them."""
     after = (claim.stamp, claim.worker, now)
 
-    def best(limit: int) -> tuple[str, bytes]:
-        at = (gate.limits, gate.queue, gate.task, gate.routing_key, now, limit)
-        return _one_row(work, _sql["best_of_gate"], (*after, *at))
+    def best_there(limit: int) -> tuple[str, Taken]:
+        place = (gate.limits, gate.queue, gate.task, gate.routing_key)
+        usual = _usual(work, claim, place, limit, now)
+        return usual or _one_row(work, _sql["best_of_gate"], (*after, *place, now, limit))
 
-    numbers, texts = _as_many_as_fit(work, best, limit)
+    numbers, taken = _as_many_as_fit(work, best_there, limit)
     if numbers == "[]":
         forget(work, [gate.number])
         return []
     work.connection.change(_sql["take"], (*after, numbers))
-    return [texts]
+    return [taken]
 
 
-def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[bytes]:
+def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Taken]:
     """Let these rows run; all of them, in as many texts as they need."""
     after = (claim.stamp, claim.worker, now)
     try:

@@ -19,6 +19,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.job import Record
 
 from .driver import BUSY, LOCKED, Connection, Driver
 from .faults import explained
@@ -34,6 +35,7 @@ BUSY_PAUSE = 0.0003  # SQLite's own back-off is coarse
 BUSY_LIMIT = 30.0
 MODE_CHECKED_EVERY = 60.0
 STILL_WITHIN = 10.0
+POLICIES_LOOKED_AT_EVERY = 3600.0
 _log = logging.getLogger("holdfast")
 
 
@@ -47,6 +49,16 @@ class Known:
 
     def __init__(self) -> None:
         self.limited = False  # jobs run under limits
+        self.heads: dict[Any, Record] = {}  # what most jobs of a lane are like
+        self._policies_at = -POLICIES_LOOKED_AT_EVERY
+
+    def looks_for_policies(self) -> bool:
+        """Whether it is time again to look for policies that no job has."""
+        now = time.monotonic()
+        if now - self._policies_at < POLICIES_LOOKED_AT_EVERY:
+            return False
+        self._policies_at = now
+        return True
 
 
 class Work:

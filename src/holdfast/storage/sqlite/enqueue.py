@@ -22,19 +22,20 @@ from . import edges
 from .database import Work
 from .driver import Connection
 from .gates import know
+from .policies import Policy, keep, number_of, policy_of
 from .queries import load
 from .rows import Many, json_text, lists_of
 from .shares import shares
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
-_FULL = Many(_sql["insert_full"], 30, (100, 20, 5, 1))
+_FULL = Many(_sql["insert_full"], 26, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
 
 MOST_KINDS = 8  # of jobs in a list that go in by kind
-# task, queue, priority, the options of a job, its limits, and when it is to run: after a while, or at a time
-Kind = tuple[str, str, int, int | None, int | None, int, str, str, str, str | None, int, int | None]
+# task, queue, priority, policy, lease, limits, and when it is to run: after a while, or at a time
+Kind = tuple[str, str, int, Policy, int, str | None, int, int | None]
 
 
 class Together(NamedTuple):
@@ -84,8 +85,7 @@ def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
 
 def _kind(job: NewJob) -> Kind:
     return (
-        job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, job.backoff, job.retention,
-        job.dead_retention, job.limits, job.delay, job.at,
+        job.task, job.queue, job.priority, policy_of(job), job.lease, job.limits, job.delay, job.at,
     )  # fmt: skip
 
 
@@ -156,12 +156,14 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
 
 def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
     parked = []
+    keep(work.connection, [group.kind[3] for group in groups])
     for kind, payloads, first in groups:
-        _, queue, *_, limits, delay, at = kind
+        task, queue, priority, policy, lease, limits, delay, at = kind
         run_at = now + delay if at is None else at
         ready, limited = run_at <= now, limits is not None
         state = "ready" if ready else "scheduled"
-        work.connection.change(_sql["insert_alike"], (payloads, *kind[:-2], state, run_at, now, ready and limited))
+        common = (task, queue, priority, number_of(policy), lease, limits)
+        work.connection.change(_sql["insert_alike"], (payloads, *common, state, run_at, now, ready and limited))
         if ready:
             work.ready.add(queue)
         if ready and limited:  # they wait at one gate, which asks after the best of them alone
@@ -171,6 +173,7 @@ def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
 
 def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
     if jobs:
+        keep(work.connection, map(policy_of, jobs))
         _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in jobs], now)
         know(work, [job.id for job in jobs if job.limits is not None])
 
@@ -183,12 +186,11 @@ def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:
 
 
 def _whole(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
-    options = (job.max_attempts, job.timeout, job.lease, job.backoff, job.retention, job.dead_retention)
     state, priority, run_at = _place(work, job, now)
     rank = run_at if share is None else share
     parked = int(state == "ready" and job.limits is not None)
     whole = (job.id, job.task, job.queue, state, priority, rank, run_at, parked, job.payload)
-    return (*whole, *options, *rest_of(job, now))
+    return (*whole, number_of(policy_of(job)), job.lease, *rest_of(job, now))
 
 
 def rest_of(job: NewJob, now: int) -> tuple[Any, ...]:

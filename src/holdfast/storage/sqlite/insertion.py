@@ -13,12 +13,13 @@ from holdfast.storage.contract import Insertion
 from holdfast.storage.rules import key_ends, key_name
 
 from .enqueue import place_of, rest_of
+from .policies import number_of, policy_of
 from .queries import load
 from .rows import json_text
 
 FIELDS = tuple(
     """
-    id task queue state priority run_at payload max_attempts timeout lease backoff retention dead_retention expires_at
+    id task queue state priority run_at payload policy max_attempts timeout backoff retention dead_retention lease expires_at
     key tenant routing_key tags meta unique_key unique_scope holds_key chain_id after run_when waits limits min_version
     created_at key_ends
     """.split()  # noqa: SIM905
@@ -34,7 +35,7 @@ def insertion(jobs: Sequence[NewJob], now: int) -> Insertion:
     marked = any(NUL in text for job in jobs for name in MARKED if (text := getattr(job, name)) is not None)
     text = json_text([_values(job, now, marked) for job in jobs])
     statements = _statements(marked)
-    names = ["insert", "place"]
+    names = ["policies", "insert", "place"]
     if any((name := key_name(job)) is not None and name[0] for job in jobs):
         names.insert(0, "take_keys")
     if any(job.after is not None for job in jobs):
@@ -52,8 +53,19 @@ def _statements(marked: bool) -> dict[str, str]:
 
 def _values(job: NewJob, now: int, marked: bool) -> list[object]:
     state, run_at = place_of(job, now)
-    values = [job.id, job.task, job.queue, state, job.priority, run_at, job.payload, job.max_attempts, job.timeout]
-    values += [job.lease, job.backoff, job.retention, job.dead_retention, *rest_of(job, now), now, key_ends(job, now)]
+    policy = policy_of(job)
+    values: list[object] = [
+        job.id,
+        job.task,
+        job.queue,
+        state,
+        job.priority,
+        run_at,
+        job.payload,
+        number_of(policy),
+        *policy,
+    ]
+    values += [job.lease, *rest_of(job, now), now, key_ends(job, now)]
     if marked:
         for name in MARKED:
             place = FIELDS.index(name)

@@ -12,12 +12,12 @@ from holdfast.storage.filtering import Position, cursor_of
 from .database import Patiently, Work
 from .driver import Connection
 from .queries import load
-from .rows import COLUMNS, json_text, records_of
+from .rows import RECORD, json_text, records_of
 
 OnFull = Literal["reject", "drop", "wait"]
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
-_sql = load("listing", record=", ".join(COLUMNS))
+_sql = load("listing", record=RECORD)
 FIRST_SLICE, LAST_SLICE = 500, 8_000  # rows
 _CREATED = "INDEXED BY holdfast_jobs_created"
 

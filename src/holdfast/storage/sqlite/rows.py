@@ -14,7 +14,19 @@ from holdfast.job import Record
 from .driver import Connection
 
 _log = getLogger("holdfast")
-COLUMNS = Record.__struct_fields__
+FIELDS = Record.__struct_fields__
+POLICY = ("max_attempts", "timeout", "backoff", "retention", "dead_retention")  # in a table of their own
+COLUMNS = ("policy", *(field for field in FIELDS if field not in POLICY))  # of a job's row
+
+
+def value_of(field: str, row: str = "") -> str:
+    """A field of a record as an expression over a job's row."""
+    if field in POLICY:
+        return f"(SELECT {field} FROM holdfast_policies WHERE number = {row}policy)"
+    return f"{row}{field}"
+
+
+RECORD = ", ".join(value_of(field) for field in FIELDS)
 
 
 class _Row(Record, array_like=True, kw_only=True):
@@ -27,8 +39,13 @@ _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _lists = msgspec.json.Decoder(list[Any])
 
 
+def literal(value: object) -> str:
+    """A default of a field as SQL."""
+    return f"'{value}'" if isinstance(value, str) else str(int(value))  # type: ignore[call-overload]
+
+
 def records_of(text: bytes) -> list[Record]:
-    """The records in a JSON array of arrays in the order of COLUMNS."""
+    """The records in a JSON array of arrays in the order of FIELDS."""
     try:
         rows = _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeDecodeError):

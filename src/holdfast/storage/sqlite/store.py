@@ -173,8 +173,7 @@ class SqliteStorage(Storage):
         one_change_each(changes)
         ready = Changes(changes)
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
-        records = [record for text in said.claimed.texts for record in records_of(text)]
-        return Exchanged(said.verdicts, records, *said.claimed[1:])
+        return Exchanged(said.verdicts, said.claimed.records(), *said.claimed[1:])
 
     def _exchange(
         self, work: Work, changes: Changes, claim: Claim | None, started: Sequence[Started]

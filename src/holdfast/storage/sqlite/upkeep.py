@@ -8,16 +8,17 @@ from holdfast.job import Record
 from .database import Work
 from .driver import Connection
 from .queries import load
-from .rows import COLUMNS, json_text, lists_of, records_of
+from .rows import RECORD, json_text, lists_of, records_of
 
 SMALL = 20_000
+MANY_POLICIES = 1_000  # more than code declares: callers make their own
 START_KEPT = 24 * 3600 * SECOND  # after its window, in case the clock goes back
 
 # somebody needs what came of an ended job
 _NEEDED = """EXISTS (
     SELECT 1 FROM holdfast_edges AS edge LEFT JOIN holdfast_jobs AS child ON child.id = edge.child
     WHERE edge.parent = ended.id AND (edge.open = 1 OR (child.id IS NOT NULL AND child.finished_at IS NULL)))"""
-_sql = load("upkeep", record=", ".join(COLUMNS), needed=_NEEDED)
+_sql = load("upkeep", record=RECORD, needed=_NEEDED)
 
 
 def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
@@ -45,6 +46,8 @@ def prune(work: Work, limit: int, now: int) -> int:
     for task in lists_of(connection.value(_sql["counted_tasks"])):
         if len(gone) < limit:
             gone |= dict(lists_of(connection.value(_too_many(connection), (task, limit))))
+    if connection.value(_sql["many_policies"], (MANY_POLICIES,)) and work.known.looks_for_policies():
+        connection.change(_sql["remove_policies"])
     numbers = list(gone)[:limit]
     if numbers:
         connection.change(_sql["remove"], (json_text(numbers),))

@@ -13,12 +13,8 @@ CREATE TABLE holdfast_jobs (
     attempt INTEGER NOT NULL,
     failures INTEGER NOT NULL,
     losses INTEGER NOT NULL,
-    max_attempts INTEGER,
-    timeout INTEGER,
+    policy INTEGER NOT NULL,
     lease INTEGER NOT NULL,
-    backoff TEXT NOT NULL,
-    retention TEXT NOT NULL,
-    dead_retention TEXT NOT NULL,
     created_at INTEGER NOT NULL,
     run_at INTEGER NOT NULL,
     started_at INTEGER,
@@ -71,6 +67,16 @@ CREATE INDEX holdfast_jobs_dead ON holdfast_jobs (created_at) WHERE state = 'dea
 CREATE INDEX holdfast_jobs_key ON holdfast_jobs (key) WHERE key IS NOT NULL;
 CREATE INDEX holdfast_jobs_chain ON holdfast_jobs (chain_id) WHERE chain_id IS NOT NULL;
 CREATE UNIQUE INDEX holdfast_jobs_unique ON holdfast_jobs (unique_key) WHERE holds_key = 1;
+
+-- what jobs have in common that is written once and never changed; the number is made of what it says
+CREATE TABLE holdfast_policies (
+    number INTEGER NOT NULL PRIMARY KEY,
+    max_attempts INTEGER,
+    timeout INTEGER,
+    backoff TEXT NOT NULL,
+    retention TEXT NOT NULL,
+    dead_retention TEXT NOT NULL
+) STRICT;
 
 -- unique keys of scope any (ends is NULL) and window; a window that is over gets a new row
 CREATE TABLE holdfast_keys (

@@ -1,28 +1,29 @@
 -- name: insert_alike
 -- Jobs that differ in nothing but their payloads, a JSON object by their ids.
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, limits, created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits,
-    min_version)
-SELECT given.key, ?2, ?3, ?12, ?4, ?13, given.value, 1, 0, 0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?14, ?13, 0, ?15, 0, 0,
-    'succeeded', 0, {row_version}
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, limits,
+    created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits, min_version)
+SELECT given.key, ?2, ?3, ?8, ?4, ?9, given.value, 1, 0, 0, 0, ?5, ?6, ?7, ?10, ?9, 0, ?11, 0, 0, 'succeeded', 0,
+    {row_version}
 FROM json_each(?1) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_full
 -- Jobs with everything that a job may have.
-WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, max_attempts, timeout, lease, backoff,
-    retention, dead_retention, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, policy, lease, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
     chain_id, after, run_when, waits, limits, min_version) AS (VALUES {values})
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
     routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
-SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, max_attempts, timeout, lease,
-    backoff, retention, dead_retention, ?, run_at, expires_at, 0, parked, 0, key, tenant,
+SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, policy, lease, ?, run_at, expires_at, 0, parked, 0, key, tenant,
     routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_policies
+-- What jobs have in common; mostly it is on record.
+INSERT INTO holdfast_policies (number, max_attempts, timeout, backoff, retention, dead_retention) VALUES {values}
+ON CONFLICT DO NOTHING;
 
 -- name: insert_keys
 -- Keys of scope any and window, with the jobs that took them.

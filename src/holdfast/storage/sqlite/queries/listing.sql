@@ -5,7 +5,7 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM holdfast_jobs W
 -- name: find
 -- Jobs that fit, newest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT {record} FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
+    SELECT * FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
 
 -- name: slice_end
 -- Where a slice of the history ends.

@@ -63,6 +63,14 @@ DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
 -- Keys whose window is over.
 DELETE FROM holdfast_keys WHERE ends IS NOT NULL AND ends <= ?;
 
+-- name: many_policies
+-- Whether there are so many that those which nobody has any more are worth looking for.
+SELECT count(*) > ?1 FROM (SELECT 1 FROM holdfast_policies LIMIT ?1 + 1);
+
+-- name: remove_policies
+-- What no job has in common any more.
+DELETE FROM holdfast_policies WHERE number NOT IN (SELECT policy FROM holdfast_jobs);
+
 -- name: remove_edges
 -- The edges of jobs that are no longer kept.
 DELETE FROM holdfast_edges

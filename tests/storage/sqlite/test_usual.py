@@ -1,0 +1,94 @@
+"""What jobs have in common is kept once, and told once when they are claimed."""
+
+import sqlite3
+from contextlib import closing
+
+import msgspec
+import pytest
+
+from holdfast.lifecycle import Snoozed, decide
+from holdfast.retry import Backoff
+from holdfast.storage.sqlite import upkeep
+
+from .helpers import claim, job, store_at
+
+
+async def claimed_as_on_record(store, limit, **options):
+    """What a claim told, after a look whether it is what stands on record."""
+    claimed = (await store.exchange((), claim(limit, **options))).claimed
+    assert claimed == await store.get([record.id for record in claimed])
+    return [record.id for record in claimed]
+
+
+@pytest.mark.parametrize("limits", [None, '[["k",1000]]'])
+async def test_jobs_like_all_others_and_jobs_like_none_are_claimed_in_their_order(tmp_path, limits):
+    async with store_at(tmp_path / "jobs.db") as store:
+        usual = [{"payload": f'{{"n":{number}}}'} for number in range(40)]
+        odd = [
+            {"tenant": "acme"},
+            {"backoff": Backoff.fixed(7).text()},
+            {"max_attempts": None},
+            {"tags": '["a","b"]', "meta": '{"a":"b"}'},
+            {"lease": 17_000_000},
+            {"chain_id": "c", "payload": '"\\u001e ä"'},
+        ]
+        jobs = [job(limits=limits, **fields) for fields in (*usual[:10], *odd[:3], *usual[10:], *odd[3:])]
+        jobs.append(urgent := job(limits=limits, priority=5))
+        await store.enqueue(jobs)
+        options = {"limited": True} if limits else {}
+        told = [await claimed_as_on_record(store, 15, **options) for _ in range(5)]
+        assert [id for part in told for id in part] == [urgent.id, *(each.id for each in jobs[:-1])]
+        assert [len(part) for part in told] == [15, 15, 15, 2, 0]
+
+
+async def test_a_job_that_was_tried_before_is_not_as_usual(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        first, second = job(), job()
+        await store.enqueue([first, second])
+        (held,) = (await store.exchange((), claim(1))).claimed
+        await store.apply([decide(held, Snoozed(0, None, "later", None))])
+        assert await claimed_as_on_record(store, 5) == [second.id, first.id]
+
+
+async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        jobs = [job() for _ in range(3)]
+        await store.enqueue(jobs)
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("update holdfast_jobs set payload = '\"' || char(30) || '\"' where id = ?", (jobs[1].id,))
+        assert await claimed_as_on_record(store, 5) == [each.id for each in jobs]
+
+
+def policies(path):
+    with closing(sqlite3.connect(path)) as raw:
+        return raw.execute("select count(*) from holdfast_policies").fetchone()[0]
+
+
+async def test_a_policy_is_kept_once_and_as_long_as_a_job_has_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(upkeep, "MANY_POLICIES", 5)
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        jobs = [job(max_attempts=number % 8 + 1) for number in range(32)]
+        await store.enqueue(jobs)
+        assert policies(path) == 8
+        kept = [each for each in jobs if each.max_attempts == 3]
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.executemany("delete from holdfast_jobs where id = ?", [(each.id,) for each in jobs if each not in kept])
+        await store.prune(100)
+        assert policies(path) == 1
+        assert [record.max_attempts for record in await store.get([each.id for each in kept])] == [3] * 4
+
+
+async def test_a_policy_that_came_in_a_callers_transaction_is_gone_with_it(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        new = msgspec.structs.replace(job(), max_attempts=17)
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            for end, left in (("rollback", 0), ("commit", 1)):
+                raw.execute("begin immediate")
+                for statement, text in store.insertion([new]).inserts:
+                    raw.execute(statement, (text,))
+                raw.execute(end)
+                assert policies(path) == left
+        assert await claimed_as_on_record(store, 5) == [new.id]
