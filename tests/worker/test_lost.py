@@ -133,7 +133,7 @@ async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path
 
 @pytest.mark.parametrize("where", ["loop", "thread"])
 async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_not_at_all(tmp_path, where):
-    """Told that its lease may be over, it writes and returns all the same. The hold stands: rows and completion go together."""
+    """Told that its lease may be over, it writes and returns all the same. The hold stands: rows and completion go along."""
     app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task(lease=1.5)

@@ -181,9 +181,9 @@ def _prepared(target: str, options: dict[str, Any]) -> tuple[Holdfast, dict[str,
     """The app with its tasks, and the options of its worker."""
     from holdfast.worker.supervisor.interpreter import make_prompt
 
-    make_prompt()
     app = load_app(target)
     tasks = _imported_tasks(app, target)
+    make_prompt()
     logging.getLogger("holdfast").info("tasks: %s", ", ".join(tasks))
     return app, _worker_options(tasks, **{name: options[name] for name in options if name not in OF_THE_TEAM})
 

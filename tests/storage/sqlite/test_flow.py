@@ -50,8 +50,9 @@ async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
             ended = 7 if state == "succeeded" else None
             fields = dict(
                 id=state, task="t", queue="default", state=state, priority=0, rank=1, payload="{}", version=1, attempt=1,
-                failures=0, losses=0, policy=1, lease=60, created_at=1, run_at=1, suspect=0, parked=0,
-                hidden=0, holds_key=0, waits=0, run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp, finished_at=ended,
+                failures=0, losses=0, policy=1, lease=60, created_at=1, run_at=1, suspect=0, parked=0, hidden=0,
+                holds_key=0, waits=0, run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp,
+                finished_at=ended,
             )  # fmt: skip
             places = ", ".join("?" * len(fields))
             raw.execute(f"insert into holdfast_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))
