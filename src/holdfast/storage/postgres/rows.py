@@ -74,6 +74,17 @@ def array(values: Iterable[str]) -> str:
     return f"{{{','.join(values)}}}"
 
 
+@lru_cache(maxsize=4096)
+def names(values: tuple[str, ...]) -> str:
+    """Names as an array: those that a worker asks for again and again."""
+    return f"{{{','.join(_quoted(value) for value in values)}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def numbers(values: Iterable[int | None]) -> str:
     """Whole numbers as an array."""
     return f"{{{str(list(values))[1:-1]}}}".replace("None", "NULL")
