@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import attrgetter
+
 from ..job import ROW_VERSION, NewJob, State
 from ..lifecycle import Change, HoldGuard, KeyMove
 
@@ -24,12 +27,18 @@ def is_plain_but_for_limits(job: NewJob) -> bool:
 
 def is_plain_success(change: Change) -> bool:
     """A holder's word that its job succeeded, with nothing beside it but a result."""
-    return (
-        change.state is State.SUCCEEDED
-        and change.key is KeyMove.FREE
-        and type(change.guard) is HoldGuard
-        and change.keep_last is change.at is change.delay is None
-        and change.reason is change.errors is change.next_id is None
-        and not change.adds
-        and not (change.guard.ended or change.hidden or change.losses or change.suspect or change.keeps_hold)
+    return _SAID(change) == _SUCCEEDED and type(change.guard) is HoldGuard and not change.guard.ended
+
+
+def are_plain_successes(changes: Sequence[Change]) -> bool:
+    """The same for many, in a fraction of the time."""
+    return list(map(_SAID, changes)).count(_SUCCEEDED) == len(changes) and all(
+        type(change.guard) is HoldGuard and not change.guard.ended for change in changes
     )
+
+
+_SAID = attrgetter(
+    "state", "key", "keep_last", "at", "delay", "reason", "errors", "next_id",
+    "adds", "hidden", "losses", "suspect", "keeps_hold",
+)  # fmt: skip
+_SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)

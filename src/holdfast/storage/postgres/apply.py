@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from holdfast.job import FINAL, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing
-from holdfast.storage.plain import is_plain_success
+from holdfast.storage.plain import are_plain_successes
 from holdfast.storage.rules import owners_among, write_change
 
 from .enqueue import Enqueue
@@ -83,10 +84,10 @@ class Apply:
         changes = sorted(changes, key=_id)
         guards: list[Any] = [change.guard for change in changes]
         keeps = [change.keep for change in changes] or [None]
-        same = all(keep == keeps[0] for keep in keeps)
+        same = keeps.count(keeps[0]) == len(keeps)
         failures = [change.failures or None for change in changes]
         return {
-            "ids": array(change.id for change in changes),
+            "ids": array([change.id for change in changes]),
             "attempts": numbers([guard.attempt for guard in guards]),
             "stamps": numbers([guard.stamp for guard in guards]),
             "failures": numbers_or_none(failures),
@@ -373,9 +374,11 @@ def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
     return row
 
 
-def is_short_success(change: Change) -> bool:
-    """A plain success that can travel with others in one text."""
-    return is_plain_success(change) and (change.result is None or JOINT not in change.result)
+def are_short_successes(changes: Sequence[Change]) -> bool:
+    """Plain successes that can travel in one text."""
+    return are_plain_successes(changes) and not any(
+        change.result is not None and JOINT in change.result for change in changes
+    )
 
 
 def _holds(holds: Sequence[Hold]) -> dict[str, Any]:
@@ -386,5 +389,4 @@ def _holds(holds: Sequence[Hold]) -> dict[str, Any]:
     }
 
 
-def _id(one: Change | Hold) -> str:
-    return one.id
+_id = attrgetter("id")

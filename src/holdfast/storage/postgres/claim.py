@@ -20,7 +20,7 @@ from holdfast.job import ANY, Record
 from holdfast.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import COLUMNS, records_of, route_of
+from .rows import COLUMNS, array, names, numbers, records_of, route_of
 from .server import Connection, Cursor, Statement, together
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
@@ -200,8 +200,8 @@ def _marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:
         return {}
     queues, tasks, routes = zip(*marks, strict=True)
     urgencies, ranks, ids = zip(*marks.values(), strict=True)
-    lanes = {"lane_queues": list(queues), "lane_tasks": list(tasks), "lane_routes": list(routes)}
-    return {**lanes, "urgencies": list(urgencies), "ranks": list(ranks), "mark_ids": list(ids)}
+    lanes = {"lane_queues": names(queues), "lane_tasks": names(tasks), "lane_routes": names(routes)}
+    return {**lanes, "urgencies": numbers(urgencies), "ranks": numbers(ranks), "mark_ids": array(ids)}
 
 
 async def _is_true(cursor: Cursor) -> bool:
@@ -221,8 +221,8 @@ async def read_outlook(cursors: Sequence[Cursor]) -> Outlook:
 
 def wanted(want: Want) -> dict[str, Any]:
     return {
-        "queues": None if want.queues is None else list(want.queues),
-        "tasks": None if want.tasks is None else list(want.tasks),
+        "queues": None if want.queues is None else names(want.queues),
+        "tasks": None if want.tasks is None else names(want.tasks),
         "route": None if want.routing is ANY else route_of(want.routing),
     }
 

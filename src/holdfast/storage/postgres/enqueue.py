@@ -11,6 +11,7 @@ edges and a note of that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from psycopg.errors import UniqueViolation
@@ -27,6 +28,8 @@ from .server import Connection, Statement, together
 from .shares import Shares
 
 SHAPES = 20  # so many different ones in a call are stored one statement each
+_OWN = {"id", "payload", "delay", "at"}  # what jobs of one shape have for themselves
+_SHAPE = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _OWN))
 
 
 class _Bounded(Exception):
@@ -48,9 +51,10 @@ class Enqueue:
 
     def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
         """The statements for jobs that may be stored without a look; none, if they may not."""
-        if any(job.unique_key is not None or job.after is not None for job in jobs):
+        shapes = _by_shape(jobs)
+        if any(same[0].unique_key is not None or same[0].after is not None for same in shapes):
             return ()
-        return self._inserts(jobs, now)
+        return self._inserts(jobs, shapes, now)
 
     def beside(self, jobs: Sequence[NewJob], now: int | None) -> list[Statement]:
         """What stores jobs without keys and parents, beside other work of a transaction. It writes as many rows; fewer where
@@ -174,37 +178,41 @@ class Enqueue:
                 raise _Outrun
 
     # -- statements ----------------------------------------------------------------------------------
-    def _inserts(self, jobs: Sequence[NewJob], now: int | None) -> list[Statement]:
-        shapes: dict[tuple[Any, ...], list[NewJob]] = {}
-        others: list[NewJob] = []
-        for job in jobs:
-            if is_plain(job) and JOINT not in job.payload:
-                shapes.setdefault(_shape(job), []).append(job)
-            else:
-                others.append(job)
-        if len(shapes) > SHAPES:
-            shapes, others = {}, list(jobs)
-        if len(shapes) + bool(others) == 1:
+    def _inserts(self, jobs: Sequence[NewJob], shapes: Sequence[Sequence[NewJob]], now: int | None) -> list[Statement]:
+        plain = [same for same in shapes if is_plain(same[0]) and not any(JOINT in job.payload for job in same)]
+        others: Sequence[NewJob] = ()
+        if len(plain) > SHAPES:
+            plain, others = [], jobs
+        elif len(plain) < len(shapes):
+            known = {job.id for same in plain for job in same}
+            others = [job for job in jobs if job.id not in known]
+        if len(plain) + bool(others) == 1:
             plainly, clock = self._sql["insert_plain"], {}
         else:  # jobs of one list are of one instant, so that they keep its order
             plainly, clock = self._insert_several, {"clock": ONE_INSTANT}
-        statements: list[Statement] = [(plainly, _plain(same, now)) for same in shapes.values()]
+        statements: list[Statement] = [(plainly, _plain(same, now)) for same in plain]
         if others:
             insert = insert_into(self._schema, others, parameter="%(jobs)s", **clock)["insert"]
             statements.append((insert, {"jobs": full_text(others, now)}))
         return statements
 
 
-def _shape(job: NewJob) -> tuple[Any, ...]:
-    policies = (job.backoff, job.retention, job.dead_retention)
-    return (job.task, job.queue, job.priority, job.max_attempts, job.timeout, job.lease, *policies)
+def _by_shape(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
+    """Jobs that differ in nothing but id, payload and time, together."""
+    shapes = list(map(_SHAPE, jobs))
+    if shapes.count(shapes[0]) == len(shapes):  # as nearly always
+        return [jobs]
+    alike: dict[tuple[Any, ...], list[NewJob]] = {}
+    for shape, job in zip(shapes, jobs, strict=True):
+        alike.setdefault(shape, []).append(job)
+    return list(alike.values())
 
 
 def _plain(jobs: Sequence[NewJob], now: int | None) -> Mapping[str, Any]:
     one = jobs[0]
     return {
-        "ids": array(job.id for job in jobs),
-        "payloads": JOINT.join(job.payload for job in jobs),
+        "ids": array([job.id for job in jobs]),
+        "payloads": JOINT.join([job.payload for job in jobs]),
         "delays": numbers_or_none([job.delay or None for job in jobs]),
         "ats": numbers_or_none([job.at for job in jobs]),
         "lease": one.lease,

@@ -18,7 +18,7 @@ from holdfast.job import Record
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import ACCEPTED, CHUNK, Claim, Exchanged, Started, Verdict
 
-from .apply import Apply, Effects, is_short_success
+from .apply import Apply, Effects, are_short_successes
 from .claim import Claims, read_outlook
 from .edges import Edges, Looked
 from .limits import Limits
@@ -66,7 +66,7 @@ class Exchanges:
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], effects: Effects
     ) -> Exchanged:
-        work = self._plainly if all(is_short_success(change) for change in changes) else self._carefully
+        work = self._plainly if are_short_successes(changes) else self._carefully
         said = await self._server().quickly(lambda connection: work(connection, changes, claim, started, effects))
         if not effects.settles and said.taken is not None and claim is not None and not _limited(claim):
             return _answer(said.verdicts, said.taken, unsettled=False)

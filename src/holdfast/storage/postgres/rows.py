@@ -74,19 +74,30 @@ def array(values: Iterable[str]) -> str:
     return f"{{{','.join(values)}}}"
 
 
+@lru_cache(maxsize=4096)
+def names(values: tuple[str, ...]) -> str:
+    """Names as an array: those that a worker asks for again and again."""
+    return f"{{{','.join(_quoted(value) for value in values)}}}"
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
 def numbers(values: Iterable[int | None]) -> str:
     """Whole numbers as an array."""
-    return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
+    return f"{{{str(list(values))[1:-1]}}}".replace("None", "NULL")
 
 
 def numbers_or_none(values: Sequence[int | None]) -> str | None:
     """None when there is not one number: a column that nobody fills is not sent."""
-    return numbers(values) if any(value is not None for value in values) else None
+    return None if values.count(None) == len(values) else numbers(values)
 
 
 def joined(texts: Sequence[str | None]) -> str | None:
     """JSON texts in one; None when there is not one."""
-    if all(text is None for text in texts):
+    if texts.count(None) == len(texts):
         return None
     return JOINT.join(NOTHING if text is None else text for text in texts)
 

@@ -138,21 +138,24 @@ class PostgresStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         if not jobs:
             return []
-        server, put, now = self._server(), self._enqueue.put, self._now()
+        server, now = self._server(), self._now()
         inserts = self._enqueue.ready(jobs, now)
+        effects = _effects_of(jobs)
+
+        async def put(connection: Connection) -> list[Placed]:
+            placed = await self._enqueue.put(connection, jobs, now, inserts)
+            if not effects.settles:
+                self._tell(effects)  # at once: somebody may be waiting for it
+            return placed
+
         if len(jobs) < LONG:
-            placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+            placed = await server.quickly(put, repeat=True)
         else:
             async with self._in_order:  # the next chunk of a list is made ready meanwhile
-                placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
-        await self._followed_up(jobs)
+                placed = await server.quickly(put, repeat=True)
+        if effects.settles:
+            await self._finish(effects)
         return placed
-
-    async def _followed_up(self, jobs: Sequence[NewJob]) -> None:
-        """What follows from an enqueue that is committed: for jobs that wait, and for those who wait for jobs."""
-        ready = {job.queue for job in jobs if not job.delay and not job.waits}
-        effects = Effects(ready, settles=any(job.after is not None for job in jobs))
-        await self._finish(effects)
 
     async def _finish(self, effects: Effects) -> None:
         if effects.settles:
@@ -236,7 +239,7 @@ class PostgresStorage(Storage):
         if not writes:
             return []
         done, jobs = await self._server().quickly(lambda connection: self._shelf.write(connection, writes, self._now()))
-        await self._followed_up(jobs)
+        await self._finish(_effects_of(jobs))
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------
@@ -385,3 +388,9 @@ class PostgresStorage(Storage):
         if self._demand == "full" or found.grade == "D":
             raise StoreError(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)
+
+
+def _effects_of(jobs: Sequence[NewJob]) -> Effects:
+    """What follows from an enqueue once it is committed: for jobs that wait, and for those who wait for jobs."""
+    ready = {job.queue for job in jobs if not job.delay and not job.waits}
+    return Effects(ready, settles=any(job.after is not None for job in jobs))

@@ -39,10 +39,10 @@ class Upkeep:
         self._mend_at = 0.0
 
     async def lapsed(self, connection: Connection, limit: int, contact: int, now: int | None) -> list[Record]:
-        """Jobs whose lease is over; leases that reach too far are cut first."""
+        """Jobs whose lease is over; leases that reach too far are cut."""
         values = {"now": now, "longest": 3 * contact, "limit": limit}
-        _, found = await together(connection, [(self._sql["cut_leases"], {"now": now}), (self._sql["lapsed"], values)])
-        return records_of(await found.fetchall())
+        cursor = await connection.execute(self._sql["lapsed"], values)
+        return records_of(await cursor.fetchall())
 
     async def expired(self, connection: Connection, limit: int, now: int | None) -> list[Record]:
         cursor = await connection.execute(self._sql["expired"], {"now": now, "limit": limit})

@@ -1,11 +1,10 @@
--- name: cut_leases
--- Leases that reach further than they can: the clock went back.
-UPDATE {schema}.holds SET leased_until = lease + {now}
-WHERE id = ANY(ARRAY(
-    SELECT id FROM {schema}.holds WHERE leased_until > lease + {now} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED));
-
 -- name: lapsed
--- Jobs whose lease is over, the longest over first.
+-- Jobs whose lease is over, the longest over first. Leases that reach further than they can are cut: the clock went back.
+WITH cut AS (
+    UPDATE {schema}.holds SET leased_until = lease + {now}
+    WHERE id = ANY(ARRAY(
+        SELECT id FROM {schema}.holds WHERE leased_until > lease + {now} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+)
 SELECT {record}
 FROM (
     SELECT id, leased_until FROM {schema}.holds WHERE leased_until <= {now} AND lease <= %(longest)s::numeric
