@@ -68,7 +68,8 @@ class Outdated(Exception):
 def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
     """The difference that moves have made, and what becomes of keys by them. `unread` rows are written if they are as the
     claim has left them, else `Outdated`."""
-    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in moved if row.id not in unread}))
+    read = [row for row in moved if row.id not in unread]
+    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in read}))
     if unread:
         yield from _write_unread([(before[row.id], row) for row in moved if row.id in unread])
     yield from hand_over((before[row.id], row) for row in moved)
