@@ -1,9 +1,9 @@
 """Applying changes: each takes hold if its guard does, and is refused alone if not.
 
 The rows are read in the transaction, judged in Python, and written by their ids: what somebody else has moved meanwhile is a
-write conflict, and the whole transaction is repeated with what is true then. A row that was claimed here is not read again if
-nothing but its hold has to be looked at: it is written on condition that it is still as the claim left it. If one is not, the
-transaction is undone and taken again with all rows read.
+write conflict, and the whole transaction is repeated with what is true then. A row that was claimed here is not read again
+if nothing but its hold has to be looked at: it is written on condition that it is still as the claim left it. If one is not,
+the transaction is undone and taken again with these rows read.
 """
 
 from __future__ import annotations

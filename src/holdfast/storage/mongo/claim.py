@@ -32,17 +32,21 @@ _FIRST_DUE: list[Document] = [
     {"$match": {"place": DUE}},
     {"$sort": IN_ORDER},
     {"$limit": 1},
-    {"$project": {"_id": 0, "due": "$run_at"}},
+    {"$project": {"_id": 0, "run_at": 1}},
 ]
-_PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 0, "paused": "$_id"}}]
-# one question: a document for each lane, each paused queue, and the first scheduled job
-_OUTLOOK: list[Document] = [
+_LANES: list[Document] = [
     {"$match": {"place": IN_A_LANE}},
     {"$sort": {"place": 1, **IN_ORDER}},
     {"$group": {"_id": "$place"}},
-    {"$project": {"_id": 0, "lane": "$_id"}},
-    {"$unionWith": {"coll": "holdfast_queues", "pipeline": _PAUSED}},
-    {"$unionWith": {"coll": "holdfast_jobs", "pipeline": _FIRST_DUE}},
+]
+_PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
+# one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
+_OUTLOOK: list[Document] = [
+    {"$limit": 1},
+    {"$project": {"_id": 1}},
+    {"$lookup": {"from": "holdfast_jobs", "pipeline": _LANES, "as": "lanes"}},
+    {"$lookup": {"from": "holdfast_queues", "pipeline": _PAUSED, "as": "paused"}},
+    {"$lookup": {"from": "holdfast_jobs", "pipeline": _FIRST_DUE, "as": "due"}},
 ]
 
 
@@ -135,10 +139,13 @@ def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
 def look_out() -> Steps[Outlook]:
     """What waits at all: the lanes, and when the next scheduled job is due."""
     seen = yield from aggregate("jobs", _OUTLOOK)
+    if not seen:
+        return Outlook(None, frozenset(), [])
+    outlook = seen[0]
     return Outlook(
-        next((int(one["due"]) for one in seen if "due" in one), None),
-        frozenset(one["paused"] for one in seen if "paused" in one),
-        [lane_of(one["lane"]) for one in seen if "lane" in one],
+        int(outlook["due"][0]["run_at"]) if outlook["due"] else None,
+        frozenset(queue["_id"] for queue in outlook["paused"]),
+        [lane_of(place["_id"]) for place in outlook["lanes"]],
     )
 
 

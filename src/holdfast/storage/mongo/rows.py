@@ -48,8 +48,8 @@ def takeable(now: int) -> Document:
 
 
 def as_claimed(record: Record) -> Record:
-    """What of a claimed job's row is sure as long as its hold and its version stand. Its lease may be renewed; long texts are
-    not needed, because a move writes a new one or leaves it."""
+    """What of a claimed job's row is sure as long as its hold and its version stand. Its lease may be renewed; long texts
+    are not needed, because a move writes a new one or leaves it."""
     known = copy(record)
     known.leased_until = UNKNOWN
     known.payload = ""
