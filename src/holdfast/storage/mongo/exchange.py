@@ -7,7 +7,7 @@ little. What it saw holds for the transaction as well, as if the claim had been 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from itertools import islice
 from typing import NamedTuple, Protocol
@@ -19,11 +19,12 @@ from holdfast.storage.contract import Claim, Exchanged, Started
 from .apply import apply, note_started
 from .claim import Choice, Outlook, is_vain, look_out
 from .claim import claim as claim_jobs
+from .documents import Document
 from .faults import Conflict
 from .rows import Outdated, as_claimed
 from .server import Patience, Server
 from .settling import Way, settled, ways
-from .steps import Steps
+from .steps import Steps, insert
 from .tickets import Tickets
 
 REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
@@ -36,6 +37,7 @@ class Told(NamedTuple):
     ready: set[str]
     changed: bool
     left: list[str]  # entries on the list for `settle`
+    inside: bool = False  # the transaction carried the signal for them
 
 
 def exchange(
@@ -77,12 +79,19 @@ class Exchanges:
     """The exchanges of one store, as far as they know of each other."""
 
     def __init__(
-        self, server: Callable[[], Server], write: Write, read: Read, now: Callable[[], int], chunk: int
+        self,
+        server: Callable[[], Server],
+        write: Write,
+        read: Read,
+        now: Callable[[], int],
+        signal: Callable[[Collection[str], bool], list[Document]],
+        chunk: int,
     ) -> None:
         self._server = server
         self._write = write
         self._read = read
         self._now = now
+        self._signal = signal
         self._chunk = chunk
         self._tickets = Tickets()
         self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
@@ -144,7 +153,11 @@ class Exchanges:
 
         def steps() -> Steps[Told]:
             mine.clear()
-            return exchange(changes, claim, started, self._now(), self._chunk, choice, next(ways_to_settle), claimed)
+            way = next(ways_to_settle)
+            told = yield from exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
+            signal = self._signal(told.ready, told.changed)
+            yield from insert("signals", signal)
+            return told._replace(inside=bool(signal))
 
         self._taking.append(mine)
         try:
