@@ -3,8 +3,8 @@
 After a commit one small document says which queues have something ready and whether some job changed. It is written beside
 the verb, gathered with what else is to be told, and removed by the server a minute later; an enqueue or an exchange that
 comes alone writes it inside its own transaction, which saves whoever waits for it a wait for the disk. Others see it
-through a change stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in a
-caller's transaction writes its signal inside, so it is seen when, and only when, the caller commits.
+through a change stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in
+a caller's transaction writes its signal inside, so it is seen when, and only when, the caller commits.
 
 A signal may be lost, a listener may not go deaf: a stream that breaks is opened again, for ever, and whoever opens one looks
 at everything once.
