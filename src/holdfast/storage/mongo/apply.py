@@ -1,19 +1,21 @@
 """Applying changes: each takes hold if its guard does, and is refused alone if not.
 
 The rows are read in the transaction, judged in Python, and written by their ids: what somebody else has moved meanwhile is a
-write conflict, and the whole transaction is repeated with what is true then.
+write conflict, and the whole transaction is repeated with what is true then. A row that was claimed here is not read again
+if nothing but its hold has to be looked at: it is written on condition that it is still as the claim left it. If one is not,
+the transaction is undone and taken again with these rows read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
 
 from holdfast.job import FINAL, Hold, NewJob, Record, State
-from holdfast.lifecycle import Change, KeyMove
+from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from holdfast.storage.guards import judged, standing
+from holdfast.storage.guards import judged, standing, stands
 from holdfast.storage.rules import owners_among, parents_of, refuse_orphans, write_change
 
 from . import rows as stored_rows
@@ -35,17 +37,36 @@ class Applied(NamedTuple):
     written: set[str]
 
 
-def apply(changes: Sequence[Change], now: int, way: Way = Way.TOGETHER) -> Steps[Applied]:
-    """Apply the changes and say of each what became of it."""
+def apply(
+    changes: Sequence[Change], now: int, way: Way = Way.TOGETHER, claimed: Mapping[str, Record] | None = None
+) -> Steps[Applied]:
+    """Apply the changes and say of each what became of it. `claimed`: jobs as claims have left them; `Outdated`, if one that
+    was counted on is different by now."""
     yield from _refuse_orphans([job for change in changes for job in change.adds])
-    rows = yield from look([change.id for change in changes])
+    unread = _unread(changes, claimed) if claimed else {}
+    rows = unread | (yield from look([change.id for change in changes if change.id not in unread]))
     applied = Applied([], set(), False, [], [], set())
     for part in _parts(changes):
-        applied = _both(applied, (yield from _apply(part, rows, now, way)))
+        applied = _both(applied, (yield from _apply(part, rows, now, way, unread)))
     return applied
 
 
-def _apply(changes: Sequence[Change], rows: dict[str, Record], now: int, way: Way) -> Steps[Applied]:
+def _unread(changes: Sequence[Change], claimed: Mapping[str, Record]) -> dict[str, Record]:
+    """The rows of jobs of which everything is known but whether their holds still stand: no key, no followers, no expiry, of
+    which others may have made something."""
+    unread = {}
+    for change in changes:
+        row, guard = claimed.get(change.id), change.guard
+        if row is None or row.followed or row.unique_key is not None or row.expires_at is not None:
+            continue
+        if isinstance(guard, HoldGuard) and not guard.ended and stands(row, guard.attempt, guard.stamp):
+            unread[row.id] = copy(row)
+    return unread
+
+
+def _apply(
+    changes: Sequence[Change], rows: dict[str, Record], now: int, way: Way, unread: Mapping[str, Record]
+) -> Steps[Applied]:
     owners = yield from _owners_of_wanted_keys(changes, rows)
     verdicts: list[Verdict] = []
     before: dict[str, Record] = {}
@@ -62,7 +83,7 @@ def _apply(changes: Sequence[Change], rows: dict[str, Record], now: int, way: Wa
             _hand_on_key(before[row.id], row, owners)
             adds += change.adds
     moved = [rows[id] for id in before]
-    yield from stored_rows.write(before, moved)
+    yield from stored_rows.write(before, moved, unread)
     yield from knock((before[row.id], row) for row in moved)
     applied = Applied(
         verdicts,

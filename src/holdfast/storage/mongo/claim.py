@@ -40,7 +40,7 @@ _LANES: list[Document] = [
     {"$group": {"_id": "$place"}},
 ]
 _PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
-# one question, whatever there is: it hangs on any job
+# one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
 _OUTLOOK: list[Document] = [
     {"$limit": 1},
     {"$project": {"_id": 1}},
@@ -84,7 +84,7 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
         outlook = yield from look_out()
-    limits = (yield from _limits(now)) if any(want.limited for want in claim.wants) else None
+    limits = (yield from _limits(outlook, now)) if any(want.limited for want in claim.wants) else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
@@ -102,9 +102,9 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(now: int) -> Steps[Limits | None]:
+def _limits(outlook: Outlook, now: int) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
-    heard = yield from hear()
+    heard = yield from hear(outlook.paused)
     if heard is None:
         return None
     limits = Limits(heard, now)

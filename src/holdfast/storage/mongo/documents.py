@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from json import loads
 from typing import Any, NamedTuple
 
@@ -154,8 +155,13 @@ def _place(record: Record) -> Document:
 
 def standing_place(record: Record) -> str:
     """The lane of a ready job, or its place at a gate."""
-    lane = Lane(record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
-    return lane.text() if not record.parked or record.limits is None else GateLane(record.limits, *lane).text()
+    limits = record.limits if record.parked else None
+    return _place_text(limits, record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
+
+
+@lru_cache(1024)
+def _place_text(limits: str | None, *lane: Any) -> str:
+    return Lane(*lane).text() if limits is None else GateLane(limits, *lane).text()
 
 
 def _marks(record: Record, *, in_a_lane: bool) -> list[str]:

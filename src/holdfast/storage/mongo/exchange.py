@@ -7,21 +7,27 @@ little. What it saw holds for the transaction as well, as if the claim had been 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from itertools import islice
 from typing import NamedTuple, Protocol
 
+from holdfast.job import Record
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
 from .apply import apply, note_started
 from .claim import Choice, Outlook, is_vain, look_out
 from .claim import claim as claim_jobs
+from .documents import Document
 from .faults import Conflict
+from .rows import Outdated, as_claimed
 from .server import Patience, Server
 from .settling import Way, settled, ways
-from .steps import Steps
+from .steps import Steps, insert
 from .tickets import Tickets
+
+REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
 
 
 class Told(NamedTuple):
@@ -31,6 +37,7 @@ class Told(NamedTuple):
     ready: set[str]
     changed: bool
     left: list[str]  # entries on the list for `settle`
+    inside: bool = False  # the transaction carried the signal for them
 
 
 def exchange(
@@ -41,8 +48,9 @@ def exchange(
     chunk: int,
     choice: Choice,
     way: Way,
+    claimed: Mapping[str, Record],
 ) -> Steps[Told]:
-    applied = yield from apply(changes, now, way)
+    applied = yield from apply(changes, now, way, claimed)
     if started:
         yield from note_started(started)
     followed = yield from settled(applied.parents, way, chunk, now, applied.written)
@@ -50,9 +58,9 @@ def exchange(
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
         return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
-    claimed = yield from claim_jobs(claim, now, chunk, choice)
-    exchanged = Exchanged(applied.verdicts, claimed.records, claimed.next_due, claimed.suspects, bool(left))
-    return Told(exchanged, ready | claimed.ready, changed, left)
+    taken = yield from claim_jobs(claim, now, chunk, choice)
+    exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
+    return Told(exchanged, ready | taken.ready, changed, left)
 
 
 class Write(Protocol):
@@ -71,21 +79,40 @@ class Exchanges:
     """The exchanges of one store, as far as they know of each other."""
 
     def __init__(
-        self, server: Callable[[], Server], write: Write, read: Read, now: Callable[[], int], chunk: int
+        self,
+        server: Callable[[], Server],
+        write: Write,
+        read: Read,
+        now: Callable[[], int],
+        signal: Callable[[Collection[str], bool], list[Document]],
+        chunk: int,
     ) -> None:
         self._server = server
         self._write = write
         self._read = read
         self._now = now
+        self._signal = signal
         self._chunk = chunk
         self._tickets = Tickets()
         self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
         self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
+        self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
         limited = claim is not None and any(want.limited for want in claim.wants)
         async with self._limited if limited else nullcontext():
-            return await self._take(changes, claim, started)
+            told = await self._take(changes, claim, started)
+        self._remember(changes, told.exchanged.claimed)
+        return told
+
+    def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
+        for change in ended:
+            self._claimed.pop(change.id, None)
+        for record in claimed:
+            self._claimed.pop(record.id, None)
+            self._claimed[record.id] = as_claimed(record)
+        for id in list(islice(self._claimed, max(0, len(self._claimed) - REMEMBERED))):
+            del self._claimed[id]
 
     async def _take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
         """One claim after another, as far as claimers know of each other; see `tickets`."""
@@ -95,6 +122,10 @@ class Exchanges:
             try:
                 async with self._tickets.drawn(self._server(), claim, self._now()) as only:
                     return await self._try(changes, claim, started, only, ways_to_settle)
+            except Outdated as outdated:
+                for id in outdated.ids:  # they are read then
+                    self._claimed.pop(id, None)
+                continue
             except Conflict:
                 if not claims or patience.over:
                     raise
@@ -118,10 +149,15 @@ class Exchanges:
                 return Told(Exchanged([], next_due=due), set(), False, [])
         mine: set[str] = set()
         choice = Choice(only, self._taking, mine, outlook)
+        claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
         def steps() -> Steps[Told]:
             mine.clear()
-            return exchange(changes, claim, started, self._now(), self._chunk, choice, next(ways_to_settle))
+            way = next(ways_to_settle)
+            told = yield from exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
+            signal = self._signal(told.ready, told.changed)
+            yield from insert("signals", signal)
+            return told._replace(inside=bool(signal))
 
         self._taking.append(mine)
         try:

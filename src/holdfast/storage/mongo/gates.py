@@ -41,17 +41,16 @@ class Heard(NamedTuple):
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
-def hear() -> Steps[Heard | None]:
-    """Knocks, the earliest first; None: nobody has knocked, and there is no gate."""
+def hear(paused: frozenset[str]) -> Steps[Heard | None]:
+    """Knocks, the earliest first; None: nobody has knocked, and there is no gate. `paused`: queues."""
     known: Document = {"_id": {"$gte": KNOCK, "$lt": f"{KNOCK}0"}}
     found = yield from find("notes", known, sort={"_id": 1}, limit=HEARD + 1)
     if all(note["_id"] == KNOCK for note in found) and not (yield from find("gates", {}, {"_id": 1}, limit=1)):
         return None
-    paused = yield from find("queues", {"paused": True}, {"_id": 1})
     return Heard(
         [note for note in found if note["_id"] != KNOCK],
         max((int(note["at"]) for note in found if note["_id"] == KNOCK), default=0),
-        frozenset(queue["_id"] for queue in paused),
+        paused,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import copy
 
 from holdfast.job import Record, State
 
@@ -11,6 +12,7 @@ from .holders import hand_over
 from .steps import Steps, find, gathered, update
 
 AT_ONCE = 20_000  # ids in one question
+UNKNOWN = -1  # an instant at which no lease ends
 
 
 def look(ids: Collection[str], projection: Document = SLIM) -> Steps[dict[str, Record]]:
@@ -45,7 +47,42 @@ def takeable(now: int) -> Document:
     return {"$or": [{"expires_at": None}, {"expires_at": {"$gt": now}}, {"started_at": {"$ne": None}}]}
 
 
-def write(before: Mapping[str, Record], moved: Sequence[Record]) -> Steps[None]:
-    """The difference that moves have made, and what becomes of keys by them."""
-    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in moved}))
+def as_claimed(record: Record) -> Record:
+    """What of a claimed job's row is sure as long as its hold and its version stand. Its lease may be renewed; long texts
+    are not needed, because a move writes a new one or leaves it."""
+    known = copy(record)
+    known.leased_until = UNKNOWN
+    known.payload = ""
+    known.meta = known.progress = known.errors = None
+    return known
+
+
+class Outdated(Exception):
+    """A row that was written without being read is not as it was taken for."""
+
+    def __init__(self, ids: Collection[str]) -> None:
+        super().__init__()
+        self.ids = ids
+
+
+def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
+    """The difference that moves have made, and what becomes of keys by them. `unread` rows are written if they are as the
+    claim has left them, else `Outdated`."""
+    read = [row for row in moved if row.id not in unread]
+    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in read}))
+    if unread:
+        yield from _write_unread([(before[row.id], row) for row in moved if row.id in unread])
     yield from hand_over((before[row.id], row) for row in moved)
+
+
+def _write_unread(moves: Sequence[tuple[Record, Record]]) -> Steps[None]:
+    """Every move but a renewal, a note of the start or of progress raises the version; a follower is not one."""
+    claims: dict[tuple[int | None, int], dict[str, Document]] = {}
+    for was, row in moves:
+        claims.setdefault((was.stamp, was.version), {})[row.id] = update_of(was, row)
+    statements = []
+    for (stamp, version), updates in claims.items():
+        as_claimed = {"state": State.RUNNING.value, "stamp": stamp, "version": version, "followed": None}
+        statements += [{**each, "q": each["q"] | as_claimed} for each in gathered(updates)]
+    if (yield from update("jobs", statements)) != len(moves):
+        raise Outdated([was.id for was, _ in moves])

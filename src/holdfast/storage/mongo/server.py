@@ -42,12 +42,14 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 SETTLED = 0.1  # seconds after which the driver has made its first connections
 # the driver's monitor asks every so often and hangs up on all connections when nobody answers it for the sum of the first
 # two; one that lay idle may have been forgotten on its way while the monitor's own lives. No socketTimeoutMS: with it the
-# driver may lose a cancellation on Python 3.11, and long listings end
+# driver may lose a cancellation on Python 3.11, and long listings end. The monitor polls: a standing stream, and a second
+# connection that measures round trips beside it, cost an idle worker some of its time; after an error it looks at once
 DEFAULTS = {
     "heartbeatfrequencyms": 3_000,
     "connecttimeoutms": 5_000,
     "serverselectiontimeoutms": 5_000,
     "maxidletimems": 60_000,
+    "servermonitoringmode": "poll",
     "appname": "holdfast",
 }
 

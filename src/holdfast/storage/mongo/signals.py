@@ -1,10 +1,10 @@
 """Wake-ups: to this process directly, to others through a collection of signals that they watch.
 
 After a commit one small document says which queues have something ready and whether some job changed. It is written beside
-the verb, gathered with what else is to be told, and removed by the server a minute later; an enqueue that comes alone writes
-it inside its own transaction, which saves the worker that waits for it a wait for the disk. Others see it through a change
-stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in a caller's
-transaction writes its signal inside, so it is seen when, and only when, the caller commits.
+the verb, gathered with what else is to be told, and removed by the server a minute later; an enqueue or an exchange that
+comes alone writes it inside its own transaction, which saves whoever waits for it a wait for the disk. Others see it
+through a change stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in
+a caller's transaction writes its signal inside, so it is seen when, and only when, the caller commits.
 
 A signal may be lost, a listener may not go deaf: a stream that breaks is opened again, for ever, and whoever opens one looks
 at everything once.
@@ -66,16 +66,16 @@ class Signals:
         self._closed = False
 
     # -- telling -------------------------------------------------------------------------------------
-    def inside(self, ready: Collection[str]) -> list[Document]:
+    def inside(self, ready: Collection[str], changed: bool) -> list[Document]:
         """The signal that a transaction may carry itself; none when others were sent just now."""
-        if not ready or self._post is not None or monotonic() - self._sent < GAP:
+        if not (ready or changed) or self._post is not None or monotonic() - self._sent < GAP:
             return []
-        return [signal_document(ready, False, self._name)]
+        return [signal_document(ready, changed, self._name)]
 
-    def told_inside(self, ready: Collection[str]) -> None:
+    def told_inside(self, ready: Collection[str], changed: bool) -> None:
         """A transaction that carried its signal was committed."""
         self._sent = monotonic()
-        self._listeners.tell(ready, False)
+        self._listeners.tell(ready, changed)
 
     def tell(self, ready: Collection[str], changed: bool) -> None:
         """Something was committed here."""

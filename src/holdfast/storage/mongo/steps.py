@@ -9,7 +9,7 @@ transaction has to be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .documents import Document
@@ -92,12 +92,21 @@ def delete(collection: str, filter: Document) -> Steps[None]:
 
 def gathered(updates: Mapping[str, Document]) -> list[Document]:
     """Statements for updates by id; equal ones are one statement, even if they started at different times."""
-    groups: dict[str, tuple[Document, dict[str, int | None]]] = {}
+    groups: dict[tuple[object, ...], tuple[Document, dict[str, int | None]]] = {}
     for id, change in updates.items():
         started_at = change.get("$set", {}).get(STARTED_AT)
-        alike = repr(change) if started_at is None else repr(_without_start(change))
-        groups.setdefault(f"{started_at is None}{alike}", (change, {}))[1][id] = started_at
+        groups.setdefault((started_at is None, *_likeness(change)), (change, {}))[1][id] = started_at
     return [_statement(change, starts) for change, starts in groups.values()]
+
+
+def _likeness(change: Document) -> Iterator[object]:
+    """What two changes have in common that differ in nothing but a start."""
+    for operator, part in change.items():
+        yield operator
+        for name, value in part.items():
+            yield name
+            if name != STARTED_AT:
+                yield tuple(value) if isinstance(value, list) else value
 
 
 def _statement(change: Document, starts: dict[str, int | None]) -> Document:
@@ -108,10 +117,6 @@ def _statement(change: Document, starts: dict[str, int | None]) -> Document:
     if len(set(starts.values())) > 1:
         return {"q": {"_id": {"$in": ids}}, "u": _each_with_its_start(change, starts), "multi": True}
     return {"q": {"_id": {"$in": ids}}, "u": change, "multi": True}
-
-
-def _without_start(change: Document) -> Document:
-    return {**change, "$set": {name: value for name, value in change["$set"].items() if name != STARTED_AT}}
 
 
 def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> list[Document]:

@@ -106,7 +106,9 @@ class MongoStorage(Storage):
             self._server = server
             self._signals = Signals(server)
             self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
-            self._exchanges = Exchanges(self._in_use, self._write, self._read, self._now, self.chunk)
+            self._exchanges = Exchanges(
+                self._in_use, self._write, self._read, self._now, self._signals.inside, self.chunk
+            )
             self._process = os.getpid()
 
     async def close(self) -> None:
@@ -155,13 +157,13 @@ class MongoStorage(Storage):
 
         def steps() -> Steps[tuple[Enqueued, bool]]:
             done = yield from enqueue(jobs, self._now(), self.chunk, next(ways_to_settle), boldly=boldly)
-            signal = self._signals.inside(done.ready)
+            signal = self._signals.inside(done.ready, done.changed)
             yield from insert("signals", signal)
             return done, bool(signal)
 
         done, told = await self._write(steps)
         if told:
-            self._signals.told_inside(done.ready)
+            self._signals.told_inside(done.ready, done.changed)
         else:
             self._signals.tell(done.ready, done.changed)
         await self._afterwards.settle(done.left)
@@ -182,7 +184,10 @@ class MongoStorage(Storage):
         one_change_each(changes)
         started = self._free(started)
         told = await self._exchanges.take(changes, claim, started)
-        self._signals.tell(told.ready, told.changed)
+        if told.inside:
+            self._signals.told_inside(told.ready, told.changed)
+        else:
+            self._signals.tell(told.ready, told.changed)
         await self._afterwards.settle(told.left)
         return told.exchanged
 

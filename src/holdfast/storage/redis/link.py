@@ -15,8 +15,6 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-import hiredis
-from redis.asyncio.connection import Connection, SSLConnection, UnixDomainSocketConnection
 from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from holdfast.errors import StoreError
@@ -25,7 +23,7 @@ from .address import Address
 from .faults import Kind, explained, kind_of
 from .keys import Keys
 from .scripts import script
-from .wire import Driven, Wire
+from .wire import Wire, connected, packed
 from .words import Argument
 
 PATIENCE = 3.0  # seconds that a command is tried for
@@ -70,19 +68,12 @@ class Link:
 
     async def connect(self, heard: Callable[[Any], None] | None = None) -> Wire:
         """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
-        connection = self._made()
-        try:
-            async with asyncio.timeout(CONNECT_WITHIN):
-                await connection.connect()
-            return Wire(connection, heard)
-        except BaseException:
-            await connection.disconnect(nowait=True)
-            raise
+        return await connected(self.address, heard, CONNECT_WITHIN)
 
     async def close(self) -> None:
         """Let commands under way end, then close the connections."""
         await self._quiet.wait()
-        await self._forget()
+        self._forget()
 
     # -- below ---------------------------------------------------------------------------------------
     async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
@@ -121,7 +112,7 @@ class Link:
                     raise explained(error, str(self.address)) from error
                 if kind is Kind.BROKEN and sent and not repeat:
                     raise Unreached(str(explained(error, str(self.address)))) from error
-                await self._follow(error)
+                self._follow(error)
                 if loop.time() + pause > until:
                     raise Unreached(str(explained(error, str(self.address)))) from error
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
@@ -132,7 +123,7 @@ class Link:
             wire = self._idle.pop()
             if wire.lives:
                 return wire
-            await wire.close()
+            wire.close()
         return await self.connect()
 
     async def _asked(self, wire: Wire, packed: bytes) -> Any:
@@ -149,39 +140,16 @@ class Link:
             if whole:
                 self._idle.append(wire)
             else:
-                await wire.close()
+                wire.close()
                 if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
-                    await self._forget()
+                    self._forget()
 
-    async def _follow(self, error: BaseException) -> None:
+    def _follow(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
         if type(error) is MovedError and self.address.socket is None:
             self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))
-        await self._forget()
+        self._forget()
 
-    async def _forget(self) -> None:
+    def _forget(self) -> None:
         while self._idle:
-            await self._idle.pop().close()
-
-    def _made(self) -> Driven:
-        address = self.address
-        shared: dict[str, Any] = {
-            "db": address.database,
-            "username": address.username,
-            "password": address.password,
-            "socket_timeout": None,  # the driver's own waiting may lose a cancellation on Python 3.11
-            "socket_connect_timeout": CONNECT_WITHIN,
-            "protocol": 2,
-        }
-        if address.socket is not None:
-            return UnixDomainSocketConnection(path=address.socket, **shared)
-        shared |= {"host": address.host, "port": address.port, "socket_keepalive": True}
-        if address.tls:
-            return SSLConnection(ssl_ca_certs=address.ca, **shared)
-        return Connection(**shared)
-
-
-def packed(words: tuple[Argument, ...]) -> bytes:
-    """A command as the server reads it."""
-    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
-    return command
+            self._idle.pop().close()

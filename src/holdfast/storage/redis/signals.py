@@ -17,9 +17,9 @@ from holdfast.storage.contract import Topic
 from holdfast.storage.listeners import Listener, Listeners
 
 from .faults import explained
-from .link import Link, packed
+from .link import Link
 from .names import plain
-from .wire import Wire
+from .wire import Wire, packed
 
 CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
 PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -51,9 +51,9 @@ class Signals:
     async def close(self) -> None:
         self._listeners.clear()
         self._closed = True
-        while self._ear is not None and not self._ear.done():
-            self._ear.cancel()  # more than once: the driver may swallow a cancellation while it connects
-            await asyncio.wait([self._ear], timeout=0.05)
+        if self._ear is not None:
+            self._ear.cancel()
+            await asyncio.wait([self._ear])
 
     # -- the ear -------------------------------------------------------------------------------------
     def _prick_up(self) -> None:
@@ -85,7 +85,7 @@ class Signals:
             finally:
                 broken, self._wire = self._wire, None
                 if broken is not None:
-                    await broken.close()
+                    broken.close()
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 

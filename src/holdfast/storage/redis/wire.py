@@ -1,41 +1,95 @@
 """A connection to the server, without ways around.
 
-redis-py opens it (TLS, password, database) and closes it. In between, what the server says is parsed where it arrives and
-given to whoever waits for it at once: the driver's own way takes more turns of the loop than all the rest of a command.
+What the server says is parsed where it arrives and given to whoever waits for it at once: the driver's own way takes more
+turns of the loop than all the rest of a command. So the connection is opened here too (TLS, password, database); of the
+driver's there are the errors and their meaning.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import hiredis
+from redis.asyncio.connection import DefaultParser
 from redis.exceptions import ConnectionError, InvalidResponse
 
-Driven = Any  # a connection of redis-py, whose types are incomplete
+from .address import Address
+
+Heard = Callable[[Any], None]
+
+
+def packed(words: tuple[str | bytes | int | float, ...]) -> bytes:
+    """A command as the server reads it."""
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
+    return command
+
+
+async def connected(address: Address, heard: Heard | None, within: float) -> Wire:
+    """A new wire, greeted. `heard`: what is said on it, unasked."""
+    wire = Wire()
+    try:
+        async with asyncio.timeout(within):
+            await _reach(wire, address)
+            for words in _greeting(address):
+                await wire.ask(packed(words), within)
+    except BaseException:
+        wire.close()
+        raise
+    wire.heard = heard
+    return wire
+
+
+async def _reach(wire: Wire, address: Address) -> None:
+    loop = asyncio.get_running_loop()
+    if address.socket is not None:
+        await loop.create_unix_connection(lambda: wire, address.socket)
+        return
+    tls = _tls(address.ca) if address.tls else None
+    transport, _ = await loop.create_connection(lambda: wire, address.host, address.port, ssl=tls)
+    transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _tls(ca: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    if ca is not None:
+        context.load_verify_locations(ca)
+    return context
+
+
+def _greeting(address: Address) -> list[tuple[str | int, ...]]:
+    greeting: list[tuple[str | int, ...]] = []
+    if address.username is not None:
+        greeting.append(("AUTH", address.username, address.password or ""))
+    elif address.password is not None:
+        greeting.append(("AUTH", address.password))
+    if address.database:
+        greeting.append(("SELECT", address.database))
+    return greeting
 
 
 class Wire(asyncio.Protocol):
-    """One question at a time has one answer; or, with `heard`, whatever comes is heard."""
+    """One question at a time has one answer; or, once `heard` is given, whatever comes is heard."""
 
-    def __init__(self, connection: Driven, heard: Callable[[Any], None] | None = None) -> None:
-        self._connection = connection
+    def __init__(self) -> None:
+        self.heard: Heard | None = None
         self._loop = asyncio.get_running_loop()
-        self._answers = hiredis.Reader(protocolError=InvalidResponse, replyError=connection._parser.parse_error)
-        self._heard = heard
+        self._answers = hiredis.Reader(protocolError=InvalidResponse, replyError=DefaultParser.parse_error)
         self._waiting: asyncio.Future[Any] | None = None
         self._ended: asyncio.Future[Exception] = self._loop.create_future()
-        self._transport: asyncio.Transport = connection._writer.transport
-        self._transport.set_protocol(self)
+        self._transport: asyncio.Transport | None = None
 
     @property
     def lives(self) -> bool:
         """Whether nobody has closed it, as far as the loop has heard."""
-        return not self._ended.done() and not self._transport.is_closing()
+        return self._transport is not None and not self._ended.done() and not self._transport.is_closing()
 
     def say(self, packed: bytes) -> None:
-        self._transport.write(packed)
+        if self._transport is not None:
+            self._transport.write(packed)
 
     async def ask(self, packed: bytes, within: float) -> Any:
         """The answer; an error is raised. Whoever is interrupted here must close the wire: the answer may yet come."""
@@ -44,7 +98,7 @@ class Wire(asyncio.Protocol):
         self._waiting = answer = self._loop.create_future()
         timer = self._loop.call_later(within, _give_up, answer)
         try:
-            self._transport.write(packed)
+            self.say(packed)
             return await answer
         finally:
             timer.cancel()
@@ -55,10 +109,14 @@ class Wire(asyncio.Protocol):
         if self._ended.done():
             raise self._ended.result()
 
-    async def close(self) -> None:
-        await self._connection.disconnect(nowait=True)
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
 
     # -- what the loop says --------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
     def data_received(self, data: bytes) -> None:
         try:
             self._answers.feed(data)
@@ -76,8 +134,8 @@ class Wire(asyncio.Protocol):
 
     def _receive(self, answer: Any) -> None:
         refused = isinstance(answer, Exception)
-        if self._heard is not None and not refused:
-            self._heard(answer)
+        if self.heard is not None and not refused:
+            self.heard(answer)
         elif self._waiting is None or self._waiting.done():  # nobody asked: who knows what it would say next
             self._break_off(answer if refused else InvalidResponse("an answer that nobody asked for"))
         elif refused:
@@ -87,7 +145,7 @@ class Wire(asyncio.Protocol):
 
     def _break_off(self, error: Exception) -> None:
         self.connection_lost(error)
-        self._transport.abort()
+        self.close()
 
 
 def _give_up(answer: asyncio.Future[Any]) -> None:
