@@ -73,12 +73,14 @@ class Insertion(msgspec.Struct, frozen=True, gc=False):
     """An enqueue as data, for a connection that the caller owns: only INSERT and plain SELECT.
 
     Run `inserts` in order, then `readback`, whose rows are (position in the list, id that stands for it).
+    `owners` gives such rows before the inserts: the id that stands for it already, or NULL.
     Each statement has exactly one parameter, a JSON text, written as `?`; it contains no other question mark or
     percent sign.
     """
 
     inserts: tuple[tuple[str, str], ...]
     readback: tuple[str, str]
+    owners: tuple[str, str]
 
 
 class Joining(Protocol):

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..errors import QueueFull
 from ..job import FINAL, NewJob, Record, State
 from ..lifecycle import Change, HoldGuard, KeyMove
 from .contract import Claim, Full, Orphan, Placed, QueueSettings
@@ -92,6 +93,12 @@ def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
         for parent in parents_of(job.after):
             if parent not in new and parent not in known:
                 raise Orphan(job.id, parent)
+
+
+def refuse_dropped_parents(jobs: Sequence[NewJob], dropped: Container[str]) -> None:
+    """QueueFull, if one of these would wait for one that its full queue drops."""
+    if any(parent in dropped for job in jobs for parent in parents_of(job.after)):
+        raise QueueFull("a queue is full and would drop a job that another of this enqueue waits for")
 
 
 def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:

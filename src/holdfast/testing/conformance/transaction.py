@@ -12,7 +12,7 @@ from holdfast.errors import StoreError
 from holdfast.ids import new_stamp
 from holdfast.job import State
 from holdfast.lifecycle import Cancelled, Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Placed, Refusal, Storage, StoreTransaction, Want
+from holdfast.storage.contract import Claim, Filter, Placed, QueueSettings, Refusal, Storage, StoreTransaction, Want
 
 from .tools import (
     Hand,
@@ -219,6 +219,18 @@ async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
     same(await tx.enqueue([second]), [Placed(first.id, duplicate=True)], "a key taken inside")
     accepted(await tx.complete(decide(record, Succeeded())), "the completion")
     same([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
+
+
+async def case_a_duplicate_inside_needs_no_room(store: Storage, clock: Hand) -> None:
+    for policy in ("reject", "wait", "drop"):
+        await store.configure(QueueSettings(policy, max_depth=1, on_full=policy))
+        record = await running(store, queue="other")
+        owner = unique("active", policy, queue=policy)
+        await store.enqueue([owner])
+        tx = await begin(store)
+        again = await tx.enqueue([unique("active", policy, queue=policy)])
+        same(again, [Placed(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
+        accepted(await tx.complete(decide(record, Succeeded())), "the completion")
 
 
 async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
