@@ -23,11 +23,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
 from ..sync import in_caller, is_blocking
-from .contract import Full, Insertion, Placed, Room, Storage
+from .contract import Full, Insertion, Orphan, Placed, Room, Storage
 from .home import Home
 from .lines import Reach, reach_of, session_form
 from .outbox import Late, Outbox
-from .rules import KeyName, key_name, refuse_dropped_parents
+from .rules import KeyName, explained_orphan, key_name, refuse_dropped_parents
 from .talk import AsyncLine, Line, Rows, Statement, Talk
 
 if TYPE_CHECKING:
@@ -215,6 +215,8 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(placing, loop))
     except Full as full:
         raise _no_waiting(full) from None
+    except Orphan as orphan:
+        raise explained_orphan(orphan, jobs) from None
 
 
 def _no_waiting(full: Full) -> QueueFull:
