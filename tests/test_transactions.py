@@ -6,6 +6,7 @@ import sqlite3
 import pytest
 
 from holdfast import Context, Holdfast, InvalidCall, NotFound, QueueFull, State, StoreError, Unique, chain
+from holdfast.testing import ManualClock
 
 from .transactions.tools import signals, tell_django
 
@@ -197,6 +198,61 @@ async def test_a_full_queue_that_drops_does_so_here_too(app, task):
     with pytest.raises(NotFound, match="dropped"):
         await handles[1].refresh()
     connection.close()
+
+
+@pytest.mark.parametrize("policy", ["reject", "wait", "drop"])
+@pytest.mark.parametrize("scope", ["waiting", "active", "any", "window"])
+async def test_a_duplicate_needs_no_room(app, task, policy, scope):
+    """As outside a transaction: who stands for a job is found before its room is looked for."""
+    connection = await ready(app)
+    await app.queues.configure("small", max_depth=1, on_full=policy)
+    once = task.using(queue="small", unique=Unique("k", scope=scope, window=60 if scope == "window" else None))
+    owner = await once.enqueue(1)
+    joined = once.using(connection=connection)
+    listed, _ = await app.enqueue([once.call(3), task.call(4)], connection=connection)
+    for again in [await joined.enqueue(2), listed]:
+        assert (again.id, again.duplicate, again.dropped) == (owner.id, True, False)
+    connection.commit()
+    assert await app.jobs.count() == 2
+
+
+async def test_duplicates_leave_their_room_to_others(app, task):
+    connection = await ready(app)
+    await app.queues.configure("small", max_depth=2, on_full="drop")
+    plain = task.using(queue="small")
+    owner = await plain.using(unique=Unique("old")).enqueue()
+    calls = [
+        plain.using(unique=Unique("old")).call(),
+        plain.using(unique=Unique("new")).call(),
+        plain.using(unique=Unique("new")).call(),
+        plain.call(),
+    ]
+    handles = await app.enqueue(calls, connection=connection)
+    assert [(job.duplicate, job.dropped) for job in handles] == [
+        (True, False),
+        (False, False),
+        (True, False),
+        (False, True),
+    ]
+    assert (handles[0].id, handles[2].id) == (owner.id, handles[1].id)
+    connection.commit()
+    assert await app.jobs.count(queue="small") == 2
+
+
+async def test_a_key_whose_window_is_over_has_no_owner_that_needs_no_room(path):
+    clock = ManualClock()
+    app = Holdfast(f"sqlite:///{path}", clock=clock)
+
+    @app.task
+    async def task() -> None: ...
+
+    connection = await ready(app)
+    await app.queues.configure("small", max_depth=1)
+    once = task.using(queue="small", unique=Unique("k", scope="window", window=60))
+    await once.enqueue()
+    clock.advance(61)
+    with pytest.raises(QueueFull, match="nothing waits"):
+        await once.using(connection=connection).enqueue()
 
 
 async def test_connections_of_strangers_are_refused(app, task):

@@ -196,7 +196,7 @@ class Arguments:
             return self._result_decoder(text)
         except (msgspec.MsgspecError, ValueError) as error:
             kind = self._handler.hint("return")
-            raise InvalidCall(f"{task}: the result does not fit its annotation {kind}: {error}") from None
+            raise InvalidCall(f"{task}: the result does not fit its annotation {_name(kind)}: {error}") from None
 
 
 def _named(parameters: tuple[inspect.Parameter, ...], kind: Any) -> str | None:
@@ -209,6 +209,10 @@ def _plain(kind: Any) -> Any:
 
 def _unpacked(kind: Any) -> Any:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is typing.Unpack else None
+
+
+def _name(kind: Any) -> str:
+    return kind.__qualname__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
 
 def _has_text(value: Any) -> bool:

@@ -53,7 +53,7 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> bytes:
     try:
         data = _encode(given)
         good = plain or _flaw_of(data, given, depth=MAX_DEPTH + 1) is None
-    except (TypeError, ValueError, RecursionError, NotImplementedError, msgspec.MsgspecError):
+    except Exception:  # a model of the user's may raise anything
         good = False
     if not good:
         raise _blamed(given, subject)
@@ -85,7 +85,7 @@ def too_large(size: int, limit: int) -> str:
 def _to_plain(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError
+    raise NotImplementedError(f"nothing is known of type {type(value).__qualname__}")
 
 
 def _from_plain(kind: type[T], value: Any) -> T:
@@ -127,8 +127,8 @@ def _encoded(value: Any) -> tuple[bytes, str | None]:
     except RecursionError:
         return b"", f"is nested more than {MAX_DEPTH} levels deep, or contains itself"
     except (NotImplementedError, TypeError) as error:
-        return b"", f"has no JSON form: {str(error) or 'its type is not known'}"
-    except (ValueError, msgspec.MsgspecError) as error:
+        return b"", f"has no JSON form: {error}"
+    except Exception as error:  # a model of the user's may raise anything
         return b"", f"cannot be written as JSON: {error}"
 
 

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .errors import HoldfastError, StoreError, UnknownParent
+from .errors import HoldfastError, StoreError
 from .job import NewJob
 from .storage.contract import Full, Orphan, Placed, Storage
+from .storage.rules import explained_orphan
 
 REPEAT_FOR = 60.0  # rows that ended stay, hidden, for ten minutes: within one a repeated enqueue finds its first self
 
@@ -125,7 +126,7 @@ async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
                     "try was stored is not known, and repeating the same calls within ten minutes is safe"
                 ) from error
         except Orphan as orphan:
-            raise UnknownParent(f"{orphan}; nothing was stored") from None
+            raise explained_orphan(orphan, jobs) from None
         except (HoldfastError, Full):
             raise
         except Exception as error:

@@ -22,14 +22,65 @@ says Stopped or the lease ends: only then may another job take the key.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from .change import Change, Guard, HoldGuard, KeyMove, VersionGuard
 from .errors import IllegalMove
-from .job import FINAL, WAITING, Fault, NewJob, Record, State, faults_of, faults_text
+from .job import FINAL, WAITING, Fault, Record, State, faults_of, faults_text
 from .retry import HIDDEN_FOR, Backoff, Retention
+from .said import (
+    Cancelled,
+    Completed,
+    Continued,
+    Deleted,
+    Died,
+    Expired,
+    Failed,
+    HandedBack,
+    HurriedUp,
+    LeaseEnded,
+    Retried,
+    RunnerLost,
+    Said,
+    Skipped,
+    Snoozed,
+    Stopped,
+    Succeeded,
+)
+
+__all__ = [
+    "ERRORS_KEPT",
+    "LOSSES_ALLOWED",
+    "MOVES",
+    "Cancelled",
+    "Change",
+    "Completed",
+    "Continued",
+    "Deleted",
+    "Died",
+    "Expired",
+    "Failed",
+    "Guard",
+    "HandedBack",
+    "HoldGuard",
+    "HurriedUp",
+    "KeyMove",
+    "LeaseEnded",
+    "Retried",
+    "RunnerLost",
+    "Said",
+    "Skipped",
+    "Snoozed",
+    "Stopped",
+    "Succeeded",
+    "VersionGuard",
+    "check_move",
+    "decide",
+    "drawing",
+    "succeeded",
+]
 
 ERRORS_KEPT = 20
 LOSSES_ALLOWED = 3
@@ -46,198 +97,6 @@ MOVES: Final[dict[State, frozenset[State]]] = {
     State.DEAD: frozenset({State.READY, State.CANCELLED}),
     State.CANCELLED: frozenset(),
 }
-
-
-# ---- what can be said ------------------------------------------------------------------------------
-class Succeeded(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned; `result` is JSON text."""
-
-    result: str | None = None
-    started_at: int | None = None
-
-
-class Continued(msgspec.Struct, frozen=True, gc=False):
-    """The handler returned Continue: this job is done, and these go on with its chain, which ends with the last of them.
-    One cannot be without the other."""
-
-    jobs: tuple[NewJob, ...]
-    started_at: int | None = None
-
-
-class Failed(msgspec.Struct, frozen=True, gc=False):
-    """The attempt failed. `retryable` is the task's own judgement (retry_on); delay or at override its backoff."""
-
-    fault: Fault
-    retryable: bool = True
-    delay: int | None = None
-    at: int | None = None
-    started_at: int | None = None
-
-
-class Snoozed(msgspec.Struct, frozen=True, gc=False):
-    """The handler wants to come back later, free of charge."""
-
-    delay: int | None = None
-    at: int | None = None
-    reason: str | None = None
-    started_at: int | None = None
-
-
-class Skipped(msgspec.Struct, frozen=True, gc=False):
-    """There was nothing to do."""
-
-    reason: str | None = None
-    result: str | None = None
-    started_at: int | None = None
-
-
-class Died(msgspec.Struct, frozen=True, gc=False):
-    """The handler says that no further attempt can help."""
-
-    reason: str
-    fault: Fault | None = None
-    started_at: int | None = None
-
-
-class HandedBack(msgspec.Struct, frozen=True, gc=False):
-    """The holder gives the job back untouched or unfinished, free of charge: prefetched, or at shutdown."""
-
-    reason: str | None = None
-
-
-class Stopped(msgspec.Struct, frozen=True, gc=False):
-    """The holder's code has stopped after its job was ended from outside: slot and key are free now."""
-
-
-class LeaseEnded(msgspec.Struct, frozen=True, gc=False):
-    """Upkeep found the lease lapsed. `charged`: this job alone ran when its worker was lost.
-    `suspect`: it was one of several."""
-
-    fault: Fault | None = None
-    charged: bool = False
-    suspect: bool = False
-
-
-class RunnerLost(msgspec.Struct, frozen=True, gc=False):
-    """Whoever started the process that ran this job saw it die, before its lease was over. Guarded by the hold: nobody else
-    can have the job. `charged` and `suspect` as in LeaseEnded."""
-
-    fault: Fault | None = None
-    charged: bool = False
-    suspect: bool = False
-    started_at: int | None = None
-
-
-class Expired(msgspec.Struct, frozen=True, gc=False):
-    """The job was not started within its `expires`."""
-
-
-class Cancelled(msgspec.Struct, frozen=True, gc=False):
-    reason: str | None = None
-
-
-class Completed(msgspec.Struct, frozen=True, gc=False):
-    """Somebody other than a worker has done the job; `result` is JSON text."""
-
-    result: str | None = None
-
-
-class Retried(msgspec.Struct, frozen=True, gc=False):
-    """A dead letter gets a fresh budget."""
-
-
-class HurriedUp(msgspec.Struct, frozen=True, gc=False):
-    """A scheduled job is to run now."""
-
-
-class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """The job is to vanish."""
-
-
-Said = (
-    Succeeded
-    | Continued
-    | Failed
-    | Snoozed
-    | Skipped
-    | Died
-    | HandedBack
-    | Stopped
-    | LeaseEnded
-    | RunnerLost
-    | Expired
-    | Cancelled
-    | Completed
-    | Retried
-    | HurriedUp
-    | Deleted
-)
-
-
-# ---- what follows ----------------------------------------------------------------------------------
-class HoldGuard(msgspec.Struct, frozen=True, gc=False):
-    """The row is running under this very hold. With `ended`, the row has been ended from outside and still
-    carries this hold."""
-
-    attempt: int
-    stamp: int
-    ended: bool = False
-
-
-class VersionGuard(msgspec.Struct, frozen=True, gc=False):
-    """The row has not moved since it was read. With `lapsed`, its lease is over by the store's clock too."""
-
-    version: int
-    lapsed: bool = False
-
-
-Guard = HoldGuard | VersionGuard
-
-
-class KeyMove(StrEnum):
-    """What becomes of a unique key of scope waiting or active."""
-
-    LEAVE = "leave"
-    FREE = "free"
-    TAKE = "take"
-
-
-class Change(msgspec.Struct, frozen=True, gc=False):
-    """A decided move. A store writes these values when the guard holds, raises the version by one, and
-
-    - leaves the row as it is, but for its hold and key, which are given up, when `state` is None;
-    - leaves errors and started_at as they are when they are None here; writes result and reason always;
-    - sets run_at (and rank) to `at`, or to now + `delay`; leaves both as they are when neither is given; a job whose
-      time has come by then is ready, not scheduled. A rank that is not the run_at is a share of a fair queue: it stays,
-      and with `pays` it moves back by one share;
-    - puts `adds` on record, whatever the bounds of their queues, and writes next_id when it is given; if that one is a
-      duplicate, the id of the job that has its key;
-    - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
-    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled
-      (not when `state` is None: that was no word about the job);
-    - frees, takes or leaves the unique key; a key that cannot be taken refuses this change alone.
-    """
-
-    id: str
-    guard: Guard
-    state: State | None
-    failures: int = 0
-    losses: int = 0
-    suspect: bool = False
-    delay: int | None = None
-    at: int | None = None
-    result: str | None = None
-    reason: str | None = None
-    errors: str | None = None
-    keep: int | None = None  # microseconds that an ended job stays; None: for ever
-    keep_last: int | None = None
-    hidden: bool = False
-    started_at: int | None = None
-    keeps_hold: bool = False
-    key: KeyMove = KeyMove.LEAVE
-    pays: bool = False
-    next_id: str | None = None
-    adds: tuple[NewJob, ...] = ()
 
 
 def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:

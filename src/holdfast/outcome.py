@@ -11,6 +11,8 @@ from typing import Any, overload
 from .clock import Duration, instant_of, micros_of
 from .errors import InvalidCall
 
+LONGEST_REASON = 2_000  # characters
+
 
 class Outcome(BaseException):
     """The root of what a handler may raise on purpose."""
@@ -41,8 +43,8 @@ class Retry(_Later):
     @overload
     def __init__(self, *, at: datetime, reason: str = "") -> None: ...
     def __init__(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
-        super().__init__(reason or "the handler asked for a retry")
-        self.reason = reason
+        self.reason = _text(reason)
+        super().__init__(self.reason or "the handler asked for a retry")
         self._set_time(delay, at)
 
 
@@ -54,8 +56,8 @@ class Snooze(_Later):
     @overload
     def __init__(self, *, at: datetime, reason: str = "") -> None: ...
     def __init__(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
-        super().__init__(reason or "the handler snoozed")
-        self.reason = reason
+        self.reason = _text(reason)
+        super().__init__(self.reason or "the handler snoozed")
         self._set_time(delay, at)
         if delay is None and at is None:
             raise InvalidCall("Snooze needs a delay or at=")
@@ -65,8 +67,8 @@ class Skip(Outcome):
     """There was nothing to do: the job ends as skipped."""
 
     def __init__(self, reason: str = "", /, *, result: object = None) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason)
+        super().__init__(self.reason)
         self.result = result
 
 
@@ -74,5 +76,10 @@ class Dead(Outcome):
     """No further attempt can help: the job becomes a dead letter at once."""
 
     def __init__(self, reason: str, /) -> None:
-        super().__init__(reason)
-        self.reason = reason
+        self.reason = _text(reason)
+        super().__init__(self.reason)
+
+
+def _text(reason: object) -> str:
+    """A reason that every store can keep. Handlers hand over errors and numbers, too."""
+    return str(reason)[:LONGEST_REASON].encode("utf-8", "backslashreplace").decode()

@@ -143,13 +143,19 @@ class BatchHandler(Handler):
         from .item import Item
 
         item = hint if hint is Any else _inside(hint)
-        if item is Any or item is Item:
+        if _holds_items(hint) and (item is Any or item is Item):
             return Any
-        if typing.get_origin(item) is not Item:
+        if not _holds_items(hint) or typing.get_origin(item) is not Item:
             raise InvalidCall(
                 f"batch task {self.task}: {_place(self.items)} is annotated {hint}; it must be list[Item[Arguments]]"
             )
         return _inside(item)
+
+
+def _holds_items(hint: Any) -> bool:
+    """Whether a list may stand where this is annotated."""
+    kind = typing.get_origin(hint) or hint
+    return kind is Any or (isinstance(kind, type) and issubclass(list, kind))
 
 
 def _inside(hint: Any) -> Any:

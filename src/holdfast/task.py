@@ -21,6 +21,7 @@ from .handle import JobHandle
 from .ids import id_text, new_id
 from .job import JobId, NewJob, Routing
 from .limit import limits_of
+from .observe import log
 from .options import CallOptions, Plan, RetryOn, checked_call_options
 from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
@@ -155,19 +156,20 @@ class Definition:
     @cached_property
     def retries_timeouts(self) -> bool:
         """Whether a timeout is worth another attempt, for whoever ends the attempt from outside its process."""
-        try:
-            return self.retries(TimeoutError("the attempt took longer than its timeout"))
-        except Exception:  # the user's own predicate
-            return True
+        return self.retries(TimeoutError("the attempt took longer than its timeout"))
 
     def retries(self, error: BaseException) -> bool:
-        """Whether this failure is worth another attempt (`retry_on`)."""
+        """Whether this failure is worth another attempt (`retry_on`). A predicate that breaks says nothing against it."""
         judge = self._retry_on
         if judge is None:
             return True
         if isinstance(judge, type | tuple):
             return isinstance(error, judge)
-        return bool(judge(error))
+        try:
+            return bool(judge(error))
+        except Exception as broke:
+            log.retry_on_broke(self.name, broke)
+            return True
 
 
 def hash_of_arguments(task: str, filled: bytes) -> str:

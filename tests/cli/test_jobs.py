@@ -1,5 +1,6 @@
 """`holdfast jobs`."""
 
+import asyncio
 import json
 import re
 import shlex
@@ -20,6 +21,28 @@ def test_list(shop):
     assert text[0].split() == ["ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "NOTE"]
     assert len(text) == 5
     assert text[3].split()[:5] == [ids["send"], "ready", "send", "mail", "0/2"]
+
+
+def test_an_attempt_is_never_beyond_the_last_one(shop):
+    """The budget counts failures since the last retry, the attempts go on."""
+    ids = shop.fill()
+
+    def shown():
+        rows = [line.split() for line in shop.holdfast("jobs", "list", "--task", "broken").output.splitlines()]
+        return rows[1][1], rows[1][4]
+
+    async def worked():
+        async with shop.app, shop.app.worker(poll=0.05):
+            async for _ in shop.names["broken"].handle(ids["broken"]).watch(timeout=20):
+                pass
+
+    assert shown() == ("ready", "0/2")
+    asyncio.run(worked())
+    assert shown() == ("dead", "2/2")
+    shop.holdfast("dead", "retry", ids["broken"])
+    assert shown() == ("ready", "2/4")
+    asyncio.run(worked())
+    assert shown() == ("dead", "4/4")
 
 
 @pytest.mark.parametrize(

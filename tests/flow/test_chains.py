@@ -16,6 +16,7 @@ from holdfast import (
     InvalidCall,
     JobCancelled,
     JobDead,
+    QueueFull,
     State,
     Unique,
     chain,
@@ -282,3 +283,30 @@ async def test_run_goes_on_to_the_end_of_the_chain(tasks):
 
     assert await begin.run() == [2]
     assert await fan.run() == 2 + 8 + 7
+
+
+# ---- bounds ----------------------------------------------------------------------------------------
+async def test_a_chain_whose_first_job_would_be_dropped_is_refused(app, store):
+    """By the name of what is wrong: nobody has forgotten a parent, the queue is full."""
+
+    @app.task(queue="small")
+    async def first() -> None: ...
+
+    @app.task
+    async def second() -> None: ...
+
+    @app.task(queue="other", max_attempts=1)
+    async def inside(ctx: Context) -> None:
+        await app.enqueue(chain(first.call(), second.call()), connection=await ctx.transaction())
+
+    async with app:
+        await app.queues.configure("small", max_depth=1, on_full="drop")
+        await first.enqueue()
+        with pytest.raises(QueueFull, match=r"full and would drop a job that another .* waits for; nothing was stored"):
+            await app.enqueue(chain(first.call(), second.call()))
+        assert await app.jobs.count() == 1
+        if store in ("redis", "valkey"):
+            return
+        async with app.worker(queues=["other"]):
+            with pytest.raises(JobDead, match=r"QueueFull: a queue is full and would drop"):
+                await (await inside.enqueue()).result(timeout=20)

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session, sessionmaker
 import servers
 from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
 from holdfast.storage.contract import QueueSettings, Room, Storage
+from holdfast.testing import ManualClock
 
 from ..real_servers import server
 from .callers import CALLERS, with_every_caller
@@ -327,6 +328,38 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
                 await task.using(queue="free", connection=connection).enqueue()
             (await app._place()).counted_until = 0
         assert await app.jobs.count(queue="free") == 2
+
+
+@pytest.mark.parametrize("policy", ["reject", "wait", "drop"])
+@pytest.mark.parametrize("scope", ["waiting", "active", "any", "window"])
+async def test_a_duplicate_needs_no_room(app, task, dsn, policy, scope):
+    """As outside a transaction: who stands for a job is found before its room is looked for."""
+    async with app:
+        await app.queues.configure("small", max_depth=1, on_full=policy)
+        once = task.using(queue="small", unique=Unique("k", scope=scope, window=60 if scope == "window" else None))
+        owner = await once.enqueue(1)
+        with psycopg.connect(dsn) as connection:
+            joined = once.using(connection=connection)
+            listed, _ = await app.enqueue([once.call(3), task.call(4)], connection=connection)
+            for again in [await joined.enqueue(2), listed]:
+                assert (again.id, again.duplicate, again.dropped) == (owner.id, True, False)
+        assert await app.jobs.count() == 2
+
+
+async def test_a_key_whose_window_is_over_has_no_owner_that_needs_no_room(kind, dsn):
+    clock = ManualClock()
+    app = Holdfast(server(kind).fresh(), clock=clock)
+
+    @app.task
+    async def task() -> None: ...
+
+    async with app:
+        await app.queues.configure("small", max_depth=1)
+        once = task.using(queue="small", unique=Unique("k", scope="window", window=60))
+        await once.enqueue()
+        clock.advance(61)
+        with psycopg.connect(dsn) as connection, pytest.raises(QueueFull, match="nothing waits"):
+            await once.using(connection=connection).enqueue()
 
 
 async def test_room_is_counted_in_bounded_queues_alone(app, task):

@@ -416,6 +416,12 @@ def test_what_is_no_batch_task():
 
     with pytest.raises(InvalidCall, match=r"must be list\[Item\[Arguments\]\]"):
         plain.call(1)
+
+    @app.batch_task(size=2)
+    async def single(item: int) -> None: ...
+
+    with pytest.raises(InvalidCall, match=r"'item' is annotated <class 'int'>; it must be list\[Item\[Arguments\]\]"):
+        single.call(1)
     for size in (0, -1, True, 2.5):
         with pytest.raises(InvalidCall, match="size"):
             app.batch_task(size=size)

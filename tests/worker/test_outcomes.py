@@ -6,6 +6,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import BaseModel, field_serializer
 
 from holdfast import (
     Backoff,
@@ -95,6 +96,58 @@ async def test_retry_on_decides_what_is_worth_another_attempt(app):
         seen = await key.refresh()
         assert seen.failures == 1
         assert seen.reason == "KeyError is not retried"
+
+
+async def test_a_judge_that_breaks_costs_the_job_nothing_but_the_attempt(app, caplog):
+    @app.task(retry_on=lambda error: error.status == 503, backoff=SOON)
+    async def fetch() -> None:
+        raise ConnectionError("no status here")
+
+    async with app, app.worker():
+        job = await fetch.enqueue()
+        with pytest.raises(JobDead):
+            await job.result(timeout=10)
+        seen = await job.refresh()
+    assert (seen.failures, seen.errors[-1].message) == (3, "no status here")
+    assert "retry_on of fetch broke: AttributeError: 'ConnectionError' object has no attribute 'status'" in caplog.text
+
+
+@pytest.mark.parametrize("of", ["loop", "thread"])
+async def test_reasons_of_any_kind_are_texts(app, of):
+    """An error is often handed over as it is; and what is no text must not be the end of the worker's slot."""
+
+    def raised(which: str) -> None:
+        reasons = {"error": ValueError("no such address"), "number": 5, "characters": "a\ud800b"}
+        raise {"Dead": Dead, "Skip": Skip}[which.split()[0]](reasons[which.split()[1]])
+
+    async def in_loop(which: str) -> None:
+        raised(which)
+
+    task = app.task(name="task")(in_loop if of == "loop" else raised)
+
+    async with app, app.worker():
+        for reason, told in [("error", "no such address"), ("number", "5"), ("characters", "a\\ud800b")]:
+            for outcome, ends in [("Dead", JobDead), ("Skip", JobSkipped)]:
+                with pytest.raises(ends) as end:
+                    await (await task.enqueue(f"{outcome} {reason}")).result(timeout=10)
+                assert end.value.job.reason == told
+
+
+async def test_a_result_whose_making_into_json_breaks_is_a_failure(app):
+    class Odd(BaseModel):
+        n: int
+
+        @field_serializer("n")
+        def broken(self, n: int) -> int:
+            raise RuntimeError("not today")
+
+    @app.task(max_attempts=1)
+    async def odd() -> object:
+        return Odd(n=1)
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match=r"the result of odd .*not today"):
+            await (await odd.enqueue()).result(timeout=10)
 
 
 async def test_outcomes_say_what_they_mean(app):

@@ -121,7 +121,11 @@ def job_row(job: Job) -> tuple[object, ...]:
 
 
 def attempt(job: Job) -> str:
-    return f"{job.attempt}/{'∞' if job.max_attempts is None else job.max_attempts}"
+    """The attempt, and which would be the last as things stand: snoozes, losses and retries of a dead letter put it off."""
+    if job.max_attempts is None:
+        return f"{job.attempt}/∞"
+    uses_budget = job.attempt > 0 and job.state in ("running", "succeeded", "skipped")
+    return f"{job.attempt}/{job.attempt - uses_budget + max(job.max_attempts - job.failures, 0)}"
 
 
 def note(job: Job) -> str | None:

@@ -103,6 +103,11 @@ def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
     )  # fmt: skip
 
 
+def retry_on_broke(task: str, error: Exception) -> None:
+    broke = f"{type(error).__name__}: {error}"
+    logger.warning("retry_on of %s broke: %s; the attempt counts as worth a retry", _safe(task), _safe(broke))
+
+
 def job_died(record: Record, reason: str, kind: str, message: str) -> None:
     more = "" if message == reason else f"; last: {_safe(kind)}: {_safe(message)}"
     logger.error("job %s (%s) is dead: %s%s", record.id, _safe(record.task), _safe(reason), more)

@@ -13,7 +13,8 @@ notices by itself, or the caller says `await app.signal(queue)`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,11 +23,11 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from ..errors import InvalidCall, QueueFull, StoreError
 from ..observe import log
 from ..sync import in_caller, is_blocking
-from .contract import Full, Insertion, Placed, Room, Storage
+from .contract import Full, Insertion, Orphan, Placed, Room, Storage
 from .home import Home
 from .lines import Reach, reach_of, session_form
 from .outbox import Late, Outbox
-from .rules import parents_of
+from .rules import KeyName, explained_orphan, key_name, refuse_dropped_parents
 from .talk import AsyncLine, Line, Rows, Statement, Talk
 
 if TYPE_CHECKING:
@@ -49,38 +50,60 @@ async def place_in(places: Places, connection: object, jobs: Sequence[NewJob]) -
         return await _in_handlers_own(transaction, jobs)
     if (form := session_form(connection)) is not None:
         place = await places.get(migrate=False)
-        return await _beside_dropped(place, jobs, partial(_in_session, place, connection, form))
+        return await _in_session(place, connection, form, jobs)
     reach = reach_of(connection)
     if places.outboxes is not None:
         outbox = await places.outboxes.get()
         await _insert(outbox, outbox.insertion(jobs), reach, jobs, keyed=False)
         return [Late(job.id) for job in jobs]
     place = await places.get(migrate=False)
-    return await _beside_dropped(place, jobs, partial(_in_statements, place, reach))
+    return await _in_statements(place, reach, jobs)
 
 
 async def _in_statements(place: Place, reach: Reach, jobs: Sequence[NewJob]) -> list[Placed]:
-    keyed = any(job.unique_key is not None for job in jobs)
-    rows = await _insert(place.storage, place.storage.insertion(jobs), reach, jobs, keyed=keyed)
-    standing = {int(position): str(id) for position, id in rows}
+    """Those that a full queue drops are told as such and not inserted."""
+    dropped = await _dropped(place, reach, jobs)
+    kept = [job for job in jobs if job.id not in dropped]
+    standing = await _stored(place.storage, reach, kept) if kept else {}
     return [
-        Placed(standing.get(position, job.id), duplicate=standing.get(position, job.id) != job.id)
-        for position, job in enumerate(jobs)
+        Placed(job.id, dropped=True)
+        if job.id in dropped
+        else Placed(standing.get(job.id, job.id), duplicate=standing.get(job.id, job.id) != job.id)
+        for job in jobs
     ]
+
+
+async def _stored(storage: Storage, reach: Reach, jobs: Sequence[NewJob]) -> dict[str, str]:
+    """Insert the jobs; with keys, who stands for each."""
+    keyed = any(job.unique_key is not None for job in jobs)
+    return _standing(jobs, await _insert(storage, storage.insertion(jobs), reach, jobs, keyed=keyed))
+
+
+def _standing(jobs: Sequence[NewJob], rows: Rows) -> dict[str, str]:
+    return {jobs[int(position)].id: str(id) for position, id in rows if id is not None}
 
 
 async def _insert(
     target: Storage | Outbox, insertion: Insertion, reach: Reach, jobs: Sequence[NewJob], *, keyed: bool
 ) -> Rows:
-    """Run the insertion of a store or an outbox on the caller's connection, if it leads there."""
-    home = await target.home()
+    """Run the insertion of a store or an outbox on the caller's connection."""
     teller = Teller(target, {job.queue for job in jobs})
 
-    def talk(home: Home, line: Line | AsyncLine) -> Talk[Rows]:
-        yield from _led_home(home, line)
+    def talk(line: Line | AsyncLine) -> Talk[Rows]:
         rows = yield from _inserted(insertion, keyed)
         line.after_commit(teller)
         return rows
+
+    return await _talked(target, reach, talk)
+
+
+async def _talked(target: Storage | Outbox, reach: Reach, about: Callable[[Line | AsyncLine], Talk[Rows]]) -> Rows:
+    """Talk with the caller's connection, if it leads to this store or outbox."""
+    home = await target.home()
+
+    def talk(home: Home, line: Line | AsyncLine) -> Talk[Rows]:
+        yield from _led_home(home, line)
+        return (yield from about(line))
 
     try:
         return await reach(partial(talk, home), home.explained)
@@ -162,11 +185,14 @@ async def _in_session(place: Place, session: Any, form: str, jobs: Sequence[NewJ
     joining = place.storage.joining(jobs)
     if not joining.durable(session):
         _warn_once(session.client, log.caller_waits_for_no_majority)
-    if form == "blocking":
-        return await in_caller(lambda: joining.blocking(session))
-    if is_blocking():
+    if form != "blocking" and is_blocking():
         raise InvalidCall(f"{type(session).__name__} belongs to an event loop: await the enqueue there")
-    return await joining.awaited(session)
+    try:
+        if form == "blocking":
+            return await in_caller(lambda: joining.blocking(session))
+        return await joining.awaited(session)
+    except Full as full:
+        raise _no_waiting(full) from None
 
 
 # ---- the handler's own transaction -----------------------------------------------------------------
@@ -188,42 +214,59 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
         placing = transaction._inner.enqueue(jobs)
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(placing, loop))
     except Full as full:
-        raise QueueFull(f"{full}; inside a transaction nothing waits for room") from None
+        raise _no_waiting(full) from None
+    except Orphan as orphan:
+        raise explained_orphan(orphan, jobs) from None
+
+
+def _no_waiting(full: Full) -> QueueFull:
+    return QueueFull(f"{full}; inside a transaction nothing waits for room")
 
 
 # ---- is there room ---------------------------------------------------------------------------------
-async def _beside_dropped(
-    place: Place, jobs: Sequence[NewJob], store: Callable[[Sequence[NewJob]], Awaitable[list[Placed]]]
-) -> list[Placed]:
-    """Store the jobs that their queues have room for; those that a full queue drops are told as such."""
-    dropped = await _dropped(place, jobs)
-    if not dropped:
-        return await store(jobs)
-    kept = [job for job in jobs if job.id not in dropped]
-    placed = iter(await store(kept) if kept else ())
-    return [Placed(job.id, dropped=True) if job.id in dropped else next(placed) for job in jobs]
-
-
-async def _dropped(place: Place, jobs: Sequence[NewJob]) -> set[str]:
+async def _dropped(place: Place, reach: Reach, jobs: Sequence[NewJob]) -> set[str]:
     """The jobs that find no room and are dropped, by the policy of their queue; QueueFull where it would let them wait.
 
     Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
     await _count(place)
+    standing: dict[str, str] = {}
+    if _is_short(place.rooms, jobs):  # of jobs that others stand for, or that are on record, nobody asks for room
+        owners = Statement(*place.storage.insertion(jobs).owners, answers=True)
+        standing = _standing(jobs, await _talked(place.storage, reach, partial(_asked, owners)))
     left = {queue: room.left for queue, room in place.rooms.items()}
+    dropped = _without_room([job for job in jobs if job.id not in standing], place.rooms, left)
+    refuse_dropped_parents(jobs, dropped)
+    place.rooms = {queue: Room(room.settings, left[queue]) for queue, room in place.rooms.items()}
+    return dropped
+
+
+def _is_short(rooms: Mapping[str, Room], jobs: Sequence[NewJob]) -> bool:
+    """Whether some queue has less room than all its jobs would take."""
+    wanted = Counter(job.queue for job in jobs) if rooms else Counter[str]()
+    return any(queue in rooms and rooms[queue].left < number for queue, number in wanted.items())
+
+
+def _asked(question: Statement, line: Line | AsyncLine) -> Talk[Rows]:
+    return (yield question)
+
+
+def _without_room(jobs: Sequence[NewJob], rooms: Mapping[str, Room], left: dict[str, int]) -> set[str]:
+    """Those of these new jobs that are dropped. `left` is what the others leave."""
     dropped: set[str] = set()
+    taken: set[KeyName] = set()  # by jobs earlier in the list
     for job in jobs:
-        room = place.rooms.get(job.queue)
-        if room is None:
+        name = key_name(job)
+        if name in taken:
             continue
-        if left[job.queue] > 0:
-            left[job.queue] -= 1
-        elif room.settings.drops(job.priority):
+        if left.get(job.queue, 1) > 0:
+            if job.queue in left:
+                left[job.queue] -= 1
+            if name is not None:
+                taken.add(name)
+        elif rooms[job.queue].settings.drops(job.priority):
             dropped.add(job.id)
         else:
             raise QueueFull(f"queue {job.queue!r} is full; inside a caller's transaction nothing waits for room")
-    if dropped and any(parent in dropped for job in jobs for parent in parents_of(job.after)):
-        raise QueueFull("a queue is full and would drop a job that another of this enqueue waits for")
-    place.rooms = {queue: Room(room.settings, left[queue]) for queue, room in place.rooms.items()}
     return dropped
 
 

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import msgspec
 
+from ..errors import HoldfastError, QueueFull, UnknownParent
 from ..job import FINAL, NewJob, Record, State
 from ..lifecycle import Change, HoldGuard, KeyMove
 from .contract import Claim, Full, Orphan, Placed, QueueSettings
@@ -92,6 +93,23 @@ def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
         for parent in parents_of(job.after):
             if parent not in new and parent not in known:
                 raise Orphan(job.id, parent)
+
+
+def explained_orphan(orphan: Orphan, jobs: Sequence[NewJob]) -> HoldfastError:
+    """Why a job of these has no parent: it is one of them too, and its full queue would drop it, or nobody knows it."""
+    if any(job.id == orphan.parent for job in jobs):
+        return _parent_is_dropped()
+    return UnknownParent(f"{orphan}; nothing was stored")
+
+
+def refuse_dropped_parents(jobs: Sequence[NewJob], dropped: Container[str]) -> None:
+    """QueueFull, if one of these would wait for one that its full queue drops."""
+    if any(parent in dropped for job in jobs for parent in parents_of(job.after)):
+        raise _parent_is_dropped()
+
+
+def _parent_is_dropped() -> QueueFull:
+    return QueueFull("a queue is full and would drop a job that another of this enqueue waits for; nothing was stored")
 
 
 def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:

@@ -76,7 +76,10 @@ def parse(url: str) -> StoreUrl:
     scheme, colon, _ = url.strip().partition(":")
     scheme = scheme.lower()
     if not colon or "/" in scheme:
-        raise StoreError("a store's URL begins with a scheme: sqlite:///jobs.db for a file, memory:// for tests")
+        raise StoreError(
+            "a store's URL begins with a scheme: sqlite:///jobs.db for a file, postgresql://, redis:// or mongodb:// and a "
+            "host for a server, memory:// for tests"
+        )
     if scheme not in SCHEMES:
         near = difflib.get_close_matches(scheme, SCHEMES, 1)
         hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"

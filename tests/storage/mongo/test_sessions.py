@@ -6,7 +6,7 @@ import pymongo
 import pytest
 from pymongo import AsyncMongoClient, MongoClient, WriteConcern
 
-from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
+from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique, chain
 from holdfast.storage.contract import Filter
 
 from .helpers import database_of, fresh
@@ -152,6 +152,38 @@ async def test_a_full_queue(app, task, client):
         with client.start_session() as session, session.start_transaction():
             with pytest.raises(QueueFull):
                 await task.using(queue="small", connection=session).enqueue(2)
+
+
+@pytest.mark.parametrize("policy", ["reject", "wait", "drop"])
+@pytest.mark.parametrize("scope", ["waiting", "active", "any", "window"])
+async def test_a_duplicate_needs_no_room(app, task, client, policy, scope):
+    """As outside a transaction: who stands for a job is found before its room is looked for."""
+    async with app:
+        await app.queues.configure("small", max_depth=1, on_full=policy)
+        once = task.using(queue="small", unique=Unique("k", scope=scope, window=60 if scope == "window" else None))
+        owner = await once.enqueue(1)
+        with client.start_session() as session, session.start_transaction():
+            joined = once.using(connection=session)
+            listed, _ = await app.enqueue([once.call(3), task.call(4)], connection=session)
+            for again in [await joined.enqueue(2), listed]:
+                assert (again.id, again.duplicate, again.dropped) == (owner.id, True, False)
+        assert await count(app) == 2
+
+
+async def test_a_full_queue_that_drops(app, task, client):
+    async with app:
+        await app.queues.configure("clicks", max_depth=2, on_full="drop", drop_below=5)
+        await task.using(queue="clicks").enqueue()
+        low, high = task.using(queue="clicks"), task.using(queue="clicks", priority=5)
+        with client.start_session() as session, session.start_transaction():
+            handles = await app.enqueue([low.call(), low.call(), task.call()], connection=session)
+            assert [job.dropped for job in handles] == [False, True, False]
+            with pytest.raises(QueueFull, match="nothing waits"):
+                await app.enqueue([low.call(), high.call()], connection=session)
+            with pytest.raises(QueueFull, match="another of this enqueue waits for"):
+                await app.enqueue(chain(low.call(), task.call()), connection=session)
+        assert await count(app, queue="clicks") == 2
+        assert await count(app) == 3
 
 
 async def test_a_session_in_no_transaction_is_refused(app, task, client):

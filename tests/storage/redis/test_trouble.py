@@ -222,5 +222,47 @@ async def test_a_full_memory_takes_no_jobs_and_ends_those_it_has(own):
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == 10
 
 
+# ---- too many clients ------------------------------------------------------------------------------
+@pytest.mark.parametrize("database", [0, 3])
+async def test_a_server_that_takes_no_more_clients(own, database):
+    """It says so before anybody speaks, and hangs up; whoever has a connection goes on."""
+    server = own()
+    url = server.fresh().replace("/0?", f"/{database}?")
+    async with opened(url) as store, opened(url) as late:
+        await store.enqueue(jobs(1))
+        with client(url) as raw:
+            before = len(raw.client_list())
+            late._link._forget()
+            while (left := len(raw.client_list())) == before:
+                await asyncio.sleep(0)
+            raw.config_set("maxclients", left)
+            with pytest.raises(
+                ConnectionError, match=r"takes no more clients.*`maxclients`.*max number of clients reached"
+            ):
+                await late.enqueue(jobs(1))
+            with pytest.raises(StoreError, match="takes no more clients"):
+                async with opened(url):
+                    pass
+            await store.enqueue(jobs(1))
+            asyncio.get_running_loop().call_later(0.3, raw.config_set, "maxclients", "100")
+            await late.enqueue(jobs(3))  # waits until it is let in
+        assert await store.count(Filter()) == 5
+
+
+async def test_a_server_that_takes_only_clients_of_its_own_machine():
+    """Protected mode: what it says unasked is told, and not that the connection was lost."""
+
+    async def greet(_, writer):
+        writer.write(b"-DENIED Redis is running in protected mode because no password is set.\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(greet, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StoreError, match=r"protected mode: give it a password"):
+            async with opened(f"redis://127.0.0.1:{port}/3"):
+                pass
+
+
 def _port(url):
     return int(url.partition("/0?")[0].rpartition(":")[2])

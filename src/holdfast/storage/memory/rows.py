@@ -89,12 +89,15 @@ class Rows:
         def owner(name: KeyName) -> str | None:
             return self._owner(name, now)
 
-        return plan(jobs, self.by_id, owner, self.settings.get, lambda queue: self.depth[queue], bounded=bounded)
+        placed, fresh = plan(
+            jobs, self.by_id, owner, self.settings.get, lambda queue: self.depth[queue], bounded=bounded
+        )
+        refuse_orphans(fresh, self._followable(fresh))
+        return placed, fresh
 
     def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed]:
         """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
         placed, fresh = self.plan(jobs, now, bounded=bounded)
-        refuse_orphans(fresh, self._followable(fresh))
         for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
             self._add(job, now, rank)
         return placed

@@ -16,7 +16,16 @@ import msgspec
 
 from holdfast.job import NewJob, Record, State
 from holdfast.storage.contract import Placed, QueueSettings
-from holdfast.storage.rules import KeyName, key_ends, key_name, parents_of, plan, record_of, refuse_orphans
+from holdfast.storage.rules import (
+    KeyName,
+    key_ends,
+    key_name,
+    parents_of,
+    plan,
+    record_of,
+    refuse_dropped_parents,
+    refuse_orphans,
+)
 
 from .documents import Document, document_of, lanes_of_queue
 from .edges import leave, to_put
@@ -72,6 +81,8 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
         depths = yield from _depths(settings if bounded else {})
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
     following = [job for job in fresh if job.after is not None]
+    if following and way is Way.ELSEWHERE:
+        refuse_dropped_parents(following, {each.id for each in placed if each.dropped})
     if following and way is not Way.ELSEWHERE:
         refuse_orphans(following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh})
     for_share = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]

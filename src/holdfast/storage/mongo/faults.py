@@ -114,6 +114,8 @@ def _code(error: Exception) -> int | None:
     if isinstance(error, errors.BulkWriteError):
         found: list[dict[str, int]] = error.details.get("writeErrors", [])
         return found[0].get("code") if found else None
+    if isinstance(error, errors.NotPrimaryError):  # not one of the failures below, though the server said it
+        return error.details.get("code") if isinstance(error.details, dict) else None
     return error.code if isinstance(error, errors.OperationFailure) else None
 
 

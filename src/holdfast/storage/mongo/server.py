@@ -96,11 +96,14 @@ class Server:
         await self.client.close()
 
     async def hello(self) -> dict[str, Any]:
-        """What the server says about itself."""
+        """What the server says about itself; of a replica set, the primary. A secondary answers only for a set that may have
+        none: the driver may have met it first, and then the primary is looked for."""
         with _words(self.address):
             told: dict[str, Any] = await self.client.admin.command(
                 "hello", read_preference=ReadPreference.PRIMARY_PREFERRED
             )
+            if "setName" in told and not told.get("isWritablePrimary"):
+                told = await self.client.admin.command("hello")
             return told
 
     async def now(self) -> int:

@@ -25,7 +25,7 @@ def insertion(jobs: Sequence[NewJob], schema: str, now: int | None) -> Insertion
         inserts.insert(0, (sql["take_held"], text))
     if scopes & {"any", "window"}:
         inserts.insert(0, (sql["take_kept"], text))
-    return Insertion(tuple(inserts), (sql["readback"], text))
+    return Insertion(tuple(inserts), (sql["readback"], text), (sql["owners"], text))
 
 
 def insert_into(schema: str, jobs: Sequence[NewJob], **parts: str) -> Mapping[str, str]:

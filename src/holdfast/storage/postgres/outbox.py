@@ -108,7 +108,7 @@ class PostgresOutbox(Outbox):
     # -- for callers ---------------------------------------------------------------------------------
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         insert = (self._sql["insert"], rows_text(jobs, self._now()))
-        return Insertion((insert,), insert)
+        return Insertion((insert,), insert, insert)
 
     async def home(self, *, fresh: bool = False) -> Home:
         if self._home is None or fresh:

@@ -24,7 +24,7 @@ class Kind(Enum):
 
 
 BROKEN = (ConnectionError, TimeoutError, OSError, asyncio.TimeoutError, EOFError)
-_NOT_NOW = ("LOADING", "READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED")
+_NOT_NOW = ("MAXCLIENTS", "LOADING", "READONLY", "BUSY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK", "MOVED")
 # the driver makes a class of a code and takes it out of the text
 _CODES = {
     driver.BusyLoadingError: "LOADING",
@@ -43,6 +43,11 @@ _WORDS = {
     "WRONGPASS": "user name or password are wrong; see the URL",
     "NOPERM": "its ACL forbids this user a command or the keys of this prefix; allow both (docs: guide/redis)",
     "READONLY": "it is a read-only replica; name the primary in the URL",
+    "MAXCLIENTS": "it takes no more clients: close some (`CLIENT LIST` shows them), or raise `maxclients`",
+    "DENIED": (
+        "it takes only clients of its own machine, because it runs in protected mode: give it a password (`requirepass`), "
+        "and write that into the URL"
+    ),
     "LOADING": "it is still loading its data; try again when it is done",
     "BUSY": "a script of somebody else has blocked it for long; SCRIPT KILL ends it",
     "MASTERDOWN": "it is a replica that has lost its primary; name the primary in the URL",
@@ -96,6 +101,8 @@ def _code(error: BaseException) -> str | None:
     if type(error) in _CODES:
         return _CODES[type(error)]
     text = str(error)
+    if isinstance(error, RedisError) and "max number of clients" in text:
+        return "MAXCLIENTS"
     if isinstance(error, AuthenticationError):
         return "NOAUTH" if "required" in text.lower() else "WRONGPASS"
     if not isinstance(error, driver.ResponseError):

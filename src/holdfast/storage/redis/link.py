@@ -15,7 +15,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any
 
-from redis.exceptions import MovedError, NoScriptError, ResponseError
+from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
 
 from holdfast.errors import StoreError
 
@@ -29,6 +29,7 @@ from .words import Argument
 PATIENCE = 3.0  # seconds that a command is tried for
 PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
+REFUSED_WITHIN = 0.2  # seconds in which a server that lets nobody in says why
 SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
 MOST_CONNECTIONS = 32
 
@@ -68,7 +69,31 @@ class Link:
 
     async def connect(self, heard: Callable[[Any], None] | None = None) -> Wire:
         """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
-        return await connected(self.address, heard, CONNECT_WITHIN)
+        try:
+            return await connected(self.address, heard, CONNECT_WITHIN)
+        except ConnectionError as error:
+            if (refusal := await self._refusal()) is not None:
+                raise refusal from error
+            raise
+
+    async def _refusal(self) -> ResponseError | None:
+        """What a server says before it hangs up on one whom it does not let in. The driver loses it: it speaks first."""
+        address = self.address
+        opened = (
+            asyncio.open_connection(address.host, address.port)
+            if address.socket is None
+            else asyncio.open_unix_connection(address.socket)
+        )
+        try:
+            async with asyncio.timeout(REFUSED_WITHIN):
+                reader, writer = await opened
+                try:
+                    said = await reader.readline()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, ValueError):
+            return None
+        return ResponseError(said[1:].decode("utf-8", "replace").strip()) if said.startswith(b"-") else None
 
     async def close(self) -> None:
         """Let commands under way end, then close the connections."""

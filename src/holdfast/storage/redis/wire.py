@@ -68,7 +68,7 @@ def _greeting(address: Address) -> list[tuple[str | int, ...]]:
         greeting.append(("AUTH", address.password))
     if address.database:
         greeting.append(("SELECT", address.database))
-    return greeting
+    return [*greeting, ("PING",)]  # a server that lets nobody in says so, or hangs up, at the first word
 
 
 class Wire(asyncio.Protocol):
@@ -94,7 +94,7 @@ class Wire(asyncio.Protocol):
     async def ask(self, packed: bytes, within: float) -> Any:
         """The answer; an error is raised. Whoever is interrupted here must close the wire: the answer may yet come."""
         if not self.lives:
-            raise ConnectionError("the connection was closed")
+            raise self._ended.result() if self._ended.done() else ConnectionError("the connection was closed")
         self._waiting = answer = self._loop.create_future()
         timer = self._loop.call_later(within, _give_up, answer)
         try:

@@ -40,7 +40,8 @@ def insertion(jobs: Sequence[NewJob], now: int) -> Insertion:
         names.insert(0, "take_keys")
     if any(job.after is not None for job in jobs):
         names += ["edges", "unsettled"]
-    return Insertion(tuple((statements[name], text) for name in names), (statements["readback"], text))
+    readback = (statements["readback"], text)
+    return Insertion(tuple((statements[name], text) for name in names), readback, owners=readback)
 
 
 @cache

@@ -125,7 +125,7 @@ class SqliteOutbox(Outbox):
     # -- for callers ---------------------------------------------------------------------------------
     def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
         insert = (_sql()["insert"], rows_text(jobs, self._now()))
-        return Insertion((insert,), insert)
+        return Insertion((insert,), insert, insert)
 
     async def home(self, *, fresh: bool = False) -> Home:
         return OutboxHome(self._place, self._driver)

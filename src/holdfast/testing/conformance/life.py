@@ -42,7 +42,7 @@ async def case_insertion(store: Storage, clock: Hand) -> None:
         insertion = store.insertion([new, job(unique_key="k", unique_scope="active")])
     except StoreError:
         return  # no SQL here
-    for statement, parameter in (*insertion.inserts, insertion.readback):
+    for statement, parameter in (*insertion.inserts, insertion.readback, insertion.owners):
         same(statement.count("?"), 1, "each statement has exactly one parameter, written as ?")
         true("%" not in statement, "a statement contains no percent sign")
         true(parameter[:1] in "[{", "the parameter is a JSON text")

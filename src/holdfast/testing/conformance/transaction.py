@@ -10,9 +10,19 @@ from functools import wraps
 from holdfast.clock import SECOND
 from holdfast.errors import StoreError
 from holdfast.ids import new_stamp
-from holdfast.job import State
+from holdfast.job import NewJob, State
 from holdfast.lifecycle import Cancelled, Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Placed, Refusal, Storage, StoreTransaction, Want
+from holdfast.storage.contract import (
+    Claim,
+    Filter,
+    Orphan,
+    Placed,
+    QueueSettings,
+    Refusal,
+    Storage,
+    StoreTransaction,
+    Want,
+)
 
 from .tools import (
     Hand,
@@ -27,6 +37,7 @@ from .tools import (
     same,
     say,
     seen,
+    true,
     unique,
     untouched,
 )
@@ -219,6 +230,41 @@ async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
     same(await tx.enqueue([second]), [Placed(first.id, duplicate=True)], "a key taken inside")
     accepted(await tx.complete(decide(record, Succeeded())), "the completion")
     same([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
+
+
+async def case_a_duplicate_inside_needs_no_room(store: Storage, clock: Hand) -> None:
+    for policy in ("reject", "wait", "drop"):
+        await store.configure(QueueSettings(policy, max_depth=1, on_full=policy))
+        record = await running(store, queue="other")
+        owner = unique("active", policy, queue=policy)
+        await store.enqueue([owner])
+        tx = await begin(store)
+        again = await tx.enqueue([unique("active", policy, queue=policy)])
+        same(again, [Placed(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
+        accepted(await tx.complete(decide(record, Succeeded())), "the completion")
+
+
+async def case_an_unknown_parent_inside_is_refused_at_once(store: Storage, clock: Hand) -> None:
+    await store.configure(QueueSettings("full", max_depth=0, on_full="drop"))
+    record, parent, dropped = await running(store), job(), job(queue="full")
+    for orphans, missing in (([_after(job())], None), ([dropped, _after(dropped)], dropped.id)):
+        tx = await begin(store)
+        try:
+            await tx.enqueue(orphans)
+        except Orphan as orphan:
+            same(orphan.job, orphans[-1].id, "Orphan says who")
+            true(missing in (None, orphan.parent), "a parent that would be dropped is an unknown one")
+        else:
+            raise AssertionError("enqueue after an unknown job must raise Orphan, in a transaction too")
+        await tx.rollback()
+    tx = await begin(store)
+    await tx.enqueue([parent])
+    await tx.enqueue([_after(parent)])
+    accepted(await tx.complete(decide(record, Succeeded())), "a completion with a parent and its follower")
+
+
+def _after(parent: NewJob) -> NewJob:
+    return job(after=f'["{parent.id}"]', waits=1)
 
 
 async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:

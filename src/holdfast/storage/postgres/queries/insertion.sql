@@ -155,3 +155,17 @@ SELECT given.number, coalesce(
     ELSE (SELECT taken.job FROM {schema}.held_keys AS taken WHERE taken.key = given.unique_key)
     END)::text
 FROM given ORDER BY given.number;
+
+-- name: owners
+-- The same before anything is inserted: a key whose window is over belongs to nobody.
+WITH given AS MATERIALIZED ({given})
+SELECT given.number, coalesce(
+    (SELECT waiting.id FROM {schema}.waiting WHERE waiting.id = given.id),
+    CASE WHEN given.unique_scope IN ('any', 'window')
+    THEN (
+        SELECT taken.job FROM {schema}.kept_keys AS taken
+        WHERE taken.key = given.unique_key AND (taken.ends IS NULL OR taken.ends > given.created_at)
+        ORDER BY taken.starts DESC LIMIT 1)
+    ELSE (SELECT taken.job FROM {schema}.held_keys AS taken WHERE taken.key = given.unique_key)
+    END)::text
+FROM given ORDER BY given.number;
