@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from ..job import ROW_VERSION, NewJob, State
+from ..job import ROW_VERSION, Alike, NewJob, State
 from ..lifecycle import Change, HoldGuard, KeyMove
+
+
+def kinds_of(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Jobs among which there is one of every kind that these are of."""
+    return [jobs.template] if isinstance(jobs, Alike) else jobs
+
+
+def ids_of(jobs: Sequence[NewJob]) -> Sequence[str]:
+    """Their ids; jobs that nobody has asked for yet are not made for that."""
+    return jobs.ids if isinstance(jobs, Alike) else [job.id for job in jobs]
 
 
 def is_plain(job: NewJob) -> bool:

@@ -16,9 +16,9 @@ from typing import Any
 
 from psycopg.errors import UniqueViolation
 
-from holdfast.job import NewJob
+from holdfast.job import Alike, NewJob
 from holdfast.storage.contract import Placed, QueueSettings
-from holdfast.storage.plain import is_plain
+from holdfast.storage.plain import ids_of, is_plain
 from holdfast.storage.rules import KeyName, key_name, parents_of, plan, refuse_orphans
 
 from .insertion import USUAL, full_text, insert_into, unusual
@@ -51,6 +51,10 @@ class Enqueue:
 
     def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
         """The statements for jobs that may be stored without a look; none, if they may not."""
+        if isinstance(jobs, Alike) and is_plain(jobs.template):
+            alike = _alike(jobs, now)
+            if alike is not None:
+                return [(self._sql["insert_plain"], alike)]
         shapes = _by_shape(jobs)
         if any(same[0].unique_key is not None or same[0].after is not None for same in shapes):
             return ()
@@ -70,7 +74,7 @@ class Enqueue:
         if inserts:
             try:
                 await self._at_once(connection, inserts)
-                return [Placed(job.id) for job in jobs]
+                return [Placed(id) for id in ids_of(jobs)]
             except (_Bounded, UniqueViolation):
                 pass  # a bounded queue, or an enqueue that is repeated
         return await self.put_planned(connection, jobs, now)
@@ -208,13 +212,34 @@ def _by_shape(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     return list(alike.values())
 
 
+def _alike(jobs: Alike, now: int | None) -> Mapping[str, Any] | None:
+    """What stores them. None: a payload has something in it that cannot travel in this way."""
+    payloads = JOINT.join(jobs.payloads)
+    if payloads.count(JOINT) != len(jobs) - 1:
+        return None
+    one, many = jobs.template, len(jobs)
+    return _given(one, jobs.ids, payloads, [one.delay or None] * many, [one.at] * many, now)
+
+
 def _plain(jobs: Sequence[NewJob], now: int | None) -> Mapping[str, Any]:
-    one = jobs[0]
+    payloads = JOINT.join([job.payload for job in jobs])
+    delays, ats = [job.delay or None for job in jobs], [job.at for job in jobs]
+    return _given(jobs[0], [job.id for job in jobs], payloads, delays, ats, now)
+
+
+def _given(
+    one: NewJob,
+    ids: Sequence[str],
+    payloads: str,
+    delays: Sequence[int | None],
+    ats: Sequence[int | None],
+    now: int | None,
+) -> Mapping[str, Any]:
     return {
-        "ids": array([job.id for job in jobs]),
-        "payloads": JOINT.join([job.payload for job in jobs]),
-        "delays": numbers_or_none([job.delay or None for job in jobs]),
-        "ats": numbers_or_none([job.at for job in jobs]),
+        "ids": array(ids),
+        "payloads": payloads,
+        "delays": numbers_or_none(delays),
+        "ats": numbers_or_none(ats),
         "lease": one.lease,
         "timeout": one.timeout,
         "max_attempts": one.max_attempts,

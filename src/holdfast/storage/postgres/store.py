@@ -41,6 +41,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import parse_cursor
 from holdfast.storage.home import Home
+from holdfast.storage.plain import kinds_of
 
 from .address import Address
 from .apply import Apply, Effects
@@ -392,5 +393,6 @@ class PostgresStorage(Storage):
 
 def _effects_of(jobs: Sequence[NewJob]) -> Effects:
     """What follows from an enqueue once it is committed: for jobs that wait, and for those who wait for jobs."""
-    ready = {job.queue for job in jobs if not job.delay and not job.waits}
-    return Effects(ready, settles=any(job.after is not None for job in jobs))
+    kinds = kinds_of(jobs)
+    ready = {job.queue for job in kinds if not job.delay and not job.waits}
+    return Effects(ready, settles=any(job.after is not None for job in kinds))

@@ -47,6 +47,7 @@ from holdfast.storage.contract import (
     one_change_each,
 )
 from holdfast.storage.filtering import parse_cursor
+from holdfast.storage.plain import ids_of
 
 from . import listing, moving, queues, shelf, words
 from .address import Address
@@ -142,7 +143,7 @@ class RedisStorage(Storage):
             raise ConnectionError(str(error)) from error
         exceptions, woken, ended = _stored(told)
         self._tell([plain(queue) for queue in woken], bool(ended))
-        placed = [Placed(job.id) for job in jobs]
+        placed = [Placed(id) for id in ids_of(jobs)]
         for number, what, owner in zip(exceptions[::3], exceptions[1::3], exceptions[2::3], strict=True):
             dropped = what == b"dropped"
             id = placed[number - 1].id if dropped else id_text(owner)

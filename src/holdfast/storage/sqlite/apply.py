@@ -26,7 +26,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.fairness import SHARE
 from holdfast.storage.guards import judged, standing
-from holdfast.storage.plain import is_plain_success
+from holdfast.storage.plain import are_plain_successes, is_plain_success
 from holdfast.storage.rules import owners_among
 
 from .database import DoCarefully, Work
@@ -77,7 +77,8 @@ class Changes:
 
     def __init__(self, changes: Sequence[Change]) -> None:
         self.all = changes
-        self.plain = [change for change in changes if is_plain_success(change)]
+        alike = are_plain_successes(changes)  # as nearly always
+        self.plain = changes if alike else [change for change in changes if is_plain_success(change)]
         self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
         self._alike, self._others = _alike(self.plain)
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from holdfast.job import ROW_VERSION, Alike, NewJob
 from holdfast.storage.contract import Full, Orphan, Placed, QueueSettings
-from holdfast.storage.plain import is_plain_but_for_limits
+from holdfast.storage.plain import ids_of, is_plain_but_for_limits, kinds_of
 from holdfast.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
 
 from . import edges
@@ -51,15 +51,14 @@ class Jobs:
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self.all = jobs
-        kinds = [jobs.template] if isinstance(jobs, Alike) else jobs
+        kinds = kinds_of(jobs)
         self.plain = not any(job.unique_key is not None or job.after is not None for job in kinds)
         self.queues = {job.queue for job in kinds}
         self.alike, self.others = _by_kind(jobs) if self.plain else ([], jobs)
 
     def placed(self) -> list[Placed]:
         """What becomes of jobs that nothing stands in the way of."""
-        ids = self.all.ids if isinstance(self.all, Alike) else [job.id for job in self.all]
-        return [Placed(id) for id in ids]
+        return [Placed(id) for id in ids_of(self.all)]
 
 
 def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
