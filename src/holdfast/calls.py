@@ -73,12 +73,15 @@ class Calls:
     def forget_ids(self) -> None:
         """They are stored: to enqueue the same calls once more makes new jobs."""
         for call in self._calls:
-            call._ids = ()
+            if call._ids:
+                call._ids = ()
 
     def _kinds(self) -> Sequence[Bound]:
         return self.bounds if self._one is None else [self._one]
 
     def _check_sizes(self) -> None:
+        if self._one is not None and max(map(len, self._payloads)) * 4 <= self._one.definition.max_bytes:
+            return
         for payload, bound in zip(self._payloads, self.bounds, strict=True):
             definition = bound.definition
             limit = definition.max_bytes

@@ -148,6 +148,7 @@ class Storage(ABC):
         rank = run_at. A unique key that is taken makes the job a duplicate of its owner: nothing is stored for it, and
         two of one key in one list are duplicates too. An id that is on record already (hidden rows too) is this very
         job, enqueued again by a caller who did not hear the answer: it is left as it is and is no duplicate.
+        Jobs of one kind may come as `Alike`, which makes them when they are asked for: a store that writes by kind need not.
         The jobs are looked at one by one in list order: known id, then key, then room, so that only a job that would be
         stored can be dropped or find the queue full, and a dropped one takes no key.
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from holdfast.clock import SECOND
-from holdfast.job import ROW_VERSION, NewJob, Record, State
+from holdfast.ids import new_ids
+from holdfast.job import ROW_VERSION, Alike, NewJob, Record, State
 from holdfast.lifecycle import Deleted, Succeeded
 from holdfast.storage.contract import Placed, Storage
 
@@ -191,3 +196,33 @@ async def case_records_are_copies(store: Storage, clock: Hand) -> None:
     before = await seen(store, record.id)
     record.state, record.stamp, record.payload = State.DEAD, 0, "changed"
     untouched(before, await seen(store, record.id), "changing a record that was handed out")
+
+
+async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clock: Hand) -> None:
+    """What is made of a list that tells its jobs by their template is what is made of the jobs themselves."""
+    kinds: list[dict[str, Any]] = [
+        {},
+        {"delay": 5 * SECOND},
+        {"priority": 7, "max_attempts": None, "lease": 9 * SECOND, "retention": '"delete"'},
+        {"limits": '[["k",2]]'},
+        {"tenant": "acme", "tags": '["a"]', "routing_key": "r"},
+        {"unique_key": "task||k", "unique_scope": "active"},
+    ]
+    for number, fields in enumerate(kinds):
+        template = job(id="", payload="", queue=f"q{number}", **fields)
+        payloads = ['"a"', '{"b":[1,2]}', '"\\u001e\\"\\n ä €"']
+        alike = Alike(template, new_ids(3), payloads)
+        placed = await store.enqueue(alike)
+        listed = [msgspec.structs.replace(each, id=id) for each, id in zip(alike, new_ids(3), strict=True)]
+        other = [msgspec.structs.replace(each, queue=f"other{number}") for each in listed]
+        if template.unique_key is not None:
+            same(placed, [Placed(alike.ids[0]), *[Placed(alike.ids[0], duplicate=True)] * 2], "their key is one")
+            continue
+        same(placed, [Placed(id) for id in alike.ids], "each stands for itself")
+        await store.enqueue(other)
+        for ours, theirs in zip(alike.ids, other, strict=True):
+            like = await seen(store, theirs.id)
+            instants = {"created_at": like.created_at, "run_at": like.run_at, "rank": like.rank}
+            told = msgspec.structs.replace(await seen(store, ours), id=theirs.id, queue=theirs.queue, **instants)
+            same(told, like, f"a job of the kind {fields} is stored as one of a list is")
+        same(await store.enqueue(alike), placed, "said again, they are the same jobs")
