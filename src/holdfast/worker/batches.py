@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidCall
 from ..item import BatchContext, Item, results_of
 from ..job import Loss, Record
 from .attempt import Attempt
@@ -75,7 +74,7 @@ class Batch:
         if error is None:
             try:
                 results = results_of(self.definition.name, self.attempts, value)
-            except InvalidCall as unfit:
+            except Exception as unfit:  # the list may be of the user's making
                 error = unfit
         return [
             (attempt, result, error)
