@@ -40,6 +40,15 @@ class Unreadable(ExceptionGroup):
         raise LookupError("no groups here")
 
 
+class Beyond(BaseException):
+    """As the failures of some test tools: no Exception, and no outcome."""
+
+
+class Leaving(ExceptionGroup):
+    def subgroup(self, wanted):
+        raise Beyond("no groups here")
+
+
 class Careless(Dead):
     def __init__(self) -> None: ...
 
@@ -49,6 +58,8 @@ ERRORS = {
     "no text": (NoText, "NoText", "no words: its __str__ raised TypeError"),
     "leaves": (Leaves, "Leaves", "no words: its __str__ raised SystemExit"),
     "a group": (lambda: Unreadable("many", [ValueError()]), "LookupError", "no groups here"),
+    "a group, beyond": (lambda: Leaving("many", [ValueError()]), "Beyond", "no groups here"),
+    "beyond": (lambda: Beyond("and over"), "Beyond", "and over"),
     "an outcome": (Careless, "AttributeError", "'Careless' object has no attribute 'reason'"),
     "a syntax error": (lambda: SyntaxError("odd", ("x.py", 1, "no number", "text")), "SyntaxError", "odd"),
     "generator exit": (GeneratorExit, "GeneratorExit", ""),
@@ -112,7 +123,9 @@ async def test_a_judge_whose_own_error_has_no_words(app, caplog):
     assert "retry_on of odd broke: Wordless: this Wordless has no words" in caplog.text
 
 
-async def test_arguments_whose_reading_breaks_are_the_failure_of_their_item(app):
+@pytest.mark.parametrize("error", [RuntimeError, StopIteration, Beyond])
+@pytest.mark.parametrize("way", ["loop", "thread", "middleware", "batch", "claim"])
+async def test_arguments_whose_reading_breaks(app, way, error):
     enqueued = False
 
     class Odd(BaseModel):
@@ -122,25 +135,42 @@ async def test_arguments_whose_reading_breaks_are_the_failure_of_their_item(app)
         @classmethod
         def broken(cls, n: int) -> int:
             if n == 0 and enqueued:
-                raise RuntimeError("not today")
+                raise error("not today")
             return n
 
-    @app.batch_task(size=2, wait=0.01)
-    async def odd(items: list[Item[Odd]]) -> list[int]:
+    async def on_loop(odd: Odd) -> int:
+        return odd.n
+
+    def plain(odd: Odd) -> int:
+        return odd.n
+
+    async def batch(items: list[Item[Odd]]) -> list[int]:
         return [item.args.n for item in items]
+
+    if way == "middleware":
+        app.middleware(passes)
+    if way in ("batch", "claim"):
+        odd = app.batch_task(name="odd", size=2, wait=0.01)(batch)
+    else:
+        odd = app.task(name="odd")(plain if way == "thread" else on_loop)
 
     async with app:
         bad, good = await odd.enqueue(Odd(n=0)), await odd.enqueue(Odd(n=1))
         enqueued = True
+        if way == "claim":
+            async with app.claim(tasks=["odd"], limit=2) as items:
+                assert [item.job.id for item in items] == [good.id]
         async with app.worker(concurrency=1):
-            await fails_with(bad, "RuntimeError", "not today")
+            with pytest.raises(JobDead, match=r"not today"):
+                await bad.result(timeout=3)
             assert await good.result(timeout=10) == 1
 
 
-async def test_results_of_a_batch_that_cannot_be_counted(app):
+@pytest.mark.parametrize("error", [Wordless, Beyond])
+async def test_results_of_a_batch_that_cannot_be_counted(app, error):
     class Odd(list):
         def __len__(self) -> int:
-            raise Wordless
+            raise error
 
     @app.batch_task(size=1)
     async def odd(items: list[Item[int]]) -> list[int]:
@@ -148,7 +178,7 @@ async def test_results_of_a_batch_that_cannot_be_counted(app):
 
     async with app, app.worker(concurrency=1):
         for n in range(2):
-            await fails_with(await odd.enqueue(n), "Wordless", "no words")
+            await fails_with(await odd.enqueue(n), error.__name__, "")
 
 
 @pytest.mark.parametrize("way", ["loop", "loop, later", "thread", "batch"])
@@ -209,6 +239,10 @@ async def test_a_slot_that_is_closed_while_its_handler_waits_is_not_its_failure(
         assert (await job.refresh()).state is State.RUNNING
 
 
+async def passes(ctx, call_next):
+    return await call_next()
+
+
 # ---- tasks that fail at 0, and give what they got else ------------------------------------------------
 def failing(app, way, error):
     def plain(n: int) -> int:
@@ -226,9 +260,6 @@ def failing(app, way, error):
 
     async def batch_on_loop(items: list[Item[int]]) -> list[int]:
         return batch(items)
-
-    async def passes(ctx, call_next):
-        return await call_next()
 
     async def raises(ctx, call_next):
         return plain(await call_next())

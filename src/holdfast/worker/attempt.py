@@ -124,11 +124,15 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
             if outcome.__class__ is not Continuing:
                 return succeeded(attempt.record, attempt.definition.encode_result(outcome), attempt.started_at)
             return decide(attempt.record, succeeded_by(attempt, attempt.definition, outcome))
-        except Exception as unfit:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:
             error = unfit
     try:
         return _change_of(attempt, outcome, error, now)
-    except Exception as unfit:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as unfit:
         return decide(attempt.record, failed(attempt, unfit, now, retryable=True), draw=random.random())
 
 

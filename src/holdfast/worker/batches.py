@@ -74,7 +74,9 @@ class Batch:
         if error is None:
             try:
                 results = results_of(self.definition.name, self.attempts, value)
-            except Exception as unfit:  # the list may be of the user's making
+            except KeyboardInterrupt:
+                raise
+            except BaseException as unfit:  # the list may be of the user's making
                 error = unfit
         return [
             (attempt, result, error)

@@ -215,7 +215,7 @@ class _Jobs:
             if error is not None and context.lost.is_set() and not isinstance(outcome_within(error), Outcome):
                 return Message("stopped")
             return end_of(said_of(attempt, value, error, self._now))
-        except Exception as unfit:  # the value and the error may be of the user's making
+        except BaseException as unfit:  # the value and the error may be of the user's making
             return end_of(failed(attempt, unfit, self._now, retryable=True))
 
 

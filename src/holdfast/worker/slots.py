@@ -299,7 +299,9 @@ class Slots:
         assert attempt.definition is not None
         try:
             (args,), _ = attempt.definition.arguments(attempt.record.payload)
-        except Exception as unfit:  # types of the user's making may raise anything
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:  # types of the user's making may raise anything
             self._over(attempt, None, unfit)
             return None
         settler = Settling(attempt, self._over, self._confirm)
