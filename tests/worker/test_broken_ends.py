@@ -11,6 +11,8 @@ from pydantic import BaseModel, field_validator
 
 from holdfast import Dead, Holdfast, Item, JobDead, State
 from holdfast.worker import ends as ends_of_attempts
+from holdfast.worker.batches import Batch
+from holdfast.worker.slots import Slots
 
 
 class Wordless(Exception):
@@ -219,6 +221,29 @@ async def test_behind_the_last_line_the_lease_ends(way, monkeypatch, caplog):
         with pytest.raises(JobDead):
             await job.result(timeout=10)
         assert (await job.refresh()).losses == 1
+
+
+@pytest.mark.parametrize("way", ["loop", "thread", "batch"])
+async def test_a_beginning_that_breaks_costs_no_slot(app, way, monkeypatch):
+    """Neither a slot, nor a thread, nor the one batch at once that a task may have."""
+
+    def broken(*_: object) -> None:
+        raise LookupError("a fault of our own")
+
+    if way == "batch":
+
+        @app.batch_task(name="task", size=1, concurrency=1)
+        async def task(items: list[Item[int]]) -> list[int]:
+            return [item.args for item in items]
+    else:
+        task = failing(app, way, ValueError)
+    async with app, app.worker(concurrency=1):
+        with monkeypatch.context() as patched:
+            patched.setattr(Batch, "begin", broken)
+            patched.setattr(Slots, "_begin", broken)
+            for _ in range(2):
+                await fails_with(await task.enqueue(1), "LookupError", "a fault of our own")
+        assert await (await task.enqueue(1)).result(timeout=10) == 1
 
 
 async def test_a_slot_that_is_closed_while_its_handler_waits_is_not_its_failure(app):

@@ -192,6 +192,8 @@ class Slots:
         for attempt in run.attempts if isinstance(run, Batch) else [run]:
             if not attempt.ended:
                 self._over(attempt, None, error)
+        if isinstance(run, Batch):
+            self.forming.over(run)
 
     def _tasks_end(self) -> bool:
         return self._closed
