@@ -11,7 +11,7 @@ from typing import Any, Never, NoReturn
 import msgspec
 
 from . import codec
-from .errors import InvalidCall
+from .errors import InvalidCall, words_of
 from .signature import NOT_GIVEN, Handler
 
 _ABSENT: Any = object()  # in a decoded payload: the caller did not give it
@@ -152,7 +152,9 @@ class Arguments:
         except RecursionError:
             raise InvalidCall(f"{task}: the payload is nested too deeply") from None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise InvalidCall(f"{task}: {_told(str(error))}") from None
+            raise InvalidCall(f"{task}: {_told(words_of(error))}") from None
+        except StopIteration as error:  # of a validator: whoever drives the handler would take it for its end
+            raise InvalidCall(f"{task}: reading the payload raised StopIteration: {words_of(error)}") from None
 
     def _decoder(self) -> Callable[[str | bytes], Any]:
         # fields are numbered, so that no parameter's name can clash with one of a Struct's own

@@ -298,8 +298,9 @@ class Queues(_Room):
         weights: Mapping[str, float] | None = None,
     ) -> None:
         """Bound a queue. When `max_depth` jobs wait, "reject" raises QueueFull, "wait" waits for room, "drop" drops
-        jobs of a priority below `drop_below` (without it: all) and waits with the others. `fair`: its tenants take
-        turns, each by its weight (1 where none is given), whatever the length of their lines."""
+        jobs of a priority below `drop_below` (without it: all) and waits with the others; without `max_depth` a queue is
+        never full, and `on_full` has no effect. `fair`: its tenants take turns, each by its weight (1 where none is
+        given), whatever the length of their lines."""
         settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
         await (await self._storage()).configure(settings)
 

@@ -104,3 +104,13 @@ class NoContext(HoldfastError, LookupError):
 
 class NoApp(HoldfastError, LookupError):
     """The task belongs to a Registry that no app has included."""
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, as a text that every store can keep. Its `__str__` may be the user's, and break."""
+    try:
+        return str(error).encode("utf-8", "backslashreplace").decode()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broke:
+        return f"this {type(error).__name__} has no words: its __str__ raised {type(broke).__name__}"

@@ -60,4 +60,4 @@ def test_an_unknown_name(planned):
     for verb in ("show", "pause", "resume", "run-now", "preview", "remove"):
         done = planned.holdfast("schedules", verb, "other")
         assert done.exit_code == 1
-        assert "there is no schedule 'other'" in done.output
+        assert "there is no schedule 'other'; `holdfast schedules list` shows those there are" in done.output

@@ -66,7 +66,16 @@ def says(ctx: Context) -> str:
     return str(ctx.job.progress)
 
 
-@app.task(retry_on=KeyError)
+class Wordless(KeyError):
+    def __str__(self):
+        return self.missing  # AttributeError
+
+
+class Careless(Dead):
+    def __init__(self): ...
+
+
+@app.task(retry_on=(KeyError, SystemExit, KeyboardInterrupt, GeneratorExit))
 def ends(ctx: Context, how: str) -> str:
     if ctx.job.attempt == 1:
         if how == "retry": raise Retry(0)
@@ -76,6 +85,11 @@ def ends(ctx: Context, how: str) -> str:
         if how == "worth it": raise KeyError("again")
         if how == "not worth it": raise ValueError("never")
         if how == "unfit": return object()
+        if how == "wordless": raise Wordless
+        if how == "careless": raise Careless
+        if how == "exit": sys.exit(3)
+        if how == "interrupt": raise KeyboardInterrupt
+        if how == "generator": raise GeneratorExit
     return "done"
 
 
@@ -187,6 +201,23 @@ async def test_outcomes_come_back_as_they_were_said(on_sqlite):
         assert (await unfit.refresh()).errors[0].kind == "InvalidCall"
         with pytest.raises(JobDead, match=r"ctx\.transaction\(\) does not reach"):
             await (await program.transacts.using(max_attempts=1).enqueue()).result(timeout=20)
+
+
+async def test_ends_that_break_are_failures_and_the_child_goes_on(on_sqlite):
+    program, app = on_sqlite, on_sqlite.app
+    kinds = {
+        "wordless": "Wordless", "careless": "AttributeError",
+        "exit": "SystemExit", "interrupt": "KeyboardInterrupt", "generator": "GeneratorExit",
+    }  # fmt: skip
+    async with app, app.worker(poll=0.1, concurrency=1):
+        pid, *_ = await (await program.where.enqueue(1)).result(timeout=30)
+        for how, kind in kinds.items():
+            job = await program.ends.enqueue(how)
+            assert await job.result(timeout=20) == "done"
+            seen = await job.refresh()
+            assert (seen.attempt, seen.failures, seen.losses, seen.errors[0].kind) == (2, 1, 0, kind)
+        again, *_ = await (await program.where.enqueue(1)).result(timeout=20)
+        assert again == pid
 
 
 async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, tmp_path):

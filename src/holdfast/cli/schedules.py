@@ -80,6 +80,7 @@ async def preview(app: Holdfast, name: str, count: int, as_json: bool) -> None:
     Example:
       holdfast schedules preview nightly --count 10
     """
+    await _known(app, name)
     ticks = await app.schedules.preview(name, count)
     if as_json:
         print_json({"schedule": name, "ticks": ticks})
@@ -99,6 +100,7 @@ async def pause(app: Holdfast, name: str, as_json: bool) -> None:
     Example:
       holdfast schedules pause nightly
     """
+    await _known(app, name)
     await app.schedules.pause(name)
     print_json({"schedule": name, "paused": True}) if as_json else click.echo(f"paused: {name}")
 
@@ -114,6 +116,7 @@ async def resume(app: Holdfast, name: str, as_json: bool) -> None:
     Example:
       holdfast schedules resume nightly
     """
+    await _known(app, name)
     await app.schedules.resume(name)
     print_json({"schedule": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
 
@@ -129,6 +132,7 @@ async def run_now(app: Holdfast, name: str, as_json: bool) -> None:
     Example:
       holdfast schedules run-now nightly
     """
+    await _known(app, name)
     job = await app.schedules.run_now(name)
     if as_json:
         print_json({"schedule": name, "job": job.id, "duplicate": job.duplicate, "dropped": job.dropped})

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from ..errors import HoldfastError
+from ..errors import HoldfastError, words_of
 from ..job import Loss, Record, State
 from ..lifecycle import Change
 
@@ -83,7 +83,7 @@ def orphaned(pid: int) -> None:
 
 
 def child_not_started(error: BaseException) -> None:
-    logger.error("%s", _safe(str(error)))
+    logger.error("%s", _safe(words_of(error)))
 
 
 def brought_back(record: Record, change: Change, worker: str) -> None:
@@ -103,8 +103,13 @@ def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
     )  # fmt: skip
 
 
+def end_broke(record: Record, error: BaseException) -> None:
+    broke = f"{type(error).__name__}: {words_of(error)}"
+    logger.error("the end of job %s (%s) broke: %s", record.id, _safe(record.task), _safe(broke), exc_info=error)
+
+
 def retry_on_broke(task: str, error: Exception) -> None:
-    broke = f"{type(error).__name__}: {error}"
+    broke = f"{type(error).__name__}: {words_of(error)}"
     logger.warning("retry_on of %s broke: %s; the attempt counts as worth a retry", _safe(task), _safe(broke))
 
 
@@ -157,14 +162,14 @@ def loop_blocked(seconds: float, names: Sequence[str]) -> None:
 
 
 def store_out_of_reach(doing: str, error: BaseException) -> None:
-    told = _safe(str(error)).removesuffix(".")
+    told = _safe(words_of(error)).removesuffix(".")
     logger.warning("%s: %s: %s; it is tried again until it works", doing, type(error).__name__, told)
 
 
 def pull_not_stored(items: int, error: BaseException) -> None:
     logger.error(
         "app.claim: what became of %s could not be stored before the leases were over, the jobs come back: %s: %s",
-        _many(items, "item"), type(error).__name__, _safe(str(error)),
+        _many(items, "item"), type(error).__name__, _safe(words_of(error)),
     )  # fmt: skip
 
 
@@ -173,7 +178,7 @@ def probe_listens(host: str, port: int) -> None:
 
 
 def probe_not_written(error: BaseException) -> None:
-    logger.error("%s; it is tried again every second", _safe(str(error)))
+    logger.error("%s; it is tried again every second", _safe(words_of(error)))
 
 
 def claims_unanswered(seconds: float) -> None:
@@ -193,16 +198,16 @@ def loop_did_not_end(name: str, seconds: float) -> None:
 
 
 def change_not_stored(record: Record, error: BaseException) -> None:
-    logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(str(error)))
+    logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(words_of(error)))
 
 
 def service_failed(name: str, error: BaseException) -> None:
-    logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(str(error)), exc_info=error)
+    logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(words_of(error)), exc_info=error)
 
 
 def worker_not_started(worker: str, error: BaseException, *, again: bool) -> None:
     what = "it is tried again" if again else "the others of its pool go on without it"
-    logger.error("worker %s did not start, %s: %s: %s", worker, what, type(error).__name__, _safe(str(error)))
+    logger.error("worker %s did not start, %s: %s: %s", worker, what, type(error).__name__, _safe(words_of(error)))
 
 
 def clock_jumped(seconds: float) -> None:
@@ -228,14 +233,14 @@ def caller_waits_for_no_majority() -> None:
 def outbox_not_ready(error: BaseException) -> None:
     logger.warning(
         "the outbox is not ready: %s; jobs enqueued with connection= need it, everything else goes on",
-        _safe(str(error)) or type(error).__name__,
+        _safe(words_of(error)) or type(error).__name__,
     )
 
 
 def relay_out_of_reach(error: BaseException) -> None:
     trace = None if isinstance(error, HoldfastError | OSError) else error
     logger.warning(
-        "relay: %s: %s; it tries again until it works", type(error).__name__, _safe(str(error)), exc_info=trace
+        "relay: %s: %s; it tries again until it works", type(error).__name__, _safe(words_of(error)), exc_info=trace
     )
 
 
@@ -254,7 +259,7 @@ def set_aside(number: int, why: str) -> None:
 
 
 def schedule_broken(name: str, error: BaseException) -> None:
-    logger.error("schedule %s cannot fire here: %s: %s", _safe(name), type(error).__name__, _safe(str(error)))
+    logger.error("schedule %s cannot fire here: %s: %s", _safe(name), type(error).__name__, _safe(words_of(error)))
 
 
 def schedule_orphaned(name: str, task: str) -> None:

@@ -25,11 +25,13 @@ class Migration:
 class Ledger(Protocol):
     """Where a store notes what was run."""
 
+    made_of: str  # for messages: tables, collections
+
     def __str__(self) -> str:
         """The store's name for messages, without secrets."""
 
     def version(self) -> int:
-        """The number of the last migration that was run, 0 for none. StoreError when the tables are not ours."""
+        """The number of the last migration that was run, 0 for none. StoreError when what is there is not ours."""
 
     def run(self, migration: Migration) -> bool:
         """Run one step and note it, whole or not at all. False: somebody else has run it meanwhile."""
@@ -80,7 +82,7 @@ def check(ledger: Ledger, migrations: list[Migration]) -> None:
     """StoreError unless the schema is the one we know."""
     state = status(ledger, migrations)
     if state.version == 0:
-        raise StoreError(f"{ledger} has no tables of Holdfast: run `holdfast migrate`")
+        raise StoreError(f"{ledger} has no {ledger.made_of} of Holdfast: run `holdfast migrate`")
     if state.pending:
         raise StoreError(
             f"{ledger} has schema version {state.version}, and this Holdfast needs {state.newest}: "

@@ -81,12 +81,22 @@ def parse(url: str) -> StoreUrl:
             "host for a server, memory:// for tests"
         )
     if scheme not in SCHEMES:
-        near = difflib.get_close_matches(scheme, SCHEMES, 1)
-        hint = f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
-        raise StoreError(f"unknown store {scheme!r}: {hint}")
+        raise StoreError(f"unknown store {scheme!r}: {_meant(scheme)}")
     if scheme in SERVERS:
         return StoreUrl(scheme, server=_module(scheme, "address").address_of(url.strip()))
     return _memory(url) if scheme == "memory" else _sqlite(scheme, url.strip())
+
+
+def _meant(scheme: str) -> str:
+    """What an unknown scheme was probably meant to be. SQLAlchemy's name a driver: sqlite+aiosqlite."""
+    store, _, driver = scheme.partition("+")
+    if driver and store in SCHEMES:
+        kinds = [known.removeprefix(f"{store}+") for known in SCHEMES if known.startswith(f"{store}+")]
+        if kind := difflib.get_close_matches(driver, kinds, 1):
+            return f"did you mean {store}+{kind[0]}://?"
+        return f"Holdfast chooses the driver itself, write {store}{':///' if store == 'sqlite' else '://'}"
+    near = difflib.get_close_matches(scheme, SCHEMES, 1)
+    return f"did you mean {near[0]}://?" if near else f"known are {', '.join(SCHEMES)}"
 
 
 def opener(url: str, *, clock: Clock | None = None, durability: Demand = "normal", migrate: bool = True) -> Opener:

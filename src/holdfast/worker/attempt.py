@@ -13,7 +13,7 @@ import msgspec
 
 from ..clock import MicrosReader
 from ..context import Context
-from ..errors import HoldLost, InvalidCall, UnknownParent
+from ..errors import HoldLost, UnknownParent, words_of
 from ..flow.flow import Continuing
 from ..job import Fault, Loss, Record
 from ..lifecycle import (
@@ -116,14 +116,27 @@ class Attempt(msgspec.Struct, eq=False):
 
 
 def change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
-    """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say."""
+    """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say.
+
+    What a handler gave or raised may be of the user's making, and break when it is looked at: that is a failure, too."""
     if attempt.lost is None and error is None and attempt.definition is not None:  # the way of nearly every job
         try:
             if outcome.__class__ is not Continuing:
                 return succeeded(attempt.record, attempt.definition.encode_result(outcome), attempt.started_at)
             return decide(attempt.record, succeeded_by(attempt, attempt.definition, outcome))
-        except InvalidCall as unfit:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:
             error = unfit
+    try:
+        return _change_of(attempt, outcome, error, now)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as unfit:
+        return decide(attempt.record, failed(attempt, unfit, now, retryable=True), draw=random.random())
+
+
+def _change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:
     match attempt.lost:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND | Loss.TAKEN_BY_ANOTHER_WORKER:
             return stopped(attempt)
@@ -134,11 +147,7 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
         case Loss.ERROR if isinstance(error, asyncio.CancelledError | HoldLost):
             # we stopped it because we no longer trusted the lease: no fault of the job, and perhaps still ours
             return decide(attempt.record, HandedBack("handed back after the store was out of reach"))
-    try:
-        said = said_of(attempt, outcome, error, now)
-    except InvalidCall as unfit:
-        said = failed(attempt, unfit, now, retryable=True)
-    return decide(attempt.record, said, draw=random.random())
+    return decide(attempt.record, said_of(attempt, outcome, error, now), draw=random.random())
 
 
 def stopped(attempt: Attempt) -> Change | None:
@@ -207,7 +216,7 @@ def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: st
         started_at=attempt.started_at or ended,
         ended_at=ended,
         kind=kind or _kind_of(error),
-        message=_clean(str(error))[:MESSAGE_CHARS],
+        message=words_of(error)[:MESSAGE_CHARS],
         traceback=_traceback(error),
     )
 
@@ -238,8 +247,12 @@ def _result_text(attempt: Attempt, value: object) -> str | None:
 def _traceback(error: BaseException) -> str | None:
     if error.__traceback__ is None or isinstance(error, Outcome):
         return None
-    text = "".join(traceback.format_exception(type(error), error, _below_worker(error.__traceback__)))
-    return _clean(text[-TRACEBACK_CHARS:])
+    trace = _below_worker(error.__traceback__)
+    try:
+        text = "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:  # the error, its causes and notes may be of the user's making: the frames are not
+        text = "".join(traceback.format_tb(trace))
+    return text[-TRACEBACK_CHARS:].encode("utf-8", "backslashreplace").decode()
 
 
 def _below_worker(trace: TracebackType) -> TracebackType:
@@ -248,7 +261,3 @@ def _below_worker(trace: TracebackType) -> TracebackType:
     while below is not None and below.tb_frame.f_code.co_filename.startswith(_OURS):
         below = below.tb_next
     return below or trace
-
-
-def _clean(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

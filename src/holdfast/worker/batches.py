@@ -7,11 +7,9 @@ call. A lost item is marked and the others go on; when all that have no outcome 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import InvalidCall
 from ..item import BatchContext, Item, results_of
 from ..job import Loss, Record
 from .attempt import Attempt
@@ -75,7 +73,9 @@ class Batch:
         if error is None:
             try:
                 results = results_of(self.definition.name, self.attempts, value)
-            except InvalidCall as unfit:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as unfit:  # the list may be of the user's making
                 error = unfit
         return [
             (attempt, result, error)
@@ -95,7 +95,7 @@ class Forming:
         self._gathered: dict[Definition, list[Attempt]] = {definition: [] for definition in sizes}
         self._timers: dict[Definition, asyncio.TimerHandle] = {}
         self._due: set[Definition] = set()
-        self._formed: Counter[Definition] = Counter()
+        self._formed: dict[Definition, set[Batch]] = {definition: set() for definition in sizes}  # and not over
 
     @property
     def gathering(self) -> int:
@@ -109,7 +109,7 @@ class Forming:
     def room(self, definition: Definition) -> int:
         """How many further batches of this task may be formed before one is over."""
         most = definition.concurrency
-        return 1_000_000 if most is None else max(0, most - self._formed[definition])
+        return 1_000_000 if most is None else max(0, most - len(self._formed[definition]))
 
     def sorted_out(self, attempts: list[Attempt]) -> list[Attempt]:
         """Take what belongs into batches; gives the rest."""
@@ -127,7 +127,7 @@ class Forming:
         return rest
 
     def over(self, batch: Batch) -> None:
-        self._formed[batch.definition] -= 1
+        self._formed[batch.definition].discard(batch)
         self._look(batch.definition)
 
     def take_back(self) -> list[Attempt]:
@@ -151,7 +151,7 @@ class Forming:
             batch = Batch(definition, gathered[:size])
             gathered = self._gathered[definition] = gathered[size:]
             self._stop_timer(definition)
-            self._formed[definition] += 1
+            self._formed[definition].add(batch)
             self._form(batch)
         if gathered and definition not in self._timers and definition not in self._due:
             assert definition.batch is not None

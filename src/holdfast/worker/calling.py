@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..around import surrounded
 from ..context import Context, _current
+from ..errors import words_of
 from ..item import BatchContext
 from ..job import Loss
 from ..observe import log
@@ -25,6 +26,9 @@ from .threads import Threads
 
 if TYPE_CHECKING:
     from ..task import Definition
+
+# what a future cannot carry, or means otherwise; and no Ctrl-C arrives in a thread
+_NOT_FOR_FUTURES = (StopIteration, GeneratorExit, asyncio.CancelledError, KeyboardInterrupt)
 
 
 def first_step(definition: Definition, context: Context, payload: str) -> tuple[Coroutine[Any, Any, Any], Any]:
@@ -127,10 +131,9 @@ class Calling:
     def _back(self, call: _ThreadCall, value: Any, error: BaseException | None) -> None:
         if call.given_up:
             self._threads.gave_back_one()
-        elif isinstance(
-            error, StopIteration | asyncio.CancelledError
-        ):  # which a future cannot carry, or means otherwise
-            call.over.set_exception(RuntimeError(f"the handler raised {error!r}"))
+        elif isinstance(error, _NOT_FOR_FUTURES):
+            told = f"the handler raised {type(error).__name__}: {words_of(error)}"
+            call.over.set_exception(RuntimeError(told.removesuffix(": ")))
         elif error is not None:
             call.over.set_exception(error)
         else:

@@ -27,7 +27,7 @@ import msgspec
 from ..around import surrounded
 from ..clock import reader
 from ..context import Context, _current
-from ..errors import HoldLost, InvalidCall
+from ..errors import HoldLost, InvalidCall, words_of
 from ..job import Loss, NewJob, Record
 from ..outcome import Outcome
 from ..provide import Opened
@@ -158,7 +158,7 @@ def main(descriptor: int) -> None:
     try:
         app = _app(msgspec.json.decode(line.jobs.get().text, type=Begin))
     except BaseException as error:
-        line.say(Message("failed", text=f"{type(error).__name__}: {error}"))
+        line.say(Message("failed", text=f"{type(error).__name__}: {words_of(error)}"))
         raise
     line.say(Message("ready"))
     with asyncio.Runner() as runner:
@@ -211,11 +211,11 @@ class _Jobs:
         return await surrounded(definition.middleware, definition.per_job, context, inner)
 
     def _end(self, attempt: Attempt, context: Context, value: object, error: BaseException | None) -> Message:
-        if error is not None and context.lost.is_set() and not isinstance(outcome_within(error), Outcome):
-            return Message("stopped")
         try:
+            if error is not None and context.lost.is_set() and not isinstance(outcome_within(error), Outcome):
+                return Message("stopped")
             return end_of(said_of(attempt, value, error, self._now))
-        except InvalidCall as unfit:
+        except BaseException as unfit:  # the value and the error may be of the user's making
             return end_of(failed(attempt, unfit, self._now, retryable=True))
 
 

@@ -14,12 +14,13 @@ from typing import Any
 class Driven:
     """An awaitable that runs `coroutine` in `variables` to its end. It was begun already and waits for something."""
 
-    __slots__ = ("_coroutine", "_variables", "_waits_for")
+    __slots__ = ("_coroutine", "_variables", "_waits_for", "closed")
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], variables: Variables, waits_for: Any) -> None:
         self._coroutine = coroutine
         self._variables = variables
         self._waits_for = waits_for
+        self.closed = False  # by whoever threw the awaiting task away: the coroutine has not ended by itself
 
     def __await__(self) -> Generator[Any, Any, Any]:
         run = self._variables.run
@@ -30,6 +31,7 @@ class Driven:
                 value = yield waits_for
                 step = self._coroutine.send
             except BaseException as error:
+                self.closed = isinstance(error, GeneratorExit)
                 value = error
                 step = self._coroutine.throw
             try:

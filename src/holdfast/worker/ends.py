@@ -11,10 +11,10 @@ from ..clock import MicrosReader, boottime
 from ..flow.circles import parents_outside
 from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
-from ..lifecycle import Change
+from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
-from .attempt import Attempt, change_of
+from .attempt import Attempt, change_of, failed
 from .board import RunnerBoard
 from .speaker import StoreSpeaker
 
@@ -48,24 +48,48 @@ class Ends:
         self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
 
     def over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        """The handler ended with a value or an error."""
+        """The handler ended with a value or an error. Nothing is raised: whatever breaks here costs the attempt, and not
+        the slot or the thread that it ran in."""
         attempt.ended = True
-        if self._board is not None:
-            self._board.over(attempt)
-        if attempt.started_boot:
-            attempt.took = took = boottime() - attempt.started_boot
-            if took > LONG:
-                self.recently_long.append(attempt.record)
-        context = attempt.context
-        if context is not None and context._transaction is not None:
-            self._begin(self._settle(attempt, value, error))
-            return
-        self._say(attempt, value, error)
+        try:
+            if self._board is not None:
+                self._board.over(attempt)
+            if attempt.started_boot:
+                attempt.took = took = boottime() - attempt.started_boot
+                if took > LONG:
+                    self.recently_long.append(attempt.record)
+            context = attempt.context
+            if context is not None and context._transaction is not None:
+                self._begin(attempt, self._settle(attempt, value, error))
+                return
+            self._say(attempt, value, error)
+        except Exception as broke:
+            self._fail_instead(attempt, broke)
 
-    def _begin(self, settling: Coroutine[Any, Any, None]) -> None:
-        task = self._loop.create_task(settling)
+    def _fail_instead(self, attempt: Attempt, broke: Exception) -> None:
+        """Its end could not be told as it was: tell that. If even this breaks, nobody renews the lease, and it ends."""
+        log.end_broke(attempt.record, broke)
+        instead = None
+        try:
+            if not attempt.said_change:
+                instead = decide(attempt.record, failed(attempt, broke, self._now, retryable=True))
+        except Exception as again:
+            log.end_broke(attempt.record, again)
+        try:
+            self._tell(attempt, instead)
+        except Exception as again:
+            log.end_broke(attempt.record, again)
+
+    def _begin(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(self._guarded(attempt, settling))
         self.settling.add(task)
         task.add_done_callback(self._is_settled)
+
+    async def _guarded(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
+        try:
+            await settling
+        except Exception as broke:
+            self._fail_instead(attempt, broke)
 
     def _is_settled(self, task: asyncio.Task[None]) -> None:
         self.settling.discard(task)
@@ -74,7 +98,7 @@ class Ends:
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
         if change is not None and change.next_id is not None and parents_outside(change):
-            self._begin(self._go_on(attempt, change))
+            self._begin(attempt, self._go_on(attempt, change))
             return
         if change is None or change.state is State.SUCCEEDED:  # the way of nearly every job
             self._tell(attempt, change)
@@ -82,7 +106,7 @@ class Ends:
         if change.errors is not None:
             _log_failure(attempt, change, change.errors)
         if change.state is State.DEAD:
-            self._begin(self._bury(attempt, change))
+            self._begin(attempt, self._bury(attempt, change))
             return
         self._tell(attempt, change)
         if change.state is State.SCHEDULED and waits_for_an_answer(change.reason):

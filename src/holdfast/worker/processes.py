@@ -20,7 +20,7 @@ import msgspec
 
 from ..clock import MicrosReader
 from ..context import Context, Speaker
-from ..errors import HoldLost, InvalidCall
+from ..errors import HoldLost, InvalidCall, words_of
 from ..job import Loss, NewJob
 from ..observe import log
 from ..storage.contract import Shelving
@@ -156,7 +156,7 @@ class Processes:
         except HoldLost as lost:
             return Message("heard", number=message.number, kind=lost.reason or Loss.ERROR, text=str(lost))
         except Exception as error:
-            return Message("heard", number=message.number, text=f"{type(error).__name__}: {error}")
+            return Message("heard", number=message.number, text=f"{type(error).__name__}: {words_of(error)}")
         return Message("heard", number=message.number, data=data)
 
     async def _said(self, message: Message, context: Context) -> str:

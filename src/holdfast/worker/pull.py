@@ -181,7 +181,9 @@ class Pull:
         assert attempt.definition is not None
         try:
             args = self._args(attempt)
-        except InvalidCall as unfit:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:  # types of the user's making may raise anything
             self._ends.over(attempt, None, unfit)
             return None
         settler = Settling(attempt, self._ends.over, self._teller.confirm)

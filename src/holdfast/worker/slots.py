@@ -173,9 +173,12 @@ class Slots:
                     done = 0
                     continue
                 run = self._queue.popleft()
-                waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
-                if waits is not None:
-                    await waits
+                try:
+                    waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
+                    if waits is not None:
+                        await waits
+                except Exception as broke:  # no handler's error comes this far; a fault of ours must not cost the slot
+                    self._broke(run, broke)
                 done += 1
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
@@ -183,6 +186,14 @@ class Slots:
                 if self._tasks_end():
                     return
                 task.uncancel()  # meant for a job that was already over
+
+    def _broke(self, run: Attempt | Batch, error: Exception) -> None:
+        log.service_failed("a slot", error)
+        for attempt in run.attempts if isinstance(run, Batch) else [run]:
+            if not attempt.ended:
+                self._over(attempt, None, error)
+        if isinstance(run, Batch):
+            self.forming.over(run)
 
     def _tasks_end(self) -> bool:
         return self._closed
@@ -219,7 +230,7 @@ class Slots:
             return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
         except StopIteration as end:  # it never waited
             value = end.value
-        except (KeyboardInterrupt, GeneratorExit):
+        except KeyboardInterrupt:  # a Ctrl-C is the program's
             attempt.slot = None
             self._on_loop -= 1
             raise
@@ -239,9 +250,9 @@ class Slots:
         error: BaseException | None = None
         try:
             value = await handler
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as raised:
+            if isinstance(raised, KeyboardInterrupt) or handler.closed:
+                raise
             error = raised
         finally:
             attempt.slot = None
@@ -290,7 +301,9 @@ class Slots:
         assert attempt.definition is not None
         try:
             (args,), _ = attempt.definition.arguments(attempt.record.payload)
-        except InvalidCall as unfit:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:  # types of the user's making may raise anything
             self._over(attempt, None, unfit)
             return None
         settler = Settling(attempt, self._over, self._confirm)
@@ -308,14 +321,16 @@ class Slots:
         self._on_loop += 1
         self._stop_in_time(batch, batch.longest)
         variables = self._variables.copy()
+        handler: Driven | None = None
         try:
             coroutine, waits_for = variables.run(self._calling.first_step_of_batch, batch, context)
-            value = await Driven(coroutine, variables, waits_for)
+            handler = Driven(coroutine, variables, waits_for)
+            value = await handler
         except StopIteration as end:  # it never waited
             value = end.value
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
         except BaseException as raised:
+            if isinstance(raised, KeyboardInterrupt) or (handler is not None and handler.closed):
+                raise
             error = raised
         finally:
             batch.slot = None

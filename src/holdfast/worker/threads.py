@@ -15,6 +15,8 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from ..observe import log
+
 NEW_AT_ONCE = 8
 W = TypeVar("W")
 
@@ -112,6 +114,12 @@ class Threads(Generic[W]):
     def _tell(self) -> None:
         self._woken = False
         while self._ended:
-            self._done(*self._ended.popleft())
+            self._tell_one(*self._ended.popleft())
         if self._todo.qsize():
             self.grow()
+
+    def _tell_one(self, piece: W, value: Any, error: BaseException | None) -> None:
+        try:
+            self._done(piece, value, error)
+        except Exception as broke:  # the others have ended all the same
+            log.service_failed("the way back from a thread", broke)

@@ -154,7 +154,7 @@ async def test_a_newer_schema():
 
 
 async def test_no_schema_and_no_migration():
-    assert "run `holdfast migrate`" in await refused(fresh(), migrate=False)
+    assert "has no collections of Holdfast: run `holdfast migrate`" in await refused(fresh(), migrate=False)
 
 
 async def test_two_migrators_at_once():

@@ -43,6 +43,8 @@ def connect(address: MongoAddress) -> MongoClient[dict[str, Any]]:
 class MongoLedger:
     """The ledger in the collection holdfast_meta."""
 
+    made_of = "collections"
+
     def __init__(self, client: MongoClient[dict[str, Any]], address: MongoAddress) -> None:
         self._database = client.get_database(address.database, write_concern=MAJORITY)
         self._address = address

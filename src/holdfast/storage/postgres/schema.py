@@ -40,6 +40,8 @@ def _whole(migration: Migration, schema: str, meta: str) -> str:
 class PostgresLedger:
     """The ledger in a table of the schema: of a store, or of an outbox."""
 
+    made_of = "tables"
+
     def __init__(self, address: Address, *, outbox: bool = False) -> None:
         self._address = address
         self._meta = META[outbox]

@@ -30,6 +30,8 @@ def migrations(address: Address) -> list[Migration]:
 class RedisLedger:
     """Where the format is noted, on a connection of its own."""
 
+    made_of = "keys"
+
     def __init__(self, address: Address) -> None:
         self._address = address
         self._meta = Keys(address.prefix)["meta"]

@@ -26,6 +26,8 @@ def outbox_migrations() -> list[Migration]:
 class SqliteLedger:
     """The ledger of a store in the table holdfast_meta; that of an outbox, which may share the file, in one of its own."""
 
+    made_of = "tables"
+
     def __init__(self, connection: Connection, place: Place, patiently: Patiently, *, outbox: bool = False) -> None:
         self._connection = connection
         self._place = place

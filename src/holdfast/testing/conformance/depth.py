@@ -90,6 +90,13 @@ async def case_a_bound_can_be_lifted(store: Storage, clock: Hand) -> None:
     same(len(await store.enqueue([job(queue="q") for _ in range(5)])), 5, "without max_depth there is no bound")
 
 
+async def case_a_policy_without_a_bound(store: Storage, clock: Hand) -> None:
+    for settings in (QueueSettings("q", on_full="drop"), QueueSettings("q", on_full="wait")):
+        await store.configure(settings)
+        placed = await store.enqueue([job(queue="q") for _ in range(5)])
+        same([each.dropped for each in placed], [False] * 5, f"without max_depth, {settings.on_full!r} has no effect")
+
+
 async def _full(store: Storage, jobs: list[NewJob]) -> Full:
     try:
         placed = await store.enqueue(jobs)
