@@ -74,7 +74,8 @@ class Sqlite:
         connection = sqlite3.connect(self._path, timeout=10)
         try:
             connection.row_factory = sqlite3.Row
-            return [dict(row) for row in connection.execute(f"select * from {table or 'holdfast_jobs'}")]
+            jobs = "holdfast_jobs left join holdfast_policies on holdfast_policies.number = holdfast_jobs.policy"
+            return [dict(row) for row in connection.execute(f"select * from {table or jobs}")]
         except sqlite3.OperationalError as missing:
             if "no such table" in str(missing):
                 return []

@@ -139,23 +139,14 @@ class PostgresStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         if not jobs:
             return []
-        server, now = self._server(), self._now()
+        server, put, now = self._server(), self._enqueue.put, self._now()
         inserts = self._enqueue.ready(jobs, now)
-        effects = _effects_of(jobs)
-
-        async def put(connection: Connection) -> list[Placed]:
-            placed = await self._enqueue.put(connection, jobs, now, inserts)
-            if not effects.settles:
-                self._tell(effects)  # at once: somebody may be waiting for it
-            return placed
-
         if len(jobs) < LONG:
-            placed = await server.quickly(put, repeat=True)
+            placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
         else:
             async with self._in_order:  # the next chunk of a list is made ready meanwhile
-                placed = await server.quickly(put, repeat=True)
-        if effects.settles:
-            await self._finish(effects)
+                placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+        await self._finish(_effects_of(jobs))
         return placed
 
     async def _finish(self, effects: Effects) -> None:
