@@ -10,13 +10,16 @@ ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_full
 -- Jobs with everything that a job may have.
-WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, policy, lease, expires_at, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, policy, lease, expires_at, key,
+    tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
     chain_id, after, run_when, waits, limits, min_version) AS (VALUES {values})
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
-    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
-SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, policy, lease, ?, run_at, expires_at, 0, parked, 0, key, tenant,
-    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at,
+    run_at, expires_at, suspect, parked, hidden, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+    chain_id, after, run_when, waits, limits, min_version)
+SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, policy, lease, ?,
+    run_at, expires_at, 0, parked, 0, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+    chain_id, after, run_when, waits, limits, min_version
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
 

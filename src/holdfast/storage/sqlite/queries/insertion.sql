@@ -20,8 +20,9 @@ ON CONFLICT DO NOTHING;
 -- Jobs whose key is free, or that have none, in the caller's transaction. Those of a fair queue are blocked until they
 -- have their share.
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at, run_at, expires_at, suspect, parked, hidden, key, tenant,
-    routing_key, tags, meta, unique_key, unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version)
+    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at,
+    run_at, expires_at, suspect, parked, hidden, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
+    chain_id, after, run_when, waits, limits, min_version)
 SELECT {id}, {task}, {queue}, CASE WHEN {fair} THEN 'blocked' ELSE {state} END, {priority}, {run_at}, {payload}, 1, 0, 0, 0,
     {policy}, {lease}, {created_at}, {run_at}, {expires_at}, 0,
     {state} = 'ready' AND {limits} IS NOT NULL AND NOT {fair}, 0, {key}, {tenant}, {routing_key}, {tags}, {meta}, {unique_key}, {unique_scope}, {holds_key}, {chain_id}, {after}, {run_when}, {waits},
