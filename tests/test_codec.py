@@ -285,7 +285,7 @@ def test_parameters_may_have_any_name():
     async def handler(self_, __struct_fields__, a0, encode): ...
 
     definition = arguments_of(handler)
-    assert definition.arguments(definition.payload((1, 2, 3), {"encode": 4})) == ([1, 2, 3, 4], {})
+    assert definition.arguments(definition.payload((1, 2, 3), {"encode": 4})) == ((1, 2, 3, 4), {})
 
 
 def test_an_annotation_that_json_cannot_tell_apart_is_refused():

@@ -26,6 +26,7 @@ from holdfast.lifecycle import (
     HurriedUp,
     KeyMove,
     LeaseEnded,
+    PlainSuccess,
     Retried,
     RunnerLost,
     Skipped,
@@ -35,8 +36,10 @@ from holdfast.lifecycle import (
     VersionGuard,
     decide,
     drawing,
+    succeeded,
 )
 from holdfast.retry import HIDDEN_FOR, Backoff, Retention
+from holdfast.storage.plain import are_plain_successes, is_plain_success
 
 ID = "01900000-0000-7000-8000-000000000001"
 STATES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "states.md"
@@ -402,3 +405,34 @@ def test_every_word_is_in_this_table():
     from holdfast.lifecycle import Said
 
     assert {type(said) for said in WORDS} == set(get_args(Said))
+
+
+# ---- the short way of successes --------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("retention", "plain"),
+    [
+        (Retention.keep(), True),
+        (Retention.keep(age=86_400), True),
+        (Retention.keep(last=5), False),
+        (Retention.delete(), False),
+    ],
+)
+def test_a_success_told_the_short_way_says_the_same(retention, plain):
+    job = record(retention=retention.text())
+    short, long = succeeded(job, '"done"', 11), decide(job, Succeeded('"done"', 11))
+    assert msgspec.structs.asdict(short) == msgspec.structs.asdict(long)
+    assert (type(short) is PlainSuccess) is plain
+    # whoever does not look at the kind finds the same by the fields
+    assert is_plain_success(short) is is_plain_success(long) is plain
+    assert are_plain_successes([short, short]) is are_plain_successes([long, long]) is plain
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
+def test_only_a_running_job_succeeds_the_short_way(state):
+    with pytest.raises(IllegalMove):
+        succeeded(record(state), None, None)
+
+
+def test_only_a_held_job_succeeds_the_short_way():
+    with pytest.raises(IllegalMove, match="not held by anybody"):
+        succeeded(record(stamp=None), None, None)

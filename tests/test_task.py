@@ -64,7 +64,7 @@ def test_the_context_is_found_by_annotation_or_name():
     for handler in (annotated, subclass, unannotated, for_the_checker, plain):
         definition = definition_of(app.task(handler))
         assert definition.takes_context, handler
-        assert definition.arguments('{"a":1}') == ([1], {})
+        assert definition.arguments('{"a":1}') == ((1,), {})
 
 
 def test_what_is_not_a_context_is_an_argument():
@@ -124,7 +124,7 @@ def test_annotations_resolve_with_the_definers_own_locals():
         return value
 
     payload = definition_of(handler).payload((Local(1),), {"more": [Local(2)]})
-    assert definition_of(handler).arguments(payload) == ([Local(1), [Local(2)]], {})
+    assert definition_of(handler).arguments(payload) == ((Local(1), [Local(2)]), {})
     assert definition_of(handler).decode_result('{"number":3}') == Local(3)
 
 
@@ -143,7 +143,7 @@ def test_annotations_resolve_through_a_helper():
     @declare
     async def handler(value: Local): ...
 
-    assert definition_of(handler).arguments('{"value":{"number":1}}') == ([Local(1)], {})
+    assert definition_of(handler).arguments('{"value":{"number":1}}') == ((Local(1),), {})
 
 
 def test_a_forward_reference_is_resolved_at_first_use():

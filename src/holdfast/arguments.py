@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Never, NoReturn
 
 import msgspec
@@ -95,11 +95,11 @@ class Arguments:
         raise InvalidCall(f"{task}: these arguments do not fit {task}{signature}")
 
     # -- payload to arguments ------------------------------------------------------------------------
-    def read(self, task: str, payload: str) -> tuple[list[Any], dict[str, Any]]:
+    def read(self, task: str, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments of a stored call, for `handler(*args, **kwargs)`."""
         values = msgspec.structs.astuple(self._checked(task, payload))
         if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
-            return list(values), {}
+            return values, {}
         positional: list[Any] = []
         keywords: dict[str, Any] = {}
         for parameter, value in zip(self._parameters, values, strict=True):

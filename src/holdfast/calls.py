@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .app import Holdfast
 
 
+LIGHT = 4096  # characters of a payload, of which a store may be given many at once
+
+
 class Calls:
     """The calls of one enqueue, checked. Their ids stay until all are stored (`keep_ids`, `forget_ids`), so that repeating
     the same calls after an error is safe. `nodes`: their order, if they have one."""
@@ -50,6 +53,11 @@ class Calls:
     def may_fail(self) -> bool:
         """Whether making their jobs can fail: a key that is made of the arguments reads them once more."""
         return any(bound.plan.hashes_arguments for bound in self._kinds())
+
+    @property
+    def light(self) -> bool:
+        """Whether their payloads are so short that many may travel together."""
+        return max(map(len, self._payloads)) <= LIGHT
 
     def jobs(self, start: int = 0, end: int | None = None) -> Sequence[NewJob]:
         """The jobs of these calls, or of a part of them."""

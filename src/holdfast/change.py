@@ -72,3 +72,12 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     pays: bool = False
     next_id: str | None = None
     adds: tuple[NewJob, ...] = ()
+
+
+class PlainSuccess(Change, frozen=True, gc=False):
+    """The end of nearly every job: its holder's word that it succeeded, with nothing beside it but a result. Stores that
+    write such words in a shorter way know them by their kind: no field differs but id, guard, failures, result, keep and
+    started_at."""
+
+    state: State | None = State.SUCCEEDED
+    key: KeyMove = KeyMove.FREE

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 1.0
+_TURNS = 4  # of the loop, within which a store sends what it was given
 _HEARD_FOR = 1.0  # seconds for which the list of subscriptions is believed
 
 
@@ -85,7 +86,7 @@ class Client:
                 jobs = given.jobs()
                 await self._one_after_the_other(linked(nodes, jobs) if nodes else jobs, where, stored)
             else:
-                await self._overlapping(_chunks(given), stored)
+                await self._overlapping(given, stored)
         except BaseException as error:
             given.keep_ids()
             if isinstance(error, HoldfastError):
@@ -102,9 +103,10 @@ class Client:
             owners |= owners_among(part, placed)
             stored.append((start, placed))
 
-    async def _overlapping(self, chunks: Iterable[tuple[int, Sequence[NewJob]]], stored: list[Chunk]) -> None:
+    async def _overlapping(self, given: Calls, stored: list[Chunk]) -> None:
         """Chunks of a plain list, the next made ready while the last is stored, where the store keeps their order."""
-        ahead = (await self._app._storage()).lists_ahead
+        storage = await self._app._storage()
+        ahead = storage.lists_ahead
         under_way: deque[tuple[int, asyncio.Task[list[Placed]]]] = deque()
 
         async def next_stored() -> None:
@@ -112,11 +114,12 @@ class Client:
             stored.append((start, await storing))
 
         try:
-            for start, jobs in chunks:
+            for start, jobs in _chunks(given, storage.list_chunk if given.light else ENQUEUE_CHUNK):
                 if len(under_way) == ahead:
                     await next_stored()
                 under_way.append((start, asyncio.create_task(self.place_list(jobs), name="holdfast list")))
-                await asyncio.sleep(0)  # it goes its way while the next is made
+                for _ in range(_TURNS):  # it goes its way while the next is made
+                    await asyncio.sleep(0)
             while under_way:
                 await next_stored()
         finally:
@@ -248,13 +251,13 @@ def _all(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
     return handles
 
 
-def _chunks(calls: Calls) -> Iterable[tuple[int, Sequence[NewJob]]]:
+def _chunks(calls: Calls, size: int) -> Iterable[tuple[int, Sequence[NewJob]]]:
     """The jobs of a long list, made as they are asked for, where making them cannot fail."""
-    starts = range(0, len(calls), ENQUEUE_CHUNK)
+    starts = range(0, len(calls), size)
     if calls.may_fail:
         jobs = calls.jobs()
-        return [(start, jobs[start : start + ENQUEUE_CHUNK]) for start in starts]
-    return ((start, calls.jobs(start, start + ENQUEUE_CHUNK)) for start in starts)
+        return [(start, jobs[start : start + size]) for start in starts]
+    return ((start, calls.jobs(start, start + size)) for start in starts)
 
 
 def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:

@@ -82,10 +82,10 @@ async def _run_one(app: Holdfast, definition: Definition, job: NewJob, parents: 
 
 
 async def _called(definition: Definition, context: Context, payload: str) -> Any:
-    args, kwargs = definition.arguments(payload)
-    definition.complete(args, kwargs, context.get)
+    given, kwargs = definition.arguments(payload)
+    args = definition.completed(given, kwargs, context.get)
     if definition.takes_context:
-        args.insert(0, context)
+        args = (context, *args)
     if not definition.is_async and definition.run_in != "loop":
         return await asyncio.to_thread(definition.handler, *args, **kwargs)
     return await definition.handler(*args, **kwargs)
@@ -112,9 +112,8 @@ async def _run_batch(app: Holdfast, definition: Definition, job: NewJob, parents
 
 
 async def _called_batch(definition: Definition, item: Item[Any]) -> Any:
-    args: list[Any] = [[item]]
     kwargs: dict[str, Any] = {}
-    definition.complete(args, kwargs, item.get)
+    args = definition.completed([[item]], kwargs, item.get)
     if definition.run_in == "thread":
         return await asyncio.to_thread(definition.handler, *args, **kwargs)
     return await definition.handler(*args, **kwargs)

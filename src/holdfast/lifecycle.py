@@ -26,7 +26,7 @@ from typing import Final
 
 import msgspec
 
-from .change import Change, Guard, HoldGuard, KeyMove, VersionGuard
+from .change import Change, Guard, HoldGuard, KeyMove, PlainSuccess, VersionGuard
 from .errors import IllegalMove
 from .job import FINAL, WAITING, Fault, Record, State, faults_of, faults_text
 from .retry import HIDDEN_FOR, Backoff, Retention
@@ -68,6 +68,7 @@ __all__ = [
     "HurriedUp",
     "KeyMove",
     "LeaseEnded",
+    "PlainSuccess",
     "Retried",
     "RunnerLost",
     "Said",
@@ -103,7 +104,7 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
     """The change that follows from what was said about a job. `draw` in 0…1 places the backoff's jitter."""
     match said:
         case Succeeded():
-            return succeeded(record, said.result, said.started_at)
+            return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
         case Continued():
             done = _ended(record, State.SUCCEEDED, None, None, said.started_at)
             return msgspec.structs.replace(done, next_id=said.jobs[-1].id, adds=said.jobs)
@@ -143,8 +144,19 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
 
 
 def succeeded(record: Record, result: str | None, started_at: int | None) -> Change:
-    """What follows from `Succeeded`; for those who say it of thousands of jobs a second."""
-    return _ended(record, State.SUCCEEDED, result, None, started_at)
+    """What follows from `Succeeded`; for those who say it of thousands of jobs a second. Where its kind says all
+    (`PlainSuccess`), no field of it may be replaced."""
+    kept, stamp = Retention.parse(record.retention), record.stamp
+    if kept.drop or kept.last is not None or stamp is None or record.state is not State.RUNNING:
+        return _ended(record, State.SUCCEEDED, result, None, started_at)
+    return PlainSuccess(
+        record.id,
+        HoldGuard(record.attempt, stamp),
+        failures=record.failures,
+        result=result,
+        keep=kept.age,
+        started_at=started_at,
+    )
 
 
 def check_move(record: Record, to: State) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import inspect
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
 from . import codec
@@ -93,6 +93,8 @@ class Definition:
         self.subscriptions = declared.subscriptions
         self.injected = declared.injected(provided)
         self._arguments = declared.arguments_without(self.injected)
+        # the arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler
+        self.arguments: Callable[[str], tuple[Sequence[Any], dict[str, Any]]] = partial(self._arguments.read, name)
 
     @property
     def first_parameter(self) -> str | None:
@@ -107,21 +109,23 @@ class Definition:
         """Some of a call's arguments by parameter name, unchecked."""
         return self._arguments.partly(args, kwargs)
 
-    def arguments(self, payload: str) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler."""
-        return self._arguments.read(self.name, payload)
-
     def named(self, payload: str) -> dict[str, Any]:
         """The arguments of a stored call by parameter name, defaults filled in."""
         return self._arguments.named(self.name, payload)
 
-    def complete(self, arguments: list[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]) -> None:
-        """Put what is provided where the handler expects it."""
+    def completed(
+        self, arguments: Sequence[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]
+    ) -> Sequence[Any]:
+        """The arguments with what is provided put where the handler expects it; what goes by name is put among options."""
+        if not self.injected:
+            return arguments
+        whole = list(arguments)
         for name, (place, kind) in self.injected.items():
             if place is None:
                 options[name] = get(kind)
             else:
-                arguments.insert(place, get(kind))
+                whole.insert(place, get(kind))
+        return whole
 
     def check_provided(self) -> None:
         """InvalidCall when a parameter is to be filled in and nothing is provided for it."""

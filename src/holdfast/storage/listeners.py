@@ -20,9 +20,12 @@ class Listener:
         self._under_way = False
         self.stopped = False
 
-    def tell(self, ready: Collection[str] | None, changed: bool) -> None:
-        """`ready` is None when the queues are not known."""
+    def tell(self, ready: Collection[str] | None, changed: bool, *, here: bool = False) -> None:
+        """`ready` is None when the queues are not known. `here`: this is the thread of its loop."""
         if self.stopped or self._under_way or not self._concerned(ready, changed):
+            return
+        if here:
+            self._wake()
             return
         self._under_way = True
         try:
@@ -60,9 +63,10 @@ class Listeners:
     def topics(self) -> set[Topic]:
         return {one.topic for one in self._all if not one.stopped}
 
-    def tell(self, ready: Collection[str] | None, changed: bool) -> None:
+    def tell(self, ready: Collection[str] | None, changed: bool, *, here: bool = False) -> None:
+        """`here`: they all listen in the loop that runs here, and are woken without a detour through it."""
         for listener in self._all:
-            listener.tell(ready, changed)
+            listener.tell(ready, changed, here=here)
 
     def clear(self) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from ..job import ROW_VERSION, Alike, NewJob, State
-from ..lifecycle import Change, HoldGuard, KeyMove
+from ..lifecycle import Change, HoldGuard, KeyMove, PlainSuccess
 
 
 def kinds_of(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
@@ -37,11 +37,15 @@ def is_plain_but_for_limits(job: NewJob) -> bool:
 
 def is_plain_success(change: Change) -> bool:
     """A holder's word that its job succeeded, with nothing beside it but a result."""
+    if type(change) is PlainSuccess:
+        return True
     return _SAID(change) == _SUCCEEDED and type(change.guard) is HoldGuard and not change.guard.ended
 
 
 def are_plain_successes(changes: Sequence[Change]) -> bool:
     """The same for many, in a fraction of the time."""
+    if set(map(type, changes)) == _PLAIN:
+        return True
     return list(map(_SAID, changes)).count(_SUCCEEDED) == len(changes) and all(
         type(change.guard) is HoldGuard and not change.guard.ended for change in changes
     )
@@ -51,4 +55,5 @@ _SAID = attrgetter(
     "state", "key", "keep_last", "at", "delay", "reason", "errors", "next_id",
     "adds", "hidden", "losses", "suspect", "keeps_hold",
 )  # fmt: skip
+_PLAIN = {PlainSuccess}
 _SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)

@@ -21,7 +21,8 @@ from .menu import Menu
 if TYPE_CHECKING:
     from .slots import Slots
 
-AHEAD = 0.020  # seconds of work claimed beyond the free slots
+AHEAD = 0.030  # seconds of work claimed beyond the free slots
+FASTER, SLOWER = 0.6, 0.3  # how much of a change of the rate is believed at once
 SUSPECT_PATIENCE = 0.25  # seconds that suspects wait before the worker empties itself for them
 
 
@@ -104,7 +105,8 @@ class Appetite:
         now = monotonic()
         since, before = self._rate_from
         if now - since >= 0.005:
-            self._rate += 0.3 * ((settled - before) / (now - since) - self._rate)
+            rate = (settled - before) / (now - since)
+            self._rate += (FASTER if rate > self._rate else SLOWER) * (rate - self._rate)
             self._rate_from = (now, settled)
 
     def look_back(self) -> None:
@@ -131,10 +133,13 @@ class Appetite:
 
     @property
     def ahead(self) -> int:
-        """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately."""
+        """How many unstarted jobs to hold for the slots, by the recent rate and by how they did lately: at most as many as
+        the exchanges under way can bring, and as many again for the slots to work on meanwhile."""
         if self._gates.flowing and not self._gates.ahead:
             return 0
-        return min(2 * self._store.chunk, max(int(self._rate * (AHEAD + self.took)), self._grown))
+        return min(
+            (self._store.in_flight + 1) * self._store.chunk, max(int(self._rate * (AHEAD + self.took)), self._grown)
+        )
 
     def asks(self, *, everyone: bool) -> bool:
         """Whether there is anything to claim for. `everyone`: were all looked at anew."""

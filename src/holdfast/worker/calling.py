@@ -31,16 +31,24 @@ if TYPE_CHECKING:
 _NOT_FOR_FUTURES = (StopIteration, GeneratorExit, asyncio.CancelledError, KeyboardInterrupt)
 
 
-def first_step(definition: Definition, context: Context, payload: str) -> tuple[Coroutine[Any, Any, Any], Any]:
-    """Begin a handler in its own context variables: its coroutine and what that waits for. StopIteration carries the
-    value of one that never waits."""
+Begun = tuple[Coroutine[Any, Any, Any] | None, Any]  # a handler and what it waits for; or None and its value
+
+
+def begun(coroutine: Coroutine[Any, Any, Any]) -> Begun:
+    """Take the first step of a handler, which is the last of one that never waits."""
+    try:
+        return coroutine, coroutine.send(None)
+    except StopIteration as end:
+        return None, end.value
+
+
+def first_step(definition: Definition, context: Context, payload: str) -> Begun:
+    """Begin a handler that has nothing around it, in its own context variables."""
     _current.set(context)
     arguments, options = definition.arguments(payload)
     if definition.takes_context:
-        coroutine = definition.handler(context, *arguments, **options)
-    else:
-        coroutine = definition.handler(*arguments, **options)
-    return coroutine, coroutine.send(None)
+        return begun(definition.handler(context, *arguments, **options))
+    return begun(definition.handler(*arguments, **options))
 
 
 class Calling:
@@ -54,7 +62,7 @@ class Calling:
         self._threads: Threads[_ThreadCall] = Threads(concurrency, _ThreadCall.do, self._back)
         self._closed = False
 
-    def first_step(self, attempt: Attempt, context: Context) -> tuple[Coroutine[Any, Any, Any], Any]:
+    def first_step(self, attempt: Attempt, context: Context) -> Begun:
         """As `first_step`, for any handler that runs in the loop or has something around it."""
         definition = attempt.definition
         assert definition is not None
@@ -65,16 +73,15 @@ class Calling:
             coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
         else:
             coroutine = call(definition, context, attempt.record.payload)
-        return coroutine, coroutine.send(None)
+        return begun(coroutine)
 
-    def first_step_of_batch(self, batch: Batch, context: BatchContext) -> tuple[Coroutine[Any, Any, Any], Any]:
+    def first_step_of_batch(self, batch: Batch, context: BatchContext) -> Begun:
         """As `first_step`, for a batch."""
         definition = batch.definition
         _current.set(context)
         context._given = self._given_to(definition)
         inner = partial(self._inner_of_batch, definition, batch, context)
-        coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
-        return coroutine, coroutine.send(None)
+        return begun(surrounded(definition.middleware, definition.per_job, context, inner))
 
     def in_thread(self, attempt: Attempt, context: Context) -> Any:
         """The value of a handler that blocks, called in a thread, with context variables of its own."""
@@ -105,9 +112,8 @@ class Calling:
         items = batch.items
         for item in items:
             item._given = context._given
-        arguments: list[Any] = [items]
         options: dict[str, Any] = {}
-        definition.complete(arguments, options, context.get)
+        arguments = definition.completed([items], options, context.get)
         run = partial(definition.handler, *arguments, **options)
         if definition.run_in == "thread":
             return await self._await_thread(batch, run)
@@ -157,8 +163,8 @@ class _ThreadCall:
 
 def call(definition: Definition, context: Context, payload: str) -> Any:
     """The handler's value, or its coroutine."""
-    arguments, options = definition.arguments(payload)
-    definition.complete(arguments, options, context.get)
+    given, options = definition.arguments(payload)
+    arguments = definition.completed(given, options, context.get)
     if definition.takes_context:
         return definition.handler(context, *arguments, **options)
     return definition.handler(*arguments, **options)

@@ -11,7 +11,7 @@ from ..clock import MicrosReader, boottime
 from ..flow.circles import parents_outside
 from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
-from ..lifecycle import Change, decide
+from ..lifecycle import Change, PlainSuccess, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
 from .attempt import Attempt, change_of, failed
@@ -61,8 +61,8 @@ class Ends:
             context = attempt.context
             if context is not None and context._transaction is not None:
                 self._begin(attempt, self._settle(attempt, value, error))
-                return
-            self._say(attempt, value, error)
+            else:
+                self._say(attempt, value, error)
         except Exception as broke:
             self._fail_instead(attempt, broke)
 
@@ -97,10 +97,13 @@ class Ends:
 
     def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         change = change_of(attempt, value, error, self._now)
+        if change.__class__ is PlainSuccess:  # the way of nearly every job
+            self._tell(attempt, change)
+            return
         if change is not None and change.next_id is not None and parents_outside(change):
             self._begin(attempt, self._go_on(attempt, change))
             return
-        if change is None or change.state is State.SUCCEEDED:  # the way of nearly every job
+        if change is None or change.state is State.SUCCEEDED:
             self._tell(attempt, change)
             return
         if change.errors is not None:

@@ -22,7 +22,7 @@ from ..ids import new_stamp
 from ..job import FINAL, Record
 from ..lifecycle import Change, decide
 from ..observe import log
-from ..storage.contract import Claim, Exchanged, Started, Storage, Verdict
+from ..storage.contract import ACCEPTED, Claim, Exchanged, Started, Storage, Verdict
 from .appetite import Appetite
 from .attempt import Attempt, failed
 from .followers import Followers
@@ -187,8 +187,12 @@ class Pump:
         return appetite.more and self.slots.waiting <= appetite.ahead // 2 and appetite.asks(everyone=False)
 
     def _has_much(self) -> bool:
-        """Enough has ended to go beside another exchange, so that a store which does one after the other never waits."""
-        return self._store.in_flight > 1 and 2 * len(self._ended) >= self._store.chunk
+        """Enough has ended to go beside another exchange, so that a store which does one after the other never waits: half a
+        chunk, or its share of what is held, where that is less."""
+        store = self._store
+        if store.in_flight == 1 or 8 * len(self._ended) < store.chunk:
+            return False
+        return len(self._ended) >= min(store.chunk // 2, len(self._held) // (store.in_flight + 1))
 
     async def _sleep(self) -> None:
         until = min(self._poll_at, self._due_at) if self._appetite.asks(everyone=True) else float("inf")
@@ -284,9 +288,10 @@ class Pump:
     def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
         self._held.drop_all(batch)
         self.tally.count([attempt for attempt, change in batch if change.state in FINAL])
-        for (attempt, change), verdict in zip(batch, verdicts, strict=True):
-            if verdict.refusal is not None and change.state is not None:
-                log.word_refused(attempt.record, verdict.refusal)
+        if verdicts.count(ACCEPTED) < len(batch):
+            for (attempt, change), verdict in zip(batch, verdicts, strict=True):
+                if verdict.refusal is not None and change.state is not None:
+                    log.word_refused(attempt.record, verdict.refusal)
         if self._confirming:
             for (attempt, _), verdict in zip(batch, verdicts, strict=True):
                 self._confirmed(attempt, verdict)

@@ -25,7 +25,7 @@ from ..provide import Opened
 from .attempt import Attempt
 from .batches import Batch, Forming
 from .board import ELSEWHERE
-from .calling import Calling, first_step
+from .calling import Calling, begun, first_step
 from .deadlines import AGAIN, Deadlines
 from .drive import Driven
 from .ends import Ends, Tell
@@ -222,14 +222,13 @@ class Slots:
             if definition is None:
                 raise InvalidCall(f"no task named {attempt.record.task!r} is registered in this worker")
             if definition.plain_on_loop:
-                coroutine, waits_for = variables.run(first_step, definition, context, attempt.record.payload)
+                coroutine, value = variables.run(first_step, definition, context, attempt.record.payload)
             elif definition.run_in == "process":
-                coroutine, waits_for = variables.run(_first_step, self._processes.run(attempt, context))
+                coroutine, value = variables.run(begun, self._processes.run(attempt, context))
             else:
-                coroutine, waits_for = variables.run(self._calling.first_step, attempt, context)
-            return self._waits(attempt, task, Driven(coroutine, variables, waits_for))
-        except StopIteration as end:  # it never waited
-            value = end.value
+                coroutine, value = variables.run(self._calling.first_step, attempt, context)
+            if coroutine is not None:
+                return self._waits(attempt, task, Driven(coroutine, variables, value))
         except KeyboardInterrupt:  # a Ctrl-C is the program's
             attempt.slot = None
             self._on_loop -= 1
@@ -323,15 +322,14 @@ class Slots:
         variables = self._variables.copy()
         handler: Driven | None = None
         try:
-            coroutine, waits_for = variables.run(self._calling.first_step_of_batch, batch, context)
-            handler = Driven(coroutine, variables, waits_for)
-            value = await handler
-        except StopIteration as end:  # it never waited
-            value = end.value
+            coroutine, value = variables.run(self._calling.first_step_of_batch, batch, context)
+            if coroutine is not None:
+                handler = Driven(coroutine, variables, value)
+                value = await handler
         except BaseException as raised:
             if isinstance(raised, KeyboardInterrupt) or (handler is not None and handler.closed):
                 raise
-            error = raised
+            value, error = None, raised
         finally:
             batch.slot = None
             self._on_loop -= 1
@@ -426,10 +424,6 @@ class Slots:
             self._gave_up_thread()
             log.thread_given_up(attempt.record)
             self._over(attempt, None, None)
-
-
-def _first_step(coroutine: Coroutine[Any, Any, Any]) -> tuple[Coroutine[Any, Any, Any], Any]:
-    return coroutine, coroutine.send(None)
 
 
 def hand_back(attempt: Attempt) -> Change:

@@ -125,11 +125,22 @@ async def test_an_index_of_somebody_else_is_in_the_way():
         pass
     with MongoClient(url) as client:
         jobs = database_of(client, url)["holdfast_jobs"]
-        jobs.drop_index("holdfast_created")
-        jobs.create_index({"created_at": -1, "_id": -1}, name="mine")
+        jobs.drop_index("holdfast_marks")
+        marked = {"marks": {"$exists": True}}
+        jobs.create_index({"marks": 1, "created_at": -1, "_id": -1}, name="mine", partialFilterExpression=marked)
     told = await refused(url)
     assert "in the way" in told
     assert "mine" in told
+
+
+async def test_a_database_from_before_the_first_release_is_refused():
+    """Its jobs have no places: nobody would find them."""
+    url = fresh()
+    async with store_at(url):
+        pass
+    with MongoClient(url) as client:
+        database_of(client, url)["holdfast_jobs"].create_index({"created_at": -1, "_id": -1}, name="holdfast_created")
+    assert "use another database" in await refused(url)
 
 
 async def test_a_missing_index_is_made_again_or_told_of():

@@ -370,13 +370,13 @@ async def test_a_database_of_the_first_version_is_migrated_in_place():
     with connect(address) as client:
         assert MongoLedger(client, address).run(migrations()[0])
     with MongoClient(url) as client:
-        jobs = database_of(client, url)["holdfast_jobs"]
         async with store_at(fresh()) as elsewhere:
             old = await held(elsewhere)
             await elsewhere.apply([decide(old, Succeeded("1"))])
             waiting = job()
             await elsewhere.enqueue([waiting])
-            jobs.insert_many(await elsewhere._in_use().database["holdfast_jobs"].find({}).to_list())
+            for name in ("holdfast_jobs", "holdfast_places", "holdfast_batches"):
+                database_of(client, url)[name].insert_many(await elsewhere._in_use().database[name].find({}).to_list())
     async with store_at(url) as store:
         child, limited = after(old), job(limits=LIMITED)
         await store.enqueue([child, limited])

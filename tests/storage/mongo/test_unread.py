@@ -52,7 +52,7 @@ async def test_a_lease_that_was_renewed_meanwhile_leaves_no_trace():
         change = decide(record, Snoozed(at=record.leased_until))
         assert await store.apply([change]) == [ACCEPTED]
         (snoozed,) = await store.get([record.id])
-        document = await store._in_use().database["holdfast_jobs"].find_one({"_id": record.id})
+        place = await store._in_use().database["holdfast_places"].find_one({"_id": record.id})
     assert snoozed.state in WAITING
     assert snoozed.leased_until is None
-    assert document["order"] == snoozed.run_at == record.leased_until
+    assert place["order"] == snoozed.run_at == record.leased_until

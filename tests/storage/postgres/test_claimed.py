@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
 from holdfast.storage.contract import Claim, Want
 from holdfast.storage.urls import opener
@@ -31,6 +32,29 @@ async def test_a_claim_gives_the_job_as_it_stands_whatever_is_rare_about_it(kind
         await store.enqueue(jobs)
         claimed = (await store.exchange([], Claim("worker", new_stamp(), (Want(100),)))).claimed
         assert {record.id for record in claimed} == {each.id for each in jobs}
+        assert claimed == await store.get([record.id for record in claimed])
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_jobs_of_several_kinds_come_in_their_order_whether_usual_or_not(kind):
+    store = opener(server(kind).fresh(), durability="relaxed")()
+    await store.open()
+    kinds = [
+        {},
+        {"task": "other"},
+        {"lease": 7 * SECOND},
+        {"retention": '{"age":1}'},
+        {"tags": '["red"]'},
+        {"timeout": None},
+    ]
+    jobs = [job(**{**kinds[n % len(kinds)], "priority": n % 2, "payload": f'{{"n":{n}}}'}) for n in range(60)]
+    jobs.append(job(payload='"not JSON \x1e but kept"'))
+    try:
+        await store.enqueue(jobs)
+        claimed = (await store.exchange([], Claim("worker", new_stamp(), (Want(100),)))).claimed
+        assert [record.id for record in claimed] == [each.id for each in sorted(jobs, key=lambda each: -each.priority)]
         assert claimed == await store.get([record.id for record in claimed])
     finally:
         await store.close()

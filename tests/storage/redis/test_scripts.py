@@ -10,20 +10,20 @@ from holdfast.ids import new_stamp
 from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from holdfast.storage.contract import Claim, Filter, Note, Want
 from holdfast.storage.redis.keys import TYPES
-from holdfast.storage.redis.scripts import PARTS, SHARED, script
+from holdfast.storage.redis.scripts import BASICS, FIRST, PARTS, SHARED, script
 from holdfast.testing import ManualClock
 
 from .helpers import claim, client, jobs, opened
 
 LUA = {file.name: file.read_text() for file in (files(package) / "lua").iterdir() if file.name.endswith(".lua")}
-PIECES = {f"{part}.lua" for parts in (SHARED, *PARTS.values()) for part in parts}
+PIECES = {f"{part}.lua" for parts in (BASICS, SHARED, *FIRST.values(), *PARTS.values()) for part in parts}
 VERBS = sorted(name.removesuffix(".lua") for name in LUA if name not in PIECES)
 _CALL = re.compile(r"(?<!p)call\('(\w+)'(?:, ([^,)]+))?")
 _KEYLESS = {"TIME"}
 
 
 def test_every_command_names_a_declared_key():
-    declared = set(re.findall(r"\w+", " ".join(re.findall(r"^local ([\w, ]+) = KEYS", LUA["prelude.lua"], re.M))))
+    declared = set(re.findall(r"\w+", " ".join(re.findall(r"^local ([\w, ]+) = KEYS", LUA["basics.lua"], re.M))))
     assert len(declared) == len(TYPES)
     bound = {"key", "index"}  # parameters that stand for one of them
     for name, text in LUA.items():
@@ -31,8 +31,8 @@ def test_every_command_names_a_declared_key():
             assert command in _KEYLESS or key in declared | bound, f"{name}: {command} {key}"
 
 
-def test_keys_come_in_the_order_of_the_prelude():
-    numbers = re.findall(r"KEYS\[(\d+)\]", LUA["prelude.lua"])
+def test_keys_come_in_the_order_of_their_names():
+    numbers = re.findall(r"KEYS\[(\d+)\]", LUA["basics.lua"])
     assert [int(number) for number in numbers] == list(range(1, len(TYPES) + 1))
 
 

@@ -77,6 +77,32 @@ async def test_how_quickly_another_process_wakes_us(tmp_path):
         assert sorted(delays)[10] < 0.05  # milliseconds; wide, for a busy machine
 
 
+async def test_who_claims_at_the_signal_finds_the_job(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        event = asyncio.Event()
+        store.listen("ready", event.set)
+        # only the datagrams are to be heard here, not the file itself
+        store._shared.signals._ear._ours = lambda moment: True
+        other = process(
+            path,
+            """
+            async def main():
+                async with store_at(path) as store:
+                    for _ in range(20):
+                        sys.stdin.readline()
+                        await store.enqueue([job()])
+            asyncio.run(main())
+            """,
+        )
+        for _ in range(20):
+            other.stdin.write("\n")
+            other.stdin.flush()
+            await woken(event, 30)
+            assert len((await store.exchange((), claim())).claimed) == 1
+        finish(other)
+
+
 async def test_job_ends_are_told_to_who_listens_for_them(tmp_path):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:

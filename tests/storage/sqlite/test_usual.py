@@ -92,3 +92,29 @@ async def test_a_policy_that_came_in_a_callers_transaction_is_gone_with_it(tmp_p
                 raw.execute(end)
                 assert policies(path) == left
         assert await claimed_as_on_record(store, 5) == [new.id]
+
+
+async def test_that_the_next_jobs_are_of_the_lane_of_the_last_is_only_a_guess(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        jobs = [job(queue="mail") for _ in range(4)]
+        await store.enqueue(jobs)
+        assert await claimed_as_on_record(store, 1) == [jobs[0].id]
+        assert await claimed_as_on_record(store, 1) == [jobs[1].id]
+        await store.pause("mail", True)
+        assert await claimed_as_on_record(store, 5) == []
+        await store.pause("mail", False)
+        await store.enqueue([other := job(queue="news", priority=3)])
+        assert await claimed_as_on_record(store, 2) == [other.id, jobs[2].id]
+        assert await claimed_as_on_record(store, 5, queues=frozenset({"news"})) == []
+        assert await claimed_as_on_record(store, 5, queues=frozenset({"mail"})) == [jobs[3].id]
+
+
+async def test_a_second_want_takes_nothing_that_the_first_has_taken(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        jobs = [job() for _ in range(7)]
+        await store.enqueue(jobs)
+        assert await claimed_as_on_record(store, 1) == [jobs[0].id]
+        once = claim(2)
+        claimed = (await store.exchange((), msgspec.structs.replace(once, wants=once.wants * 2))).claimed
+        assert [record.id for record in claimed] == [each.id for each in jobs[1:5]]
+        assert await claimed_as_on_record(store, 5) == [each.id for each in jobs[5:]]

@@ -19,7 +19,8 @@ from holdfast.storage.guards import judged, standing, stands
 from holdfast.storage.rules import owners_among, parents_of, refuse_orphans, write_change
 
 from . import rows as stored_rows
-from .documents import Document, record_from, update_of
+from .batches import claimed_by
+from .documents import WHOLE, Document, record_from
 from .enqueue import store
 from .holders import holders
 from .knocks import knock
@@ -156,23 +157,27 @@ def _hand_on_key(before: Record, after: Record, owners: Owners) -> None:
 
 # ---- holds -----------------------------------------------------------------------------------------
 def note_started(started: Sequence[Started]) -> Steps[None]:
-    rows = yield from look({note.hold.id for note in started})
-    standing_ones = {note.hold.id: note.at for note in started if _stands(rows, note.hold)}
-    yield from update("jobs", gathered({id: {"$set": {"started_at": at}} for id, at in standing_ones.items()}))
+    """Write when handlers have begun, for holds that stand: the statement looks at that itself."""
+    claims: dict[tuple[int, int], dict[str, Document]] = {}
+    for note in started:
+        claims.setdefault((note.hold.attempt, note.hold.stamp), {})[note.hold.id] = {"$set": {"started_at": note.at}}
+    statements = []
+    for (attempt, stamp), updates in claims.items():
+        held = {"state": State.RUNNING.value, "attempt": attempt, "stamp": stamp}
+        statements += [{**each, "q": each["q"] | held} for each in gathered(updates)]
+    yield from update("jobs", statements)
 
 
 def renew(holds: Sequence[Hold], now: int) -> Steps[list[Verdict]]:
     """Prolong the leases of holds that stand."""
     rows = yield from look({hold.id for hold in holds})
-    updates = {}
+    before, renewed = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
-        if row is not None and _stands(rows, hold):
-            renewed = copy(row)
-            renewed.leased_until = now + row.lease
-            if change := update_of(row, renewed):
-                updates[hold.id] = change
-    yield from update("jobs", gathered(updates))
+        if row is not None and _stands(rows, hold) and row.leased_until != now + row.lease:
+            before[row.id], renewed[row.id] = row, copy(row)
+            renewed[row.id].leased_until = now + row.lease
+    yield from stored_rows.write(before, list(renewed.values()))
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 
@@ -189,8 +194,9 @@ def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
 
 def holding(worker: str, stamp: int) -> Steps[list[Record]]:
     """What a worker holds under a stamp, in the order of a claim."""
-    filter = {"place": "held", "leased_by": worker, "stamp": stamp, "state": State.RUNNING.value}
-    records = [record_from(document) for document in (yield from find("jobs", filter))]
+    ids = yield from claimed_by(worker, stamp)
+    filter = {"_id": {"$in": ids}, "leased_by": worker, "stamp": stamp, "state": State.RUNNING.value}
+    records = [record_from(document) for document in (yield from find("jobs", filter, WHOLE))]
     return sorted(records, key=lambda record: (-record.priority, record.rank, record.id))
 
 

@@ -10,9 +10,10 @@ from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
 from . import edges, shares
-from .documents import WHOLE, Document, document_of, records_from
-from .holders import give_up, holders, take
+from .documents import ALL, WHOLE, Document, records_from
+from .holders import give_up, holders
 from .knocks import knock_for
+from .rows import enter
 from .steps import Steps, delete, find, insert, update
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
@@ -26,11 +27,11 @@ class Restored(NamedTuple):
 
 def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
     """Jobs with their logs, in the order in which they were made."""
-    filter: Document = {}
+    filter: Document = {"marks": ALL}
     if after is not None:
         created_at, id = after
         later = [{"created_at": {"$gt": created_at}}, {"_id": {"$gt": id}}]
-        filter = {"created_at": {"$gte": created_at}, "$or": later}
+        filter |= {"created_at": {"$gte": created_at}, "$or": later}
     records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
@@ -48,10 +49,9 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     yield from _check_keys(records)
     ids = [record.id for record in records]
     yield from give_up(ids)
-    for collection in ("jobs", "logs"):
+    for collection in ("jobs", "places", "slots", "logs"):
         yield from delete(collection, {"_id": {"$in": ids}})
-    yield from insert("jobs", [document_of(record) for record in records])
-    yield from take(records)
+    yield from enter(records)
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
     wanted = edges_of(jobs)
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE

@@ -15,16 +15,16 @@ from holdfast.job import ANY, ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim, Want
 from holdfast.storage.rules import set_state, write_claim
 
-from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from, update_of
-from .gates import hear
+from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from
+from .gates import AT_ONCE, HEARD, KNOCKS, Asked, hear, is_quiet
 from .knocks import knock
 from .limits import Limits
-from .rows import takeable, write
-from .steps import Steps, aggregate, find, gathered, update
+from .places import IN_ORDER, forget, takeable
+from .rows import write
+from .steps import Steps, aggregate, find, insert
 
 LOOK_AGAIN = 20_000  # microseconds
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
-IN_ORDER = {"order": 1, "tie": 1, "_id": 1}
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
 _POSITION = {"order": 1, "tie": 1}
 
@@ -32,7 +32,7 @@ _FIRST_DUE: list[Document] = [
     {"$match": {"place": DUE}},
     {"$sort": IN_ORDER},
     {"$limit": 1},
-    {"$project": {"_id": 0, "run_at": 1}},
+    {"$project": {"_id": 0, "order": 1}},
 ]
 _LANES: list[Document] = [
     {"$match": {"place": IN_A_LANE}},
@@ -40,20 +40,38 @@ _LANES: list[Document] = [
     {"$group": {"_id": "$place"}},
 ]
 _PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
+_KNOCKS: list[Document] = [{"$match": {"_id": KNOCKS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
+_GATES: list[Document] = [{"$limit": AT_ONCE + 1}]
 # one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
 _OUTLOOK: list[Document] = [
     {"$limit": 1},
     {"$project": {"_id": 1}},
-    {"$lookup": {"from": "holdfast_jobs", "pipeline": _LANES, "as": "lanes"}},
+    {"$lookup": {"from": "holdfast_places", "pipeline": _LANES, "as": "lanes"}},
     {"$lookup": {"from": "holdfast_queues", "pipeline": _PAUSED, "as": "paused"}},
-    {"$lookup": {"from": "holdfast_jobs", "pipeline": _FIRST_DUE, "as": "due"}},
+    {"$lookup": {"from": "holdfast_places", "pipeline": _FIRST_DUE, "as": "due"}},
+]
+_LIMITS: list[Document] = [
+    {"$lookup": {"from": "holdfast_notes", "pipeline": _KNOCKS, "as": "knocks"}},
+    {"$lookup": {"from": "holdfast_gates", "pipeline": _GATES, "as": "gates"}},
 ]
 
 
+class Best(NamedTuple):
+    """The best jobs of some lanes, and whether that is everything that waits there."""
+
+    lanes: list[str]
+    ids: list[str]
+    all: bool
+
+
 class Outlook(NamedTuple):
+    """What waits. Gates and knocks are known if limits were asked for, the best jobs if lanes were."""
+
     next_due: int | None
     paused: frozenset[str]
     lanes: list[Lane]
+    limits: Asked | None = None
+    best: Best | None = None
 
 
 class Claimed(NamedTuple):
@@ -65,26 +83,32 @@ class Claimed(NamedTuple):
 
 class Choice(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that another claim of this process is `taking`.
-    What it takes is added to `mine`, which is one of those sets. `outlook`: what it sees, if it has looked already."""
+    What it takes is added to `mine`, which is one of those sets. `lanes`: those that the last claim here wanted, and this
+    one probably wants too. `outlook`: what it sees, if it has looked already."""
 
     only: Sequence[str] | None
     taking: Sequence[set[str]]
     mine: set[str]
+    lanes: list[str]
     outlook: Outlook | None = None
 
     def others(self) -> set[str]:
         return {id for each in self.taking if each is not self.mine for id in each}
 
 
-def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`."""
-    outlook = choice.outlook or (yield from look_out())
+def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document]) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`:
+    those of the same exchange, which are not on record yet; nobody has to put them there unless they cannot be heard now."""
+    limited = any(want.limited for want in claim.wants)
+    outlook = choice.outlook or (yield from look_out(limited=limited, guess=guess_of(claim, now, choice)))
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
-        outlook = yield from look_out()
-    limits = (yield from _limits(outlook, now)) if any(want.limited for want in claim.wants) else None
+        outlook = yield from look_out(limited=limited)
+    if not limited:
+        yield from insert("notes", knocks)
+    limits = (yield from _limits(outlook, now, knocks)) if limited else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
@@ -96,15 +120,15 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice) -> Steps[Claimed]:
         due.append(LOOK_AGAIN)  # others may leave some of what they are about to take
     suspects = yield from _any_suspect(claim.wants, outlook, now)
     if limits is not None:
-        limited = [want for want in claim.wants if want.limited]
-        due += yield from limits.ended(limited)
-        suspects = suspects or (yield from limits.any_suspect(limited))
+        under_limits = [want for want in claim.wants if want.limited]
+        due += yield from limits.ended(under_limits)
+        suspects = suspects or (yield from limits.any_suspect(under_limits))
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(outlook: Outlook, now: int) -> Steps[Limits | None]:
+def _limits(outlook: Outlook, now: int, knocks: list[Document]) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
-    heard = yield from hear(outlook.paused)
+    heard = yield from hear(outlook.paused, outlook.limits, knocks)
     if heard is None:
         return None
     limits = Limits(heard, now)
@@ -115,38 +139,73 @@ def _limits(outlook: Outlook, now: int) -> Steps[Limits | None]:
 def promote(limit: int, now: int) -> Steps[list[Record]]:
     """Make due jobs ready, the earliest first."""
     due: Document = {"place": DUE, "order": {"$lte": now}}
-    promoted = records_from((yield from find("jobs", due, SLIM, sort=IN_ORDER, limit=limit)))
-    updates = {}
+    ids = [place["_id"] for place in (yield from find("places", due, {"_id": 1}, sort=IN_ORDER, limit=limit))]
+    promoted, _ = yield from standing(ids, State.SCHEDULED, SLIM)
+    before = {record.id: copy(record) for record in promoted}
     for record in promoted:
-        before = copy(record)
         set_state(record, State.READY)
         record.version += 1
-        updates[record.id] = update_of(before, record)
-    yield from update("jobs", gathered(updates))
+    yield from write(before, promoted)
     yield from knock((None, record) for record in promoted)
     return promoted
 
 
 def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
     """Whether it is plain to see that a claim would find nothing."""
-    if any(want.limited for want in claim.wants) or (outlook.next_due is not None and outlook.next_due <= now):
+    if outlook.next_due is not None and outlook.next_due <= now:
+        return False
+    if any(want.limited for want in claim.wants) and not is_quiet(outlook.limits):
         return False
     return not any(
         _wanted(lane, want, outlook.paused, alone=bool(lane.suspect)) for want in claim.wants for lane in outlook.lanes
     )
 
 
-def look_out() -> Steps[Outlook]:
-    """What waits at all: the lanes, and when the next scheduled job is due."""
-    seen = yield from aggregate("jobs", _OUTLOOK)
-    if not seen:
-        return Outlook(None, frozenset(), [])
+class Guess(NamedTuple):
+    """The lanes that a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question."""
+
+    lanes: list[str]
+    limit: int
+    now: int
+
+    def stages(self) -> list[Document]:
+        return [
+            {"$match": {"place": {"$in": self.lanes}, **takeable(self.now)}},
+            {"$sort": IN_ORDER},
+            {"$limit": self.limit},
+            {"$project": {"_id": 1}},
+        ]
+
+    def best(self, found: Sequence[Document]) -> Best:
+        return Best(self.lanes, [place["_id"] for place in found], len(found) < self.limit)
+
+
+def look_out(*, limited: bool = False, guess: Guess | None = None) -> Steps[Outlook]:
+    """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
+    hear of."""
+    stages = [*_OUTLOOK, *_LIMITS] if limited else _OUTLOOK
+    if guess is not None:
+        stages = [*stages, {"$lookup": {"from": "holdfast_places", "pipeline": guess.stages(), "as": "best"}}]
+    seen = yield from aggregate("jobs", stages)
+    if not seen:  # there is no job at all
+        return Outlook(None, frozenset(), [], Asked([], []) if limited else None)
     outlook = seen[0]
     return Outlook(
-        int(outlook["due"][0]["run_at"]) if outlook["due"] else None,
+        int(outlook["due"][0]["order"]) if outlook["due"] else None,
         frozenset(queue["_id"] for queue in outlook["paused"]),
         [lane_of(place["_id"]) for place in outlook["lanes"]],
+        Asked(outlook["knocks"], outlook["gates"]) if limited else None,
+        None if guess is None else guess.best(outlook["best"]),
     )
+
+
+def guess_of(claim: Claim, now: int, choice: Choice) -> Guess | None:
+    want = claim.wants[0] if claim.wants else None
+    if want is None or want.limited or want.limit <= 0 or choice.only is not None:
+        return None
+    if not 0 < len(choice.lanes) <= LANES_AT_ONCE:
+        return None
+    return Guess(list(choice.lanes), want.limit + len(choice.others()), now)
 
 
 def best_positions(want: Want, further: int) -> Steps[list[Position]]:
@@ -156,7 +215,7 @@ def best_positions(want: Want, further: int) -> Steps[list[Position]]:
     seen: list[Position] = []
     for begin in range(0, len(lanes), LANES_AT_ONCE):
         filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
-        found = yield from find("jobs", filter, _POSITION, sort=IN_ORDER, limit=further * want.limit)
+        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=further * want.limit)
         seen += [(int(one["order"]), int(one["tie"]), one["_id"]) for one in found]
     return sorted(seen)[: further * want.limit]
 
@@ -169,8 +228,11 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
     lanes = _lanes(outlook, want)
     if want.limit <= 0 or not lanes:
         return []
-    records = yield from _best(lanes, want.limit, now, choice)
-    choice.mine.update(record.id for record in records)
+    seen = None
+    if want is claim.wants[0]:
+        choice.lanes[:] = lanes
+        seen = outlook.best if outlook.best is not None and outlook.best.lanes == lanes else None
+    records = yield from _best(lanes, want.limit, now, choice, seen)
     before = {record.id: copy(record) for record in records}
     for record in records:
         write_claim(record, claim, now)
@@ -178,28 +240,66 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
     return records
 
 
-def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
-    """The best of some lanes; of very many, group by group."""
+def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:
+    """The best of some lanes; of very many, group by group. `seen`: the best of them as far as the outlook went."""
     best: list[Record] = []
     for begin in range(0, len(lanes), LANES_AT_ONCE):
-        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], limit, now, choice)
+        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], limit, now, choice, seen)
         best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
     return best
 
 
-def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[Record]]:
+def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
+    if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
+        records, gone = yield from standing(ids, State.READY, told_before=choice.outlook is not None)
+        if not gone:
+            return records
+    while True:
+        ids = yield from _best_places(lanes, limit, now, choice)
+        records, strays = yield from standing(ids, State.READY)
+        if not strays:
+            return records
+
+
+def standing(
+    ids: Sequence[str], state: State, projection: Document = WHOLE, *, told_before: bool = False
+) -> Steps[tuple[list[Record], list[str]]]:
+    """The jobs that stand at some places, and those that do not. Places are given up whose job somebody has removed or
+    changed by hand; but jobs of which we were `told_before` this transaction may have moved since."""
+    if not ids:
+        return [], []
+    found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
+    there = {document["_id"] for document in found if document.get("state") == state.value}
+    strays = [id for id in ids if id not in there]
+    if not told_before:
+        yield from forget(strays)
+    by_id = {record.id: record for record in records_from(found) if record.id in there}
+    return [by_id[id] for id in ids if id in by_id], strays
+
+
+def _best_places(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[str]]:
     filter = {"place": {"$in": list(lanes)}, **takeable(now)}
     if choice.only is not None:
         filter["_id"] = {"$in": list(choice.only)}
     sort = IN_ORDER if choice.only is None else None
     while True:
         enough = limit + len(choice.others())
-        found = records_from((yield from find("jobs", filter, WHOLE, sort=sort, limit=enough)))
-        others = choice.others()
-        best = [record for record in found if record.id not in others]
-        if len(best) >= limit or len(found) < enough:
+        found = [place["_id"] for place in (yield from find("places", filter, {"_id": 1}, sort=sort, limit=enough))]
+        best = _free(found, limit, choice, all=len(found) < enough)
+        if best is not None:
             return best
+
+
+def _free(found: Sequence[str], limit: int, choice: Choice, *, all: bool) -> list[str] | None:
+    """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
+    They are ours at once: another claim may look while we read them."""
+    others = choice.others()
+    best = [id for id in found if id not in others][:limit]
+    if len(best) < limit and not all:
+        return None
+    choice.mine.update(best)
+    return best
 
 
 def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
@@ -212,7 +312,7 @@ def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[boo
     if not lanes:
         return False
     suspects: Document = {"place": {"$in": sorted(lanes)}, **takeable(now)}
-    return bool((yield from find("jobs", suspects, {"_id": 1}, limit=1)))
+    return bool((yield from find("places", suspects, {"_id": 1}, limit=1)))
 
 
 def _wanted(lane: Lane, want: Want, paused: frozenset[str], *, alone: bool) -> bool:

@@ -1,23 +1,16 @@
 """Jobs as documents.
 
 One document holds a job for its whole life. Its fields are those of `Record`; what a record has by default is left out.
-Texts are strings, never taken apart. Two things are derived, so that few indexes answer every question: inside a
-transaction MongoDB looks each index of a collection up in its catalog for every document it writes, so a dozen partial
-indexes would make a move several times dearer than three do.
+Texts are strings, never taken apart. `marks` are derived: what a job can be found by, each a letter and a text. They are in
+the one index that the jobs have beside their ids: inside a transaction MongoDB looks each index of a collection up in its
+catalog for every document of which it changes an indexed field, which costs several times as much as the write itself.
+Most jobs have the first mark alone, and it never changes.
 
-`place`, `order`, `tie`: where the job stands. A job is in one place at a time.
+    * every job · k key · c chain · d dead · q queue (scheduled or blocked) · x expiry (waiting, not started; twenty
+    digits) · n task (ended, only so many are kept) · t tag
 
-    ready, in a lane    place = JSON [queue, task, routing key, min_version, suspect]   order = -priority   tie = rank
-    parked, at a gate   place = "(" and JSON [limits, and what a lane has]              order = -priority   tie = rank
-    scheduled           place = "due"                                                   order = run_at
-    held by a claim     place = "held"                                                  order = leased_until
-    ended, not held     place = "past"                                                  order = prune_at
-    anything else       none: blocked, kept for ever
-
-`marks`: what it can be found by, each a letter and a text; most jobs have none.
-
-    k key · c chain · d dead · q queue (waiting, but not in a lane) · x expiry (waiting, not started; twenty digits)
-    n task (ended, only so many are kept) · t tag · l limit (held, and runs under it)
+Where a waiting job stands is a document of its own (`places`), when a lease ends or a job may be removed is noted for whole
+batches (`batches`).
 """
 
 from __future__ import annotations
@@ -26,19 +19,21 @@ import logging
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json import loads
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.job import WAITING, Record, State
-from holdfast.storage.limiting import keys_of
 
 _log = logging.getLogger("holdfast")
 Document = dict[str, Any]
 
-DUE, HELD, PAST = "due", "held", "past"
+DUE = "due"
+ALL = "*"  # the mark of every job
 IN_A_LANE = {"$gte": "[", "$lt": "\\"}  # JSON arrays begin with a bracket, and \ comes right after it
-DERIVED = ("place", "order", "tie", "marks")
+AT_A_PLACE = {"$gte": "(", "$lt": "\\"}  # in a lane, or at a gate
+DERIVED = ("marks",)
 # fields that neither a guard nor a move looks at, left out where nobody asked for them
 UNREAD = ("payload", "progress", "meta", "backoff", "retention", "dead_retention", "after", "timeout")
 SLIM = dict.fromkeys((*UNREAD, *DERIVED), 0)
@@ -57,6 +52,7 @@ _MAY_CHANGE = tuple(
     leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
     """.split()  # noqa: SIM905
 )
+_values = attrgetter(*_MAY_CHANGE)
 
 
 class Lane(NamedTuple):
@@ -73,10 +69,10 @@ class Lane(NamedTuple):
 
 
 class GateLane(NamedTuple):
-    """The parked jobs of one lane under the very same limits."""
+    """The parked jobs of one lane under the very same limits. The queue comes first, so that its gates stand together."""
 
-    limits: str
     queue: str
+    limits: str
     task: str
     routing_key: str | None
     min_version: int
@@ -98,10 +94,20 @@ def gate_of(place: str) -> GateLane:
     return _gate.decode(place[1:])
 
 
+def queue_of(place: str) -> str:
+    """The queue of a lane or a gate."""
+    return gate_of(place).queue if place.startswith("(") else lane_of(place).queue
+
+
 def lanes_of_queue(queue: str) -> Document:
     """The condition for every lane of a queue: its text, then a comma (and - comes right after a comma)."""
     begin = f"[{msgspec.json.encode(queue).decode()}"
     return {"$gte": f"{begin},", "$lt": f"{begin}-"}
+
+
+def gates_of_queue(queue: str) -> Document:
+    lanes = lanes_of_queue(queue)
+    return {operator: f"({text}" for operator, text in lanes.items()}
 
 
 # ---- records to documents --------------------------------------------------------------------------
@@ -109,23 +115,22 @@ def document_of(record: Record) -> Document:
     """The document of a new job."""
     document = {name: value for name in Record.__struct_fields__ if _stored(name, value := getattr(record, name))}
     document["_id"] = document.pop("id")
-    return document | _derived(record)
+    document["marks"] = _marks(record)
+    return document
 
 
 def update_of(before: Record, after: Record) -> Document:
     """The update that makes a job's document of one record that of the other."""
     written: Document = {}
     removed: Document = {}
-    for name in _MAY_CHANGE:
-        value = getattr(after, name)
-        if value != getattr(before, name):
+    for name, was, value in zip(_MAY_CHANGE, _values(before), _values(after), strict=True):
+        if value != was:
             if _stored(name, value):
                 written[name] = value
             else:
                 removed[name] = ""
-    was, is_now = _derived(before), _derived(after)
-    written |= {name: value for name, value in is_now.items() if was.get(name) != value}
-    removed |= {name: "" for name in was if name not in is_now}
+    if (marks := _marks(after)) != _marks(before):
+        written["marks"] = marks
     return {name: part for name, part in (("$set", written), ("$unset", removed)) if part}
 
 
@@ -133,24 +138,34 @@ def _stored(name: str, value: object) -> bool:
     return name not in _DEFAULTS or value != _DEFAULTS[name]
 
 
-def _derived(record: Record) -> Document:
-    """Where the job stands, and what it can be found by."""
-    derived = _place(record)
-    if marks := _marks(record, in_a_lane="tie" in derived and not record.parked):
-        derived["marks"] = marks
-    return derived
+def has_place(record: Record) -> bool:
+    return record.stamp is None and record.state in (State.READY, State.SCHEDULED)
 
 
-def _place(record: Record) -> Document:
-    if record.stamp is not None:
-        return {"place": HELD, "order": record.leased_until or 0}
-    if record.state is State.READY:
-        return {"place": standing_place(record), "order": -record.priority, "tie": record.rank}
+def place_of(record: Record) -> Document | None:
+    """The place of a waiting job: its lane, its gate, or among those that are due some time. A blocked one has none.
+
+    ready, in a lane    place = JSON [queue, task, routing key, min_version, suspect]   order = -priority   tie = rank
+    parked, at a gate   place = "(" and JSON [queue, limits, task …]                    order = -priority   tie = rank
+    scheduled           place = "due"                                                   order = run_at
+
+    Jobs that expire tell when, as long as they have not started; those with a share of a fair queue, since when they wait.
+    """
+    if not has_place(record):
+        return None
     if record.state is State.SCHEDULED:
-        return {"place": DUE, "order": record.run_at}
-    if record.prune_at is not None:
-        return {"place": PAST, "order": record.prune_at}
-    return {}
+        return {"_id": record.id, "place": DUE, "order": record.run_at}
+    place: Document = {
+        "_id": record.id,
+        "place": standing_place(record),
+        "order": -record.priority,
+        "tie": record.rank,
+    }
+    if record.expires_at is not None and record.started_at is None:
+        place["expires_at"] = record.expires_at
+    if record.rank != record.run_at:
+        place["run_at"] = record.run_at
+    return place
 
 
 def standing_place(record: Record) -> str:
@@ -161,11 +176,11 @@ def standing_place(record: Record) -> str:
 
 @lru_cache(1024)
 def _place_text(limits: str | None, *lane: Any) -> str:
-    return Lane(*lane).text() if limits is None else GateLane(limits, *lane).text()
+    return Lane(*lane).text() if limits is None else GateLane(lane[0], limits, *lane[1:]).text()
 
 
-def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
-    marks = []
+def _marks(record: Record) -> list[str]:
+    marks = [ALL]
     if record.key is not None:
         marks.append(f"k{record.key}")
     if record.chain_id is not None:
@@ -173,7 +188,7 @@ def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
     if record.tags is not None:
         marks += [f"t{tag}" for tag in _tags(record.tags)]
     if record.state in WAITING:
-        if not in_a_lane:
+        if not has_place(record) or record.state is State.SCHEDULED:
             marks.append(f"q{record.queue}")
         if record.expires_at is not None and record.started_at is None:
             marks.append(expiry_mark(record.expires_at))
@@ -182,8 +197,6 @@ def _marks(record: Record, *, in_a_lane: bool) -> list[str]:
             marks.append("d")
         if record.keep_last is not None:
             marks.append(f"n{record.task}")
-    if record.stamp is not None and record.limits is not None:
-        marks += [f"l{key}" for key in keys_of([record.limits])]
     return marks
 
 

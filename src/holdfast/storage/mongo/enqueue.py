@@ -27,12 +27,12 @@ from holdfast.storage.rules import (
     refuse_orphans,
 )
 
-from .documents import Document, document_of, lanes_of_queue
+from .documents import Document, gates_of_queue, lanes_of_queue
 from .edges import leave, to_put
-from .holders import holders, take
+from .holders import holders
 from .knocks import knock
 from .queues import settings_from
-from .rows import followable, on_record
+from .rows import enter, followable, on_record
 from .settling import Way, settled
 from .shares import shares
 from .steps import Steps, aggregate, find, insert, update
@@ -90,8 +90,7 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
     given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}
     records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
-    yield from insert("jobs", [document_of(record) for record in records])
-    yield from take(records)
+    yield from enter(records)
     following = [job for job in following if job.id not in for_edges]
     yield from insert("edges", to_put((job, parents_of(job.after)) for job in following))
     yield from knock((None, record) for record in records)
@@ -177,17 +176,18 @@ def _depths(queues: Mapping[str, QueueSettings]) -> Steps[dict[str, int]]:
     depths = {}
     for queue, settings in queues.items():
         most = settings.max_depth or 0
-        depth = yield from _counted({"place": lanes_of_queue(queue)}, most)
-        if depth < most:
-            depth += yield from _counted({"marks": f"q{queue}"}, most - depth)
+        depth = yield from _counted("places", {"place": lanes_of_queue(queue)}, most)
+        for collection, filter in (("places", {"place": gates_of_queue(queue)}), ("jobs", {"marks": f"q{queue}"})):
+            if depth < most:
+                depth += yield from _counted(collection, filter, most - depth)
         depths[queue] = depth
     return depths
 
 
-def _counted(filter: Document, most: int) -> Steps[int]:
+def _counted(collection: str, filter: Document, most: int) -> Steps[int]:
     if most <= 0:
         return 0
-    counted = yield from aggregate("jobs", [{"$match": filter}, {"$limit": most}, {"$count": "jobs"}])
+    counted = yield from aggregate(collection, [{"$match": filter}, {"$limit": most}, {"$count": "jobs"}])
     return counted[0]["jobs"] if counted else 0
 
 

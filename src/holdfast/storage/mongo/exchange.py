@@ -17,14 +17,15 @@ from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
 from .apply import apply, note_started
-from .claim import Choice, Outlook, is_vain, look_out
+from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
 from .documents import Document
 from .faults import Conflict
+from .knocks import keeping_back
 from .rows import Outdated, as_claimed
 from .server import Patience, Server
 from .settling import Way, settled, ways
-from .steps import Steps, insert
+from .steps import Steps, insert, inserting_last
 from .tickets import Tickets
 
 REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
@@ -50,15 +51,17 @@ def exchange(
     way: Way,
     claimed: Mapping[str, Record],
 ) -> Steps[Told]:
-    applied = yield from apply(changes, now, way, claimed)
+    knocks: list[Document] = []
+    applied = yield from keeping_back(apply(changes, now, way, claimed), knocks)
     if started:
         yield from note_started(started)
-    followed = yield from settled(applied.parents, way, chunk, now, applied.written)
+    followed = yield from keeping_back(settled(applied.parents, way, chunk, now, applied.written), knocks)
     left = applied.left + followed.left
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
+        yield from insert("notes", knocks)
         return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
-    taken = yield from claim_jobs(claim, now, chunk, choice)
+    taken = yield from claim_jobs(claim, now, chunk, choice, knocks)
     exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
     return Told(exchanged, ready | taken.ready, changed, left)
 
@@ -96,6 +99,7 @@ class Exchanges:
         self._tickets = Tickets()
         self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
         self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
+        self._lanes: list[str] = []  # that the last claim here wanted
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
@@ -140,21 +144,25 @@ class Exchanges:
         only: Sequence[str] | None,
         ways_to_settle: Iterator[Way],
     ) -> Told:
-        outlook = None
+        mine: set[str] = set()
+        choice = Choice(only, self._taking, mine, self._lanes)
         if claim is not None and only is None and not changes and not started:
-            outlook = await self._read(look_out)
+            guess = guess_of(claim, self._now(), choice)
+            limited = any(want.limited for want in claim.wants)
+            outlook = await self._read(lambda: look_out(limited=limited, guess=guess))
             now = self._now()
             if is_vain(claim, outlook, now):
                 due = None if outlook.next_due is None else outlook.next_due - now
                 return Told(Exchanged([], next_due=due), set(), False, [])
-        mine: set[str] = set()
-        choice = Choice(only, self._taking, mine, outlook)
+            choice = choice._replace(outlook=outlook._replace(limits=None))  # gates are looked at inside alone
         claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
         def steps() -> Steps[Told]:
             mine.clear()
             way = next(ways_to_settle)
-            told = yield from exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
+            told = yield from inserting_last(
+                "batches", exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
+            )
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)
             return told._replace(inside=bool(signal))

@@ -7,8 +7,8 @@ gates that are open and at no others, however many jobs wait behind the rest. A 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.clock import SECOND
 from holdfast.job import ANY, ROW_VERSION
@@ -17,87 +17,72 @@ from holdfast.storage.limiting import Closed, Place
 
 from .documents import Document, gate_of
 from .notes import KNOCK, add, take_off
-from .steps import PREFIX, Steps, aggregate, delete, find, update
+from .steps import PREFIX, Steps, aggregate, delete, find, insert, update
 
 AT_ONCE = 64  # gates that are looked at together
 HEARD = 1_000  # knocks that one claim hears
 LONG = 600 * SECOND
+KNOCKS: Document = {"$gte": KNOCK, "$lt": f"{KNOCK}0"}  # ids of knocks, and of the note that every claim writes
 
 
 class Heard(NamedTuple):
     """What a claim finds when it begins."""
 
-    knocks: list[Document]
+    knocks: list[Document]  # on record
+    fresh: list[Document]  # of this very exchange, not on record yet
     last: int  # when the last claim looked
     paused: frozenset[str]
+    gates: list[Document] | None  # all of them, if they are few
 
     @property
     def places(self) -> dict[str, None]:
-        return dict.fromkeys(knock["gate"] for knock in self.knocks if "gate" in knock)
+        return dict.fromkeys(knock["gate"] for knock in [*self.knocks, *self.fresh] if "gate" in knock)
 
     @property
     def keys(self) -> dict[str, None]:
-        return dict.fromkeys(knock["key"] for knock in self.knocks if "key" in knock)
+        return dict.fromkeys(knock["key"] for knock in [*self.knocks, *self.fresh] if "key" in knock)
+
+
+class Asked(NamedTuple):
+    """What is known of knocks and gates before a claim under limits begins: all of them, or as many as it asks for."""
+
+    notes: list[Document]
+    gates: list[Document]
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
-def hear(paused: frozenset[str]) -> Steps[Heard | None]:
-    """Knocks, the earliest first; None: nobody has knocked, and there is no gate. `paused`: queues."""
-    known: Document = {"_id": {"$gte": KNOCK, "$lt": f"{KNOCK}0"}}
-    found = yield from find("notes", known, sort={"_id": 1}, limit=HEARD + 1)
-    if all(note["_id"] == KNOCK for note in found) and not (yield from find("gates", {}, {"_id": 1}, limit=1)):
+def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> Steps[Heard | None]:
+    """Knocks, the earliest first; None: nobody has knocked, and there is no gate. `paused`: queues. `asked`: what the
+    outlook has told already. `fresh`: knocks of this very exchange."""
+    if asked is None:
+        notes = yield from find("notes", {"_id": KNOCKS}, sort={"_id": 1}, limit=HEARD + 1)
+        asked = Asked(notes, (yield from find("gates", {}, limit=AT_ONCE + 1)))
+    if is_quiet(asked) and not fresh:
         return None
     return Heard(
-        [note for note in found if note["_id"] != KNOCK],
-        max((int(note["at"]) for note in found if note["_id"] == KNOCK), default=0),
+        [note for note in asked.notes if note["_id"] != KNOCK],
+        fresh,
+        max((int(note["at"]) for note in asked.notes if note["_id"] == KNOCK), default=0),
         paused,
+        asked.gates if len(asked.gates) <= AT_ONCE else None,
     )
+
+
+def is_quiet(asked: Asked | None) -> bool:
+    """Whether it is known that nobody has knocked, and that there is no gate."""
+    return asked is not None and not asked.gates and all(note["_id"] == KNOCK for note in asked.notes)
+
+
+def heard_of(heard: Heard, kept: Collection[str]) -> Steps[None]:
+    """Remove the knocks, but for those of `kept` keys; fresh ones of these come on record."""
+    yield from take_off(knock["_id"] for knock in heard.knocks if knock.get("key") not in kept)
+    yield from insert("notes", [knock for knock in heard.fresh if knock.get("key") in kept])
 
 
 def lock(now: int) -> Steps[None]:
     """From here on this claim is the only one."""
     mine: Document = {"$set": {"at": now}, "$inc": {"claims": 1}}
     yield from update("notes", [{"q": {"_id": KNOCK}, "u": mine, "upsert": True}])
-
-
-def make_known(places: Iterable[str]) -> Steps[None]:
-    """Jobs stand there; a gate that is known stays as it is."""
-    for_new: Document = {"shut_by": None, "at": 0}
-    yield from update(
-        "gates",
-        [
-            {"q": {"_id": place}, "u": {"$setOnInsert": gate_of(place)._asdict() | for_new}, "upsert": True}
-            for place in places
-        ],
-    )
-
-
-def reopen(keys: Iterable[str], most: int) -> Steps[int]:
-    """Open gates that these keys have shut, the longest shut first; gives how many."""
-    found = yield from find("gates", _shut_by(keys), {"_id": 1}, sort={"at": 1}, limit=most)
-    if found:
-        yield from _set([gate["_id"] for gate in found], None, 0)
-    return len(found)
-
-
-def shut_by(keys: Iterable[str]) -> Steps[set[str]]:
-    """Those of these keys that have shut gates."""
-    stages: list[Document] = [
-        {"$match": _shut_by(keys)},
-        {"$sort": {"shut_by": 1, "at": 1}},
-        {"$group": {"_id": "$shut_by"}},
-    ]
-    return {group["_id"][1:] for group in (yield from aggregate("gates", stages))}
-
-
-def _shut_by(keys: Iterable[str]) -> Document:
-    return {"shut_by": {"$in": [f"k{key}" for key in keys]}}
-
-
-def reopen_all_under_rates(now: int) -> Steps[None]:
-    """The clock went back: what was to open at an instant is looked at again."""
-    ahead: Document = {"shut_by": None, "at": {"$gt": now}}
-    yield from update("gates", [{"q": ahead, "u": {"$set": {"at": 0}}, "multi": True}])
 
 
 def repair(now: int) -> Steps[None]:
@@ -122,13 +107,6 @@ def wanted(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
     return condition
 
 
-def open_ones(condition: Document, now: int, seen: Collection[str]) -> Steps[list[Document]]:
-    """Open gates, those first that nobody has looked at for the longest time."""
-    unseen: Document = {"_id": {"$nin": sorted(seen)}} if seen else {}
-    opened: Document = {"shut_by": None, "at": {"$lte": now}}
-    return (yield from find("gates", opened | condition | unseen, sort={"at": 1}, limit=AT_ONCE))
-
-
 def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, list[Place]]]:
     """The best jobs at some gates, at most so many of each. One question: a look-up of its own for each gate."""
     if not most:
@@ -142,7 +120,7 @@ def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, list[P
             {"$limit": most[place]},
             {"$project": {"order": 1, "tie": 1}},
         ]
-        stages.append({"$lookup": {"from": f"{PREFIX}jobs", "pipeline": best, "as": number}})
+        stages.append({"$lookup": {"from": f"{PREFIX}places", "pipeline": best, "as": number}})
     (found,) = yield from aggregate("gates", stages)
     return {
         place: [(int(job["order"]), int(job["tie"]), job["_id"]) for job in found[number]]
@@ -151,47 +129,138 @@ def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, list[P
     }
 
 
-# ---- writing ---------------------------------------------------------------------------------------
-def shut(gates: Iterable[Document], closed: Mapping[str, Closed], now: int) -> Steps[None]:
-    """Shut the gates whose limits are used up."""
-    reasons: dict[Closed, list[str]] = {}
-    for gate in gates:
-        if gate["limits"] in closed:
-            reasons.setdefault(closed[gate["limits"]], []).append(gate["_id"])
-    for why, ids in reasons.items():
-        if why.opens_at is None:
-            yield from _set(ids, f"k{why.key}", now)
+class Gates:
+    """The gates, as one claim sees and writes them: all of them at hand if they are few, else asked for."""
+
+    def __init__(self, known: Iterable[Document] | None) -> None:
+        self._known = None if known is None else {gate["_id"]: gate for gate in known}
+
+    # -- looking -------------------------------------------------------------------------------------
+    def open_ones(self, condition: Document, now: int, seen: Collection[str]) -> Steps[list[Document]]:
+        """Open gates, those first that nobody has looked at for the longest time."""
+        if self._known is not None:
+            return [gate for gate in self._unshut(condition) if gate["at"] <= now and gate["_id"] not in seen]
+        unseen: Document = {"_id": {"$nin": sorted(seen)}} if seen else {}
+        opened: Document = {"shut_by": None, "at": {"$lte": now}}
+        return (yield from find("gates", opened | condition | unseen, sort={"at": 1}, limit=AT_ONCE))
+
+    def open_sometime(self, condition: Document) -> Steps[list[Document]]:
+        """Gates that are open, or that a rate opens, the earliest first."""
+        if self._known is not None:
+            return self._unshut(condition)
+        return (yield from find("gates", {"shut_by": None} | condition, sort={"at": 1}, limit=AT_ONCE))
+
+    def any_ones(self, condition: Document) -> Steps[list[str]]:
+        """Some gates that fit, open or not."""
+        if self._known is not None:
+            return [id for id, gate in self._known.items() if _fits(gate, condition)]
+        return [gate["_id"] for gate in (yield from find("gates", condition, {"_id": 1}, limit=AT_ONCE))]
+
+    def shut_by(self, keys: Iterable[str]) -> Steps[set[str]]:
+        """Those of these keys that have shut gates."""
+        if self._known is not None:
+            shut = {gate["shut_by"] for gate in self._known.values()}
+            return {key for key in keys if f"k{key}" in shut}
+        stages: list[Document] = [
+            {"$match": _shut_by(keys)},
+            {"$sort": {"shut_by": 1, "at": 1}},
+            {"$group": {"_id": "$shut_by"}},
+        ]
+        return {group["_id"][1:] for group in (yield from aggregate("gates", stages))}
+
+    def _unshut(self, condition: Document) -> list[Document]:
+        known = self._known or {}
+        fitting = [gate for gate in known.values() if gate["shut_by"] is None and _fits(gate, condition)]
+        return sorted(fitting, key=lambda gate: int(gate["at"]))
+
+    # -- writing -------------------------------------------------------------------------------------
+    def make_known(self, places: Iterable[str]) -> Steps[None]:
+        """Jobs stand there; a gate that is known stays as it is."""
+        new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places}
+        if self._known is not None:
+            new = {place: gate for place, gate in new.items() if place not in self._known}
+            self._known |= {place: {"_id": place, **gate} for place, gate in new.items()}
+        made = [{"q": {"_id": place}, "u": {"$setOnInsert": gate}, "upsert": True} for place, gate in new.items()]
+        yield from update("gates", made)
+
+    def reopen(self, keys: Iterable[str], most: int) -> Steps[int]:
+        """Open gates that these keys have shut, the longest shut first; gives how many."""
+        if self._known is not None:
+            wanted = {f"k{key}" for key in keys}
+            shut = [gate for gate in self._known.values() if gate["shut_by"] in wanted]
+            found = sorted(shut, key=lambda gate: int(gate["at"]))[:most]
         else:
-            yield from _set(ids, None, why.opens_at)
+            found = yield from find("gates", _shut_by(keys), {"_id": 1}, sort={"at": 1}, limit=most)
+        yield from self._set([gate["_id"] for gate in found], None, 0)
+        return len(found)
+
+    def reopen_all_under_rates(self, now: int) -> Steps[None]:
+        """The clock went back: what was to open at an instant is looked at again."""
+        if self._known is not None:
+            ahead = [gate["_id"] for gate in self._known.values() if gate["shut_by"] is None and gate["at"] > now]
+            yield from self._set(ahead, None, 0)
+            return
+        later: Document = {"shut_by": None, "at": {"$gt": now}}
+        yield from update("gates", [{"q": later, "u": {"$set": {"at": 0}}, "multi": True}])
+
+    def shut(self, gates: Iterable[Document], closed: Mapping[str, Closed], now: int) -> Steps[None]:
+        """Shut the gates whose limits are used up."""
+        reasons: dict[Closed, list[str]] = {}
+        for gate in gates:
+            if gate["limits"] in closed:
+                reasons.setdefault(closed[gate["limits"]], []).append(gate["_id"])
+        for why, ids in reasons.items():
+            if why.opens_at is None:
+                yield from self._set(ids, f"k{why.key}", now)
+            else:
+                yield from self._set(ids, None, why.opens_at)
+
+    def put_behind(self, ids: Sequence[str], now: int) -> Steps[None]:
+        """These have had their turn."""
+        yield from self._set(ids, None, now)
+
+    def forget(self, ids: Sequence[str]) -> Steps[None]:
+        """Forget those of these gates at which nobody stands, expired jobs neither."""
+        if not ids:
+            return
+        there = yield from aggregate(
+            "places",
+            [
+                {"$match": {"place": {"$in": list(ids)}}},
+                {"$sort": {"place": 1, "order": 1, "tie": 1, "_id": 1}},
+                {"$group": {"_id": "$place"}},
+            ],
+        )
+        if empty := sorted(set(ids) - {group["_id"] for group in there}):
+            yield from delete("gates", {"_id": {"$in": empty}})
+            if self._known is not None:
+                self._known = {id: gate for id, gate in self._known.items() if id not in empty}
+
+    def _set(self, ids: Sequence[str], shut_by: str | None, at: int) -> Steps[None]:
+        if not ids:
+            return
+        state: Document = {"shut_by": shut_by, "at": at}
+        for id in ids:
+            if self._known is not None and id in self._known:
+                self._known[id] = self._known[id] | state
+        yield from update("gates", [{"q": {"_id": {"$in": list(ids)}}, "u": {"$set": state}, "multi": True}])
 
 
-def put_behind(ids: Sequence[str], now: int) -> Steps[None]:
-    """These have had their turn."""
-    if ids:
-        yield from _set(ids, None, now)
+def _shut_by(keys: Iterable[str]) -> Document:
+    return {"shut_by": {"$in": [f"k{key}" for key in keys]}}
 
 
-def forget(ids: Sequence[str]) -> Steps[None]:
-    """Forget those of these gates at which nobody stands, expired jobs neither."""
-    if not ids:
-        return
-    there = yield from aggregate(
-        "jobs",
-        [
-            {"$match": {"place": {"$in": list(ids)}}},
-            {"$sort": {"place": 1, "order": 1, "tie": 1, "_id": 1}},
-            {"$group": {"_id": "$place"}},
-        ],
-    )
-    if empty := sorted(set(ids) - {group["_id"] for group in there}):
-        yield from delete("gates", {"_id": {"$in": empty}})
+_MEANING: dict[str, Callable[[Any, Any], bool]] = {
+    "$lte": lambda value, bound: bool(value <= bound),
+    "$in": lambda value, ones: value in ones,
+    "$nin": lambda value, ones: value not in ones,
+}
 
 
-def heard_of(heard: Heard, kept: Collection[str]) -> Steps[None]:
-    """Remove the knocks, but for those of `kept` keys."""
-    yield from take_off(knock["_id"] for knock in heard.knocks if knock.get("key") not in kept)
-
-
-def _set(ids: Sequence[str], shut_by: str | None, at: int) -> Steps[None]:
-    state: Document = {"$set": {"shut_by": shut_by, "at": at}}
-    yield from update("gates", [{"q": {"_id": {"$in": list(ids)}}, "u": state, "multi": True}])
+def _fits(gate: Document, condition: Document) -> bool:
+    """Whether a gate at hand is one that a want asks for, as the server would judge it."""
+    for name, wanted in condition.items():
+        ways = wanted if isinstance(wanted, dict) else {"$in": [wanted]}
+        if not all(_MEANING[operator](gate[name], operand) for operator, operand in ways.items()):
+            return False
+    return True

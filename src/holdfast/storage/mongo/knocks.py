@@ -8,6 +8,7 @@ it has heard. One that came too late for its snapshot is heard by the next claim
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -16,8 +17,9 @@ from holdfast.storage.limiting import keys_of
 
 from .documents import Document, standing_place
 from .notes import KNOCK, add
-from .steps import Steps
+from .steps import Insert, Steps
 
+T = TypeVar("T")
 Move = tuple[Record | None, Record]  # how a job stood, and how it stands
 
 
@@ -33,6 +35,25 @@ def knock(moves: Iterable[Move]) -> Steps[None]:
 def knock_for(records: Sequence[Record]) -> Steps[None]:
     """Tell of jobs that have come from elsewhere, in place of others that may have been held."""
     yield from knock((msgspec.structs.replace(record, stamp=0), record) for record in records)
+
+
+def keeping_back(steps: Steps[T], kept: list[Document]) -> Steps[T]:
+    """The same steps, but their knocks are given to the caller, who hears them or puts them on record."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Insert) and step.collection == "notes" and _are_knocks(step.documents):
+                kept += step.documents
+                step = steps.send(None)
+            else:
+                step = steps.send((yield step))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _are_knocks(documents: Sequence[Document]) -> bool:
+    return all(document["_id"].startswith(f"{KNOCK}/") for document in documents)
 
 
 def _is_held(record: Record | None) -> bool:

@@ -1,14 +1,13 @@
 """A claim under limits: who of the parked jobs may start now.
 
-What the rules of `limiting` ask for is read in the transaction: how many run under a key is counted from the jobs
-themselves, which carry a mark for each key while they are held; the starts under a rate are one note per key. Claims come
+What the rules of `limiting` ask for is read in the transaction: how many run under a key is counted from `slots`, a
+document for each job that is held under limits; the starts under a rate are one note per key. Claims come
 one after the other (see `gates`), so what one counts no other can add to; a hold that is given up meanwhile only makes room,
 and knocks.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
@@ -30,10 +29,11 @@ from holdfast.storage.limiting import (
 )
 from holdfast.storage.rules import write_claim
 
-from . import gates
+from . import gates, slots
 from .documents import WHOLE, Document, records_from
-from .rows import takeable, write
-from .steps import Steps, aggregate, find, update
+from .places import takeable
+from .rows import write
+from .steps import Steps, find, update
 
 _starts = msgspec.json.Decoder(Starts)
 
@@ -43,21 +43,23 @@ class Limits:
 
     def __init__(self, heard: gates.Heard, now: int) -> None:
         self._heard = heard
+        self._gates = gates.Gates(heard.gates)
         self._now = now
         self._used: dict[str, Use] = {}
         self._locked = False
         self._full: set[str] = set()  # keys that were found used up
         self._more = False  # keys have shut more gates than were opened again
+        self._left: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
 
     def listen(self) -> Steps[None]:
         """Open what the knocks tell of."""
         back = self._heard.last > self._now
-        if not (self._heard.knocks or back):
+        if not (self._heard.knocks or self._heard.fresh or back):
             return
         yield from self._lock()
         if back:
-            yield from gates.reopen_all_under_rates(self._now)
-        yield from gates.make_known(self._heard.places)
+            yield from self._gates.reopen_all_under_rates(self._now)
+        yield from self._gates.make_known(self._heard.places)
         self._more = True
         yield from self._reopen()
 
@@ -67,7 +69,7 @@ class Limits:
         taken: list[str] = []
         seen: dict[str, None] = {}
         while len(taken) < want.limit:
-            found = yield from gates.open_ones(condition, self._now, seen)
+            found = yield from self._gates.open_ones(condition, self._now, seen)
             if found:
                 yield from self._lock()
                 seen |= dict.fromkeys(gate["_id"] for gate in found)
@@ -78,7 +80,7 @@ class Limits:
 
     def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
         """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
-        kept = (yield from gates.shut_by(self._free_keys())) if self._more else set[str]()
+        kept = (yield from self._gates.shut_by(self._free_keys())) if self._more else set[str]()
         yield from gates.heard_of(self._heard, kept)
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
@@ -89,9 +91,10 @@ class Limits:
         opening: list[int] = []
         for want in wants:
             condition = gates.wanted(want, self._heard.paused, alone=want.alone)
-            found = yield from find("gates", {"shut_by": None} | condition, sort={"at": 1}, limit=gates.AT_ONCE)
-            places = yield from gates.heads({gate["_id"]: 1 for gate in found}, takeable(self._now))
-            waiting = [gate["limits"] for gate in found if gate["_id"] in places]
+            found = yield from self._gates.open_sometime(condition)
+            unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._left}
+            places = yield from gates.heads(unknown, takeable(self._now))
+            waiting = [gate["limits"] for gate in found if self._left.get(gate["_id"], False) or gate["_id"] in places]
             yield from self._look_up(waiting)
             for limits in waiting:
                 why = closed_now(limits, self._used, self._now)
@@ -102,10 +105,10 @@ class Limits:
     def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
         for want in wants:
             condition = gates.wanted(want, self._heard.paused, alone=True)
-            found = yield from find("gates", condition, {"_id": 1}, limit=gates.AT_ONCE)
+            found = yield from self._gates.any_ones(condition)
             if found:
-                at_one: Document = {"place": {"$in": [gate["_id"] for gate in found]}, **takeable(self._now)}
-                if (yield from find("jobs", at_one, {"_id": 1}, limit=1)):
+                at_one: Document = {"place": {"$in": found}, **takeable(self._now)}
+                if (yield from find("places", at_one, {"_id": 1}, limit=1)):
                     return True
         return False
 
@@ -116,7 +119,7 @@ class Limits:
         if not (self._more and keys):
             return False
         most = max(gates.AT_ONCE, 2 * len(keys))
-        opened = yield from gates.reopen(keys, most)
+        opened = yield from self._gates.reopen(keys, most)
         self._more = opened == most
         return opened > 0
 
@@ -132,17 +135,20 @@ class Limits:
         """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
         yield from self._look_up(gate["limits"] for gate in found)
         most = {gate["_id"]: min(limit, self._room(gate["limits"])) for gate in found}
-        places = yield from gates.heads(most, takeable(self._now))
+        standing = yield from gates.heads({gate: room + 1 for gate, room in most.items()}, takeable(self._now))
+        places = {gate: jobs[: most[gate]] for gate, jobs in standing.items()}
         waiting = {gate["_id"]: gate for gate in found if gate["_id"] in places}
         lines = [Gate(gate["limits"], places[id]) for id, gate in waiting.items()]
         passed = pass_gates(lines, self._used, limit, self._now)
         self._note(places, waiting, passed)
+        through = set(passed.ids)
+        self._left |= {gate: any(job[2] not in through for job in jobs) for gate, jobs in standing.items()}
         yield from self._write_starts(passed.starts, waiting.values())
-        yield from gates.shut(waiting.values(), passed.closed, self._now)
-        yield from gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
+        yield from self._gates.shut(waiting.values(), passed.closed, self._now)
+        yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
         if len(found) == gates.AT_ONCE:
             still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
-            yield from gates.put_behind(still_open, self._now)
+            yield from self._gates.put_behind(still_open, self._now)
         return passed.ids
 
     def _room(self, limits: str) -> int:
@@ -162,11 +168,7 @@ class Limits:
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
             return
-        marks: Document = {"marks": {"$in": [f"l{key}" for key in keys]}}
-        running: Counter[str] = Counter()
-        by_limits: Document = {"_id": "$limits", "jobs": {"$sum": 1}}
-        for group in (yield from aggregate("jobs", [{"$match": marks}, {"$group": by_limits}])):
-            running.update(dict.fromkeys(keys_of([group["_id"]]), group["jobs"]))
+        running = yield from slots.running(keys)
         rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}

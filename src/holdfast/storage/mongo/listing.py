@@ -9,7 +9,9 @@ from holdfast.job import ANY, Record, State
 from holdfast.storage.contract import Filter
 from holdfast.storage.filtering import Position, cursor_of
 
-from .documents import HELD, WHOLE, Document, records_from
+from . import batches
+from .documents import ALL, WHOLE, Document, records_from
+from .rows import AT_ONCE
 from .steps import Steps, aggregate, find
 
 NEWEST_FIRST = {"created_at": -1, "_id": -1}
@@ -28,6 +30,11 @@ def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list
         created_at, id = after
         fitting.append({"created_at": {"$lte": created_at}})
         fitting.append({"$or": [{"created_at": {"$lt": created_at}}, {"_id": {"$lt": id}}]})
+    held = yield from _held(filter)
+    if held is not None and len(held) <= AT_ONCE:
+        fitting.append({"_id": {"$in": held}})
+    elif not any("marks" in condition for condition in fitting):
+        fitting.append({"marks": ALL})  # whose index knows the order
     found = yield from find("jobs", {"$and": fitting}, WHOLE, sort=NEWEST_FIRST, limit=limit + 1)
     records = records_from(found)
     shown = records[:limit]
@@ -36,7 +43,26 @@ def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list
 
 
 def count(filter: Filter) -> Steps[int]:
-    counted = yield from aggregate("jobs", [{"$match": {"$and": conditions(filter)}}, {"$count": "jobs"}])
+    held = yield from _held(filter)
+    if held is None:
+        return (yield from _counted(conditions(filter)))
+    jobs = 0
+    for begin in range(0, len(held), AT_ONCE):
+        jobs += yield from _counted([*conditions(filter), {"_id": {"$in": held[begin : begin + AT_ONCE]}}])
+    return jobs
+
+
+def only_running(filter: Filter) -> bool:
+    return filter.states is not None and set(filter.states) == {State.RUNNING}
+
+
+def _held(filter: Filter) -> Steps[list[str] | None]:
+    """Where running jobs are asked for: all that may be running. Belongs into one transaction with what is made of it."""
+    return (yield from batches.held()) if only_running(filter) else None
+
+
+def _counted(fitting: list[Document]) -> Steps[int]:
+    counted = yield from aggregate("jobs", [{"$match": {"$and": fitting}}, {"$count": "jobs"}])
     return counted[0]["jobs"] if counted else 0
 
 
@@ -73,8 +99,6 @@ def _states(states: Sequence[State]) -> list[Document]:
     fitting: list[Document] = [{"state": {"$in": names}}]
     if names == ["dead"]:
         fitting.append({"marks": "d"})
-    if names == ["running"]:
-        fitting.append({"place": HELD})
     return fitting
 
 

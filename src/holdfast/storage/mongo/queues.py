@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.storage.contract import QueueRow, QueueSettings, WorkerRow
 
-from .documents import IN_A_LANE, Document, lane_of
+from .documents import AT_A_PLACE, Document, queue_of
 from .steps import Steps, aggregate, delete, find, update
 
 
@@ -47,16 +47,15 @@ def queues(now: int) -> Steps[list[QueueRow]]:
 
     # a plain job's rank, which the index knows, is its run_at; that of one with a share is not
     lanes = {"_id": "$place", "jobs": {"$sum": 1}, "due": {"$min": "$tie"}}
-    for lane in (yield from aggregate("jobs", [{"$match": {"place": IN_A_LANE}}, {"$group": lanes}])):
-        queue = lane_of(lane["_id"]).queue
+    for lane in (yield from aggregate("places", [{"$match": {"place": AT_A_PLACE}}, {"$group": lanes}])):
+        queue = queue_of(lane["_id"])
         if queue in shared:
             lane["due"] = yield from _first_run_at(lane["_id"])
         add(queue, lane["jobs"], int(lane["due"]))
-    ready = {"$cond": [{"$eq": ["$state", "ready"]}, "$run_at", None]}
-    aside = {"_id": "$queue", "jobs": {"$sum": 1}, "due": {"$min": ready}}
+    aside = {"_id": "$queue", "jobs": {"$sum": 1}}
     waiting = {"marks": {"$elemMatch": {"$gte": "q", "$lt": "r"}}}
     for group in (yield from aggregate("jobs", [{"$match": waiting}, {"$group": aside}])):
-        add(group["_id"], group["jobs"], _plain(group["due"]))
+        add(group["_id"], group["jobs"], None)
     return [
         QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), oldest.get(name))
         for name in sorted(settings.keys() | depth.keys())
@@ -64,8 +63,9 @@ def queues(now: int) -> Steps[list[QueueRow]]:
 
 
 def _first_run_at(lane: str) -> Steps[int]:
+    since = {"$ifNull": ["$run_at", "$tie"]}
     found = yield from aggregate(
-        "jobs", [{"$match": {"place": lane}}, {"$group": {"_id": None, "due": {"$min": "$run_at"}}}]
+        "places", [{"$match": {"place": lane}}, {"$group": {"_id": None, "due": {"$min": since}}}]
     )
     return int(found[0]["due"]) if found else 0
 

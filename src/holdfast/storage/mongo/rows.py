@@ -7,9 +7,10 @@ from copy import copy
 
 from holdfast.job import Record, State
 
-from .documents import SLIM, Document, records_from, update_of
-from .holders import hand_over
-from .steps import Steps, find, gathered, update
+from . import batches, places, slots
+from .documents import SLIM, Document, document_of, records_from, update_of
+from .holders import hand_over, take
+from .steps import Steps, find, gathered, insert, update
 
 AT_ONCE = 20_000  # ids in one question
 UNKNOWN = -1  # an instant at which no lease ends
@@ -42,11 +43,6 @@ def _there(ids: Sequence[str], condition: Document) -> Steps[set[str]]:
     return known
 
 
-def takeable(now: int) -> Document:
-    """The condition for jobs that are not expired; one that has been started before may be retried for ever."""
-    return {"$or": [{"expires_at": None}, {"expires_at": {"$gt": now}}, {"started_at": {"$ne": None}}]}
-
-
 def as_claimed(record: Record) -> Record:
     """What of a claimed job's row is sure as long as its hold and its version stand. Its lease may be renewed; long texts
     are not needed, because a move writes a new one or leaves it."""
@@ -66,13 +62,26 @@ class Outdated(Exception):
 
 
 def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
-    """The difference that moves have made, and what becomes of keys by them. `unread` rows are written if they are as the
-    claim has left them, else `Outdated`."""
+    """The difference that moves have made, and what becomes of places, leases, limits and keys by them. `unread` rows are
+    written if they are as the claim has left them, else `Outdated`."""
     read = [row for row in moved if row.id not in unread]
     yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in read}))
     if unread:
         yield from _write_unread([(before[row.id], row) for row in moved if row.id in unread])
-    yield from hand_over((before[row.id], row) for row in moved)
+    moves = [(before[row.id], row) for row in moved]
+    yield from places.move(moves)
+    yield from batches.note(moves)
+    yield from slots.move(moves)
+    yield from hand_over(moves)
+
+
+def enter(records: Sequence[Record]) -> Steps[None]:
+    """Put new rows on record, with what belongs to them."""
+    yield from insert("jobs", [document_of(record) for record in records])
+    yield from places.enter(records)
+    yield from batches.note((None, record) for record in records)
+    yield from slots.move((None, record) for record in records)
+    yield from take(records)
 
 
 def _write_unread(moves: Sequence[tuple[Record, Record]]) -> Steps[None]:

@@ -25,6 +25,7 @@ from .steps import PREFIX
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48
 CONFLICTS = (85, 86, 11000)
+OUTDATED = "holdfast_created"  # an index of the jobs before they had places
 
 
 def migrations() -> list[Migration]:
@@ -81,7 +82,13 @@ class MongoLedger:
             return 0
         version = int(noted["version"])
         for migration in migrations()[:version]:
-            if missing_of(migration, self._indexes(migration)):
+            found = self._indexes(migration)
+            if OUTDATED in found.get("jobs", ()):
+                raise StoreError(
+                    f"{self._address} was made before the first release of Holdfast, and its jobs stand where they are not "
+                    "found any more: use another database, or drop its collections whose names begin with holdfast_"
+                )
+            if missing_of(migration, found):
                 return migration.number - 1
         return version
 

@@ -124,7 +124,9 @@ class Server:
         while True:
             try:
                 with _cancellable():
-                    return await awaited(steps(), self.committed)
+                    # a session of its own: a long answer comes in several parts, which belong to the session that asked
+                    async with self.client.start_session(causal_consistency=False) as session:
+                        return await awaited(steps(), self.committed, session)
             except PyMongoError as error:
                 if not is_broken(error) or patience.over:
                     raise explained(error, self.address) from error

@@ -111,7 +111,7 @@ def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:
         ours = lanes[floor.queue]
         for begin in range(0, len(ours), LANES_AT_ONCE):
             wanted: Document = {"place": {"$in": ours[begin : begin + LANES_AT_ONCE]}, "order": -floor.priority}
-            for head in (yield from find("jobs", wanted, {"tie": 1}, sort={"tie": 1, "_id": 1}, limit=1)):
+            for head in (yield from find("places", wanted, {"tie": 1}, sort={"tie": 1, "_id": 1}, limit=1)):
                 rank = int(head["tie"])
                 heads[floor] = min(heads.get(floor, rank), rank)
     return heads
@@ -120,7 +120,7 @@ def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:
 def _lanes(queue: str) -> Steps[list[str]]:
     """The queue's lanes, without those of suspects."""
     found = yield from aggregate(
-        "jobs",
+        "places",
         [
             {"$match": {"place": lanes_of_queue(queue)}},
             {"$sort": {"place": 1, "order": 1, "tie": 1, "_id": 1}},

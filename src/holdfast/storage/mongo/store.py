@@ -67,7 +67,9 @@ class MongoStorage(Storage):
     """One loop's door to a database."""
 
     name = "MongoDB"
-    in_flight = 2  # one waits for the disk while the other works
+    # when half a chunk has ended a worker begins a second exchange, which is made here while the server has the first one
+    chunk = 250
+    in_flight = 2
     answers_within = 5.0
 
     def __init__(
@@ -281,10 +283,12 @@ class MongoStorage(Storage):
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
-        return await self._read(lambda: listing.page(filter, limit, after))
+        take = self._write if listing.only_running(filter) else self._read
+        return await take(lambda: listing.page(filter, limit, after))
 
     async def count(self, filter: Filter) -> int:
-        return await self._read(lambda: listing.count(filter))
+        take = self._write if listing.only_running(filter) else self._read
+        return await take(lambda: listing.count(filter))
 
     async def log(self, id: str) -> list[str]:
         return await self._read(lambda: queues.log(id))

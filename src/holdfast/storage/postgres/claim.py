@@ -20,10 +20,13 @@ from holdfast.job import ANY, Record
 from holdfast.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import COLUMNS, array, names, numbers, records_of, route_of
+from .rows import COLUMNS, array, names, numbers, route_of
 from .server import Connection, Cursor, Statement, together
+from .usual import claimed_of
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
+MANY = 20  # jobs from which it pays to tell the usual ones together
+FEW = "false"  # none is looked at for being usual
 START_EVERY = 1.0
 START_SHARE = 20  # a claim from the start may take one part in so many of the time
 ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
@@ -88,24 +91,26 @@ class Claims:
     """The statements of one schema, and the marks of whoever claims through this store."""
 
     def __init__(self, schema: str) -> None:
-        self._sql = load("claim", schema)
+        self._sql = load("claim", schema, usually=FEW)
         self._take = {
-            (lanes, picked): load("claim", schema, lanes=self._sql[lanes], picked=self._sql[picked])["take"]
+            (lanes, picked): load("claim", schema, lanes=self._sql[lanes], picked=self._sql[picked], usually=FEW)[
+                "take"
+            ]
             for lanes in ("all_lanes", "marked_lanes")
             for picked in ("locked", "merged")
         }
-        words = {True: load("apply", schema)["succeeding"], False: self._sql["saying_nothing"]}
+        told = load("apply", schema)["succeeding"]
+        ways = {  # what is said, and how the answer tells of claimed jobs
+            "silent": {"succeeding": self._sql["saying_nothing"], "claimed_rows": "{few}", "usually": FEW},
+            "few": {"succeeding": told, "claimed_rows": "{few}", "usually": FEW},
+            "many": {"succeeding": told, "claimed_rows": "{many}", "usually": "{usual}"},
+        }
         nothing = ", ".join(["NULL"] * len(COLUMNS))
         self._exchange = {
-            (told, lanes, picking): load(
-                "claim",
-                schema,
-                succeeding=words[told],
-                lanes=self._sql[lanes],
-                picking=self._sql[picking],
-                nothing=nothing,
+            (way, lanes, picking): load(
+                "claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], nothing=nothing, **parts
             )["exchange"]
-            for told in (True, False)
+            for way, parts in ways.items()
             for lanes in ("all_lanes", "marked_lanes")
             for picking in ("picking_locked", "picking_merged")
         }
@@ -127,10 +132,11 @@ class Claims:
         }
         lanes = "all_lanes" if marks is None else "marked_lanes"
         picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
-        cursor = await connection.execute(self._exchange[told > 0, lanes, picking], values)
+        way = "silent" if not told else "few" if told < MANY else "many"  # as many as ended are likely to come
+        cursor = await connection.execute(self._exchange[way, lanes, picking], values)
         rows = await cursor.fetchall()
         next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
-        found = records_of(rows)
+        found = claimed_of(rows)
         withheld = followed or (next_due is not None and next_due <= 0)
         if passed_over and len(found) < want.limit and not withheld:
             found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
@@ -167,7 +173,7 @@ class Claims:
         outlook = outlook if plain else outlook._replace(suspects=False)
         claimed: dict[int, list[Record]] = {}
         for place, want, mark, cursor in zip(places, wants, marks, taken, strict=True):
-            found = records_of(await cursor.fetchall())
+            found = claimed_of(await cursor.fetchall())
             if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
                 found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
             self._marks.note(want, found, outlook.took, from_start=mark is None)
@@ -183,7 +189,7 @@ class Claims:
         """Jobs behind those that another claimer had locked when the lanes were merged."""
         values = {**wanted(want), **claimer(claim, limit), "now": now}
         cursor = await connection.execute(self._take["all_lanes", "locked"], values)
-        return records_of(await cursor.fetchall())
+        return claimed_of(await cursor.fetchall())
 
     def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
         values: dict[str, Any] = {**wanted(want), **claimer(claim, want.limit), "now": now}

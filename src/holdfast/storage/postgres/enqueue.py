@@ -71,13 +71,18 @@ class Enqueue:
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, inserts: Sequence[Statement]
     ) -> list[Placed]:
         """Put jobs on record in a transaction of their own; `inserts` is what `ready` gave."""
-        if inserts:
-            try:
-                await self._at_once(connection, inserts)
-                return [Placed(id) for id in ids_of(jobs)]
-            except (_Bounded, UniqueViolation):
-                pass  # a bounded queue, or an enqueue that is repeated
-        return await self.put_planned(connection, jobs, now)
+        placed = await self.put_at_once(connection, jobs, inserts) if inserts else None
+        return await self.put_planned(connection, jobs, now) if placed is None else placed
+
+    async def put_at_once(
+        self, connection: Connection, jobs: Sequence[NewJob], inserts: Sequence[Statement]
+    ) -> list[Placed] | None:
+        """The same without a look at what stands in their way. None: a look is needed, and nothing was stored."""
+        try:
+            await self._at_once(connection, inserts)
+        except (_Bounded, UniqueViolation):
+            return None  # a bounded queue, or an enqueue that is repeated
+        return [Placed(id) for id in ids_of(jobs)]
 
     async def _at_once(self, connection: Connection, inserts: Sequence[Statement]) -> None:
         if len(inserts) == 1:

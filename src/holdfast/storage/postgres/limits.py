@@ -38,17 +38,19 @@ from holdfast.storage.limiting import (
     pass_gates,
 )
 
-from .claim import claimer, wanted
+from .claim import FEW, MANY, claimer, wanted
 from .queries import load
-from .rows import COLUMNS, array, digest, numbers, records_of, slot_of
+from .rows import COLUMNS, array, digest, numbers, slot_of
 from .server import Connection, Statement, together
+from .usual import claimed_of
 
 LOOK = 128  # gates that are looked at together
 NEWS = 1_000  # that are heard together
 ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
 INVOLVED = 1.0  # seconds after which the simple way is tried again
-_SHARED = ("wanted", "can_run", "claimed_columns")
+_SHARED = ("wanted", "can_run", "claimed_columns", "usual_columns", "in_common", "few", "many")
+_WAYS = (("few", FEW), ("many", "{usual}"))
 
 
 class Lanes(NamedTuple):
@@ -81,12 +83,16 @@ class Limits:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
-        claims = load("claim", schema)
+        claims = load("claim", schema, no_outlook="{no_outlook}", usually=FEW)
         parts = {name: claims[name] for name in _SHARED}
-        parts["moved"] = load("claim", schema, slot="{slot_of_lane}")["moved"]
-        parts["claimed"] = load("claim", schema, slot="{slot_given}")["claimed"]
+        parts["claimed"] = load("claim", schema, slot="{slot_given}", usually=FEW)["claimed"]
         parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
-        self._sql = load("limits", schema, **parts)
+        moved = {way: load("claim", schema, slot="{slot_of_lane}", usually=usually)["moved"] for way, usually in _WAYS}
+        self._sql = load("limits", schema, moved=moved["few"], claimed_rows="{few}", **parts)
+        self._passing = {
+            way: load("limits", schema, moved=moved[way], claimed_rows=f"{{{way}}}", **parts)["pass"] for way in moved
+        }
+        self._came = 0  # with the last claim
         self._involved_until = 0.0
         self._behind = 0  # so that all get their turn where there are more gates than are looked at together
         self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
@@ -100,7 +106,8 @@ class Limits:
         """Claim limited jobs by one statement, a transaction by itself. None: that is not simple, nothing was claimed."""
         if want.alone or monotonic() < self._involved_until:
             return None
-        passing = (self._sql["pass"], {**wanted(want), **claimer(claim, want.limit), **_bounds(now)})
+        way = "few" if self._came < MANY else "many"
+        passing = (self._passing[way], {**wanted(want), **claimer(claim, want.limit), **_bounds(now)})
         rows, told = await self._passed(connection, [passing])
         if told.unread:
             read = self._reading(dict(zip(told.unread, told.limits or (), strict=True)))
@@ -108,7 +115,9 @@ class Limits:
         if told.simple is False:
             self._involved_until = monotonic() + (0.0 if told.unread else INVOLVED)
             return None
-        return Simply(records_of(rows), bool(told.more), told.suspects)
+        claimed = claimed_of(rows)
+        self._came = len(claimed)
+        return Simply(claimed, bool(told.more), told.suspects)
 
     async def _passed(
         self, connection: Connection, statements: Sequence[Statement]
@@ -227,7 +236,7 @@ class Limits:
         if not statements:
             return []
         cursors = await together(connection, statements)
-        return records_of(await cursors[0].fetchall()) if passed.ids else []
+        return claimed_of(await cursors[0].fetchall()) if passed.ids else []
 
     def _starts(
         self, used: Mapping[str, Use], after: Mapping[str, Starts], windows: Mapping[str, int]

@@ -56,6 +56,7 @@ from .home import look
 from .insertion import insertion
 from .limits import Limits
 from .listing import Listing
+from .long import LongEnqueues
 from .schema import PostgresLedger, migrations
 from .server import Connection, Server, together
 from .shelf import Shelf
@@ -74,7 +75,8 @@ class PostgresStorage(Storage):
 
     name = "PostgreSQL"
     in_flight = 3
-    lists_ahead = 2
+    list_chunk = 1_250
+    lists_ahead = 3  # each on a connection of its own
     answers_within = 5.0
 
     def __init__(
@@ -96,7 +98,7 @@ class PostgresStorage(Storage):
         self._carry = Carry(address.schema, self._apply)
         self._home: Home | None = None
         self._opening = asyncio.Lock()
-        self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
+        self._long = LongEnqueues(self._enqueue, self._listing.now)
         self._opened: tuple[Server, Signals, int] | None = None
 
     # -- life ----------------------------------------------------------------------------------------
@@ -139,13 +141,12 @@ class PostgresStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         if not jobs:
             return []
-        server, put, now = self._server(), self._enqueue.put, self._now()
-        inserts = self._enqueue.ready(jobs, now)
         if len(jobs) < LONG:
+            server, put, now = self._server(), self._enqueue.put, self._now()
+            inserts = self._enqueue.ready(jobs, now)
             placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
         else:
-            async with self._in_order:  # the next chunk of a list is made ready meanwhile
-                placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+            placed = await self._long.put(self._server(), jobs, self._now())
         await self._finish(_effects_of(jobs))
         return placed
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# In the order of KEYS in lua/prelude.lua, each with the type that the server must hold there.
+# In the order of KEYS in lua/basics.lua, each with the type that the server must hold there.
 TYPES = {
     "jobs": "hash",
     "rows": "hash",

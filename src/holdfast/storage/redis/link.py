@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
 
@@ -23,7 +23,7 @@ from .address import Address
 from .faults import Kind, explained, kind_of
 from .keys import Keys
 from .scripts import script
-from .wire import Wire, connected, packed
+from .wire import Beginning, Wire, connected, packed
 from .words import Argument
 
 PATIENCE = 3.0  # seconds that a command is tried for
@@ -38,12 +38,21 @@ class Unreached(StoreError):
     """The server was not reached, or the answer was lost: whether the command took hold is not known."""
 
 
+class Question(NamedTuple):
+    """A script on its way to the server."""
+
+    name: str
+    arguments: Sequence[Argument]
+    packed: bytes
+
+
 class Link:
     """The connections of one store in one event loop."""
 
     def __init__(self, address: Address) -> None:
         self.address = address
         self.keys = Keys(address.prefix)
+        self._known: dict[str, Beginning] = {}  # how each script is called
         self._idle: list[Wire] = []
         self._room = asyncio.Semaphore(MOST_CONNECTIONS)
         self._busy = 0
@@ -52,13 +61,21 @@ class Link:
 
     async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, patience: float = PATIENCE) -> Any:
         """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
-        verb = script(name)
-        keys = self.keys.all
-        known = packed(("EVALSHA", verb.digest, len(keys), *keys, *arguments))
+        return await self.ask(self.question(name, arguments), repeat=repeat, patience=patience)
+
+    def question(self, name: str, arguments: Sequence[Argument]) -> Question:
+        """A script and what it is given, ready to be sent."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = Beginning("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all)
+        return Question(name, arguments, known.packed(arguments))
+
+    async def ask(self, question: Question, *, repeat: bool, patience: float = PATIENCE) -> Any:
         try:
-            return await self._patiently(known, repeat, patience)
+            return await self._patiently(question.packed, repeat, patience)
         except NoScriptError:
-            told = packed(("EVAL", verb.text, len(keys), *keys, *arguments))
+            keys = self.keys.all
+            told = packed(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
             return await self._answered(told, repeat, patience)
         except ResponseError as error:
             raise explained(error, str(self.address)) from error
@@ -123,10 +140,13 @@ class Link:
         while True:
             sent = False
             try:
-                async with self._room:
-                    wire = await self._taken()
+                await self._room.acquire()
+                try:
+                    wire = self._lively() or await self.connect()
                     sent = True
                     return await self._asked(wire, packed)
+                finally:
+                    self._room.release()
             except StoreError:
                 raise
             except Exception as error:
@@ -143,13 +163,14 @@ class Link:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _taken(self) -> Wire:
+    def _lively(self) -> Wire | None:
+        """One that lies idle and that nobody has closed."""
         while self._idle:
             wire = self._idle.pop()
             if wire.lives:
                 return wire
             wire.close()
-        return await self.connect()
+        return None
 
     async def _asked(self, wire: Wire, packed: bytes) -> Any:
         whole = False

@@ -12,6 +12,7 @@ from holdfast.job import NewJob, Record
 from holdfast.storage.fairness import Account
 
 STAMP = Struct("<q")
+_PARTS = Struct("8s4s4s4s12s")  # of an id as hexadecimal digits
 
 
 # ---- ids -------------------------------------------------------------------------------------------
@@ -38,7 +39,7 @@ def checked_id(id: str) -> bytes:
 
 def id_texts(ids: bytes) -> list[str]:
     """Ids that stand one behind the other."""
-    return [id_text(ids[at : at + 16]) for at in range(0, len(ids), 16)]
+    return [b"-".join(parts).decode() for parts in _PARTS.iter_unpack(ids.hex().encode())]
 
 
 def stamp_bytes(stamp: int) -> bytes:

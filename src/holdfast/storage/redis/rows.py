@@ -2,13 +2,13 @@
 
 A job is two values. Its *body*, written once, holds what never changes and what only Python reads: the payload, the
 retry rules, tags and the like, as a MessagePack array of texts. Its *row* is a short struct that the scripts read and
-rewrite: state, counters, times, hold (see lua/prelude.lua for its layout). Texts come back bit by bit: no script ever looks
+rewrite: state, counters, times, hold (see lua/basics.lua for its layout). Texts come back bit by bit: no script ever looks
 into one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import blake2b
@@ -24,10 +24,10 @@ from holdfast.lifecycle import Cancelled, decide
 from holdfast.storage.contract import PARENT_CANCELLED
 from holdfast.storage.limiting import limits_of
 
-from .names import STAMP, checked_id, escaped, id_text, lane_of, names_of, parts_of, plain, stamp_bytes
+from .names import STAMP, checked_id, escaped, id_text, id_texts, lane_of, names_of, parts_of, plain, stamp_bytes
 
 _log = getLogger("holdfast")
-NONE = -9007199254740992.0  # "no number", as in the prelude
+NONE = -9007199254740992.0  # "no number", as in lua/basics.lua
 LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 STATES = (
     State.BLOCKED,
@@ -59,7 +59,7 @@ _LARGEST = 1 << 53
 
 # ---- what few rows have ----------------------------------------------------------------------------
 def more_of(job: NewJob | Record, next_id: str | None = None) -> bytes:
-    """The end of a row, for a job with limits, parents or a next one: see MORE in the prelude."""
+    """The end of a row, for a job with limits, parents or a next one: see MORE in lua/basics.lua."""
     if job.limits is job.after is next_id is None:
         return b""
     gate = b"" if job.limits is None else gate_of(job.limits)
@@ -126,6 +126,7 @@ class Outcome(msgspec.Struct, array_like=True, gc=False):
 
 
 _encode = msgspec.msgpack.Encoder().encode
+_FIELDS = bytes([0x90 | len(Body.__struct_fields__)])  # how a body begins: a list of so many
 _body = msgspec.msgpack.Decoder(Body)
 _outcome = msgspec.msgpack.Decoder(Outcome)
 
@@ -147,6 +148,13 @@ def body_of(job: NewJob | Record) -> bytes:
             job.limits,
         )
     )
+
+
+def bodies_of(template: NewJob, payloads: Iterable[str]) -> list[bytes]:
+    """The bodies of jobs that have nothing of their own but their payload, which stands first."""
+    whole = body_of(template)
+    behind = whole[1 + len(_encode(template.payload)) :]
+    return [_FIELDS + _encode(payload) + behind for payload in payloads]
 
 
 def place_of_after(job: NewJob) -> tuple[int, int]:
@@ -191,6 +199,50 @@ def _template(lane: bytes) -> Record:
 def records_of(told: Sequence[bytes]) -> list[Record]:
     """The records in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
     return list(_records(iter(told)))
+
+
+def claimed_of(told: Sequence[Any]) -> list[Record]:
+    """The records that a claim brought: as above, or as lua/usual_claim.lua tells them, by row."""
+    if not told or isinstance(told[0], bytes):
+        return records_of(told)
+    return [record for row, ids, bodies in told for record in _alike(row, ids, bodies)]
+
+
+def _alike(row: bytes, ids: bytes, bodies: Sequence[bytes | None]) -> Iterator[Record]:
+    """Records with the same row. What their bodies have behind the payload is mostly the same, too, and read once."""
+    try:
+        pattern = _of_row(row)
+    except (error, ValueError, IndexError) as unreadable:
+        _leave_out(", ".join(id_texts(ids)), unreadable)
+        return
+    another = pattern.__copy__  # type: ignore[attr-defined]
+    rest: bytes | None = None
+    for id, given in zip(id_texts(ids), bodies, strict=True):
+        body = given or b""
+        try:
+            begin, end = _payload_in(body)
+            if body[end:] != rest:
+                _add_body(pattern, _body.decode(body))
+                rest = body[end:]
+            record = another()
+            record.id, record.payload = id, body[begin:end].decode()
+        except (msgspec.MsgspecError, ValueError, IndexError) as unreadable:
+            _leave_out(id, unreadable)
+            continue
+        yield record
+
+
+def _payload_in(body: bytes) -> tuple[int, int]:
+    """Where a body's payload begins and ends. Read by hand, because what follows is to be compared, not read."""
+    match body[1]:
+        case 0xD9:
+            return 3, 3 + body[2]
+        case 0xDA:
+            return 4, 4 + int.from_bytes(body[2:4])
+        case 0xDB:
+            return 6, 6 + int.from_bytes(body[2:6])
+        case short:
+            return 2, 2 + (short & 0x1F)
 
 
 def row_of(record: Record, *, has_log: bool) -> bytes:
@@ -275,9 +327,13 @@ def _records(told: Iterator[bytes]) -> Iterator[Record]:
             if texts:
                 _add_texts(record, *texts)
         except (error, msgspec.MsgspecError, ValueError, IndexError) as unreadable:
-            _log.error("job %s cannot be read and is left out: %s", id.hex(), unreadable)
+            _leave_out(id_text(id), unreadable)
             continue
         yield record
+
+
+def _leave_out(id: str, unreadable: Exception) -> None:
+    _log.error("job %s cannot be read and is left out: %s", id, unreadable)
 
 
 def _add_texts(record: Record, outcome: bytes | None, errors: bytes | None, progress: bytes | None) -> None:

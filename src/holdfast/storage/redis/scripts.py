@@ -1,4 +1,4 @@
-"""The store's scripts: one `.lua` file per verb, behind what all share.
+"""The store's scripts: one `.lua` file per verb, behind what all share. What nearly always happens stands before all that.
 
 What has a name of its own but never changes is written into the text where it is used: numbers and texts with a name in
 capitals (`local READY = 3`), the keys (`local jobs = KEYS[1]`) and the server's `call`. A script may have 200 local names,
@@ -16,6 +16,8 @@ from hashlib import sha1
 from importlib.resources import files
 
 _PLACING = ("following", "sharing", "placing")
+BASICS = ("basics",)
+FIRST = {"enqueue": ("usual_enqueue",), "exchange": ("usual_ends", "usual_claim", "usual_exchange")}  # the short way
 SHARED = ("prelude", "places")
 PARTS = {
     "enqueue": ("gates", "settling", *_PLACING),
@@ -55,7 +57,7 @@ class Script:
 def script(name: str) -> Script:
     """The script of a verb."""
     folder = files(__package__) / "lua"
-    names = (*SHARED, *PARTS.get(name, ()), name)
+    names = (*BASICS, *FIRST.get(name, ()), *SHARED, *PARTS.get(name, ()), name)
     text = _with_constants([(folder / f"{part}.lua").read_text("utf-8") for part in names])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 

@@ -40,7 +40,7 @@ class Signals:
         self._closed = False
 
     def tell(self, ready: Collection[str] | None, changed: bool) -> None:
-        self._listeners.tell(ready, changed)
+        self._listeners.tell(ready, changed, here=True)
 
     def listen(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)

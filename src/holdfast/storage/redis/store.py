@@ -56,10 +56,11 @@ from .findings import findings
 from .link import Link, Unreached
 from .names import escaped, id_bytes, id_text, id_texts, plain, stamp_bytes
 from .opening import prepared
-from .rows import records_of
+from .rows import claimed_of, records_of
 from .signals import Signals
 
 Demand = Literal["full", "normal", "relaxed"]
+LONG = 100  # jobs of an enqueue that keeps its place among others
 AUDITED = 500  # rows that are looked at with every prune
 SCANNED = 4  # keys that an audit walks along
 NOT_AN_ID = bytes(16)  # finds nothing
@@ -81,6 +82,7 @@ class RedisStorage(Storage):
 
     name = "Redis"
     in_flight = 3
+    lists_ahead = 2
     answers_within = 5.0
 
     def __init__(
@@ -92,6 +94,7 @@ class RedisStorage(Storage):
         self._demand = demand
         self._migrate = migrate
         self._opening = asyncio.Lock()
+        self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
         self._origin = os.urandom(8).hex().encode()
         self._link: Link | None = None
         self._signals: Signals | None = None
@@ -135,9 +138,14 @@ class RedisStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
         if not jobs:
             return []
-        arguments = [self._time(), self._origin, *words.new_jobs(jobs)]
+        link = self._used()
+        question = link.question("enqueue", [self._time(), self._origin, *words.new_jobs(jobs)])
         try:
-            told = await self._used().run("enqueue", arguments, repeat=True)
+            if len(jobs) < LONG:
+                told = await link.ask(question, repeat=True)
+            else:
+                async with self._in_order:  # the next chunk of a list is made ready meanwhile
+                    told = await link.ask(question, repeat=True)
         except Unreached as error:
             # whoever enqueues may repeat it for longer than we do: the ids make it safe
             raise ConnectionError(str(error)) from error
@@ -173,7 +181,7 @@ class RedisStorage(Storage):
         verdicts, woken, ended, due, suspects, claimed, unsettled = _stored(told)
         self._tell([plain(queue) for queue in woken], bool(ended))
         answers = [_VERDICTS[answer] for answer in verdicts]
-        return Exchanged(answers, records_of(claimed), due, bool(suspects), bool(unsettled))
+        return Exchanged(answers, claimed_of(claimed), due, bool(suspects), bool(unsettled))
 
     async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
         return await self._renewed("renew", holds, started)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -26,6 +26,22 @@ def packed(words: tuple[str | bytes | int | float, ...]) -> bytes:
     """A command as the server reads it."""
     command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type]  # its types know only one word
     return command
+
+
+class Beginning:
+    """A command that always begins with the same words, packed once."""
+
+    def __init__(self, *words: str | int) -> None:
+        self._length = len(words)
+        self._packed = _behind_count(packed(words))
+
+    def packed(self, words: Sequence[str | bytes | int | float]) -> bytes:
+        rest = _behind_count(packed(tuple(words))) if words else b""
+        return b"*%d\r\n%b%b" % (self._length + len(words), self._packed, rest)
+
+
+def _behind_count(command: bytes) -> bytes:
+    return command[command.index(b"\n") + 1 :]
 
 
 async def connected(address: Address, heard: Heard | None, within: float) -> Wire:
@@ -81,6 +97,8 @@ class Wire(asyncio.Protocol):
         self._waiting: asyncio.Future[Any] | None = None
         self._ended: asyncio.Future[Exception] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
+        self._until = 0.0  # when whoever waits gives up
+        self._timer: asyncio.TimerHandle | None = None  # one for many questions: nearly all are answered long before
 
     @property
     def lives(self) -> bool:
@@ -96,12 +114,11 @@ class Wire(asyncio.Protocol):
         if not self.lives:
             raise self._ended.result() if self._ended.done() else ConnectionError("the connection was closed")
         self._waiting = answer = self._loop.create_future()
-        timer = self._loop.call_later(within, _give_up, answer)
-        try:
-            self.say(packed)
-            return await answer
-        finally:
-            timer.cancel()
+        self._until = until = self._loop.time() + within
+        if self._timer is None or self._timer.when() > until:
+            self._look_at(until)
+        self.say(packed)
+        return await answer
 
     async def ends(self, within: float) -> None:
         """Waits so many seconds; raises at once when the connection ends."""
@@ -127,6 +144,9 @@ class Wire(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         why = error or ConnectionError("the server closed the connection")
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if not self._ended.done():
             self._ended.set_result(why)
         if self._waiting is not None and not self._waiting.done():
@@ -147,7 +167,17 @@ class Wire(asyncio.Protocol):
         self.connection_lost(error)
         self.close()
 
+    # -- the time limit ------------------------------------------------------------------------------
+    def _look_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._look)
 
-def _give_up(answer: asyncio.Future[Any]) -> None:
-    if not answer.done():
-        answer.set_exception(TimeoutError())
+    def _look(self) -> None:
+        self._timer = None
+        if self._waiting is None or self._waiting.done():
+            return
+        if self._loop.time() >= self._until:
+            self._waiting.set_exception(TimeoutError())
+        else:
+            self._look_at(self._until)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from struct import Struct, error
+from itertools import groupby
+from struct import Struct, error, pack
 
-from holdfast.job import ANY, ROW_VERSION, Hold, NewJob, Routing
+from holdfast.job import ANY, ROW_VERSION, Alike, Hold, NewJob, Routing
 from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import Claim, Note, Started, Want
 from holdfast.storage.fairness import payer
+from holdfast.storage.plain import are_plain_successes, is_plain
 from holdfast.storage.rules import parents_of
 
 from .names import checked_id, escaped, id_bytes, lane_of, names_of, routing_text, stamp_bytes
@@ -16,6 +18,7 @@ from .rows import (
     NONE,
     SCOPE_NUMBERS,
     STATE_NUMBERS,
+    bodies_of,
     body_of,
     instant,
     keep_last_of,
@@ -26,6 +29,7 @@ from .rows import (
 
 Argument = bytes | str | int
 NOT_AN_ID = b"\x00" * 16  # finds nothing
+_MOST_SHAPES = 1024  # that are remembered
 
 _SHAPE = Struct("<BiIBBddddH")
 _CHANGE = Struct("<16sBIqBIIHdddd")
@@ -42,6 +46,10 @@ _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_K
 # ---- enqueue ---------------------------------------------------------------------------------------
 def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
     """Shapes first: most jobs of a list differ only in id and body."""
+    if isinstance(jobs, Alike) and is_plain(jobs.template) and (ids := _joined(jobs.ids)) is not None:
+        return _alike(jobs, ids)
+    if len(jobs) == 1 and is_plain(jobs[0]):
+        return [1, _plain_shape(jobs[0]), b"\x00\x00", checked_id(jobs[0].id), body_of(jobs[0])]
     shapes: dict[tuple[object, ...], int] = {}
     texts: list[Argument] = []
     places = bytearray()
@@ -82,6 +90,30 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
     return [len(texts), *texts, bytes(places), *arguments]
 
 
+def _alike(jobs: Alike, ids: bytes) -> list[Argument]:
+    """Plain jobs that differ only in id and payload."""
+    arguments: list[Argument] = [1, _plain_shape(jobs.template), bytes(2 * len(jobs))]
+    arguments += [b""] * (2 * len(jobs))
+    arguments[3::2] = [ids[at : at + 16] for at in range(0, len(ids), 16)]
+    arguments[4::2] = bodies_of(jobs.template, jobs.payloads)
+    return arguments
+
+
+_plain_shapes: dict[tuple[object, ...], bytes] = {}  # of jobs without instants of their own: there are few
+
+
+def _plain_shape(job: NewJob) -> bytes:
+    if job.at is not None or job.delay:
+        return _shape(job, extras=False)
+    alike = (job.task, job.queue, job.priority, job.lease)
+    shape = _plain_shapes.get(alike)
+    if shape is None:
+        if len(_plain_shapes) == _MOST_SHAPES:
+            _plain_shapes.clear()
+        shape = _plain_shapes[alike] = _shape(job, extras=False)
+    return shape
+
+
 def _shape(job: NewJob, extras: bool) -> bytes:
     lane = lane_of(job.queue, job.task, job.routing_key)
     scope = 0 if job.unique_key is None else SCOPE_NUMBERS[job.unique_scope]
@@ -114,10 +146,46 @@ def _shape(job: NewJob, extras: bool) -> bytes:
 
 # ---- exchange --------------------------------------------------------------------------------------
 def changes(listed: Sequence[Change]) -> list[Argument]:
-    arguments: list[Argument] = [len(listed)]
+    """Ends as usual come in runs of which the same is said; others one by one."""
+    if listed and are_plain_successes(listed) and (ids := _joined([change.id for change in listed])) is not None:
+        return [len(listed), *_runs(listed, ids)]
+    arguments: list[Argument] = [len(listed), 0]
     for change in listed:
         _add_change(arguments, change)
     return arguments
+
+
+def _runs(listed: Sequence[Change], ids: bytes) -> list[Argument]:
+    runs: list[Argument] = []
+    count = begin = 0
+    for _, run in groupby(listed, _said):
+        together = list(run)
+        end = begin + len(together)
+        first: list[Argument] = []
+        _add_change(first, together[0])
+        starts = [change.started_at for change in together]
+        started = b"" if starts[0] is None else pack(f"<{len(starts)}d", *starts)
+        runs += (first[0], ids[16 * begin : 16 * end], started)
+        if together[0].result is not None:
+            runs += [outcome_of(change.result, None) for change in together]
+        count += 1
+        begin = end
+    return [count, *runs]
+
+
+def _said(change: Change) -> tuple[object, ...]:
+    """What those of a run have in common."""
+    return change.guard, change.failures, change.keep, change.result is None, change.started_at is None
+
+
+def _joined(ids: Sequence[str]) -> bytes | None:
+    """Ids as bytes, one behind the other; None if one of them is none."""
+    text = "".join(ids).replace("-", "")
+    try:
+        joined = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return joined if len(text) == 32 * len(ids) and set(map(len, ids)) == {36} else None
 
 
 def _add_change(arguments: list[Argument], change: Change) -> None:

@@ -18,11 +18,11 @@ from . import limited
 from .database import Work
 from .driver import TOOBIG
 from .gates import Standing, Waiting, forget, know
-from .limited import Suspect
+from .limited import Suspect, Wide
 from .queries import load
 from .rows import FIELDS, json_text, lists_of, literal, records_of, value_of
 from .settle import settle
-from .usual import Place, Usual, best
+from .usual import OF_LANE, Place, Usual, asked, best, read
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 NO_LANE = (None, None, None)
@@ -59,6 +59,8 @@ def _claimed() -> str:
 
 
 _sql = load("claim", claimed=_claimed(), row_version=str(ROW_VERSION))
+# the outlook, and the best of a lane as the same answer
+_OUTLOOK_AND_BEST = f"{_sql['outlook']}, best.* FROM ({OF_LANE}) AS best"
 
 Lane = tuple[str, str, str | None]  # queue, task, routing key
 
@@ -70,6 +72,15 @@ class Outlook(NamedTuple):
     limited: bool
     unsettled: bool
     lanes: list[Lane]
+
+
+class Guess(NamedTuple):
+    """The best jobs of the lane that was claimed from last, read together with the outlook: nearly always that is the lane
+    to claim from, and a question is saved."""
+
+    place: Place
+    limit: int
+    row: tuple[Any, ...]
 
 
 Taken = bytes | Usual  # claimed jobs as texts, to be read by the loop
@@ -92,21 +103,29 @@ def _read(part: Taken) -> list[Record]:
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     """Settle what is to be settled, promote what is due, then take what is wanted, want by want."""
-    outlook = _look_out(work)
+    outlook, guess = _look_out_and_guess(work, claim.wants[0], now) if claim.wants else (_look_out(work), None)
     work.known.limited = outlook.limited
     if outlook.unsettled:
         settle(work, chunk, now)
-        outlook = _look_out(work)
+        outlook, guess = _look_out(work), None
     if outlook.next_due is not None and outlook.next_due <= now:
         promote(work, chunk, now)
-        outlook = _look_out(work)
+        outlook, guess = _look_out(work), None
     taken: list[Taken] = []
+    wide: Wide | None = None
     for want in claim.wants:
         if want.limit > 0:
-            texts = (_take_limited if want.limited else _take)(work, claim, want, outlook, now)
-            work.known.limited |= want.limited and bool(texts)
+            if want.limited:
+                texts, wide = _take_limited(work, claim, want, outlook, now)
+                work.known.limited |= bool(texts)
+            else:
+                texts = _take(work, claim, want, outlook, guess, now)
             taken += texts
-    due = [outlook.next_due, *(_opens_at(work, want, outlook, now) for want in claim.wants if want.limited)]
+        guess = None  # it was read before anything was taken
+    under_limits = [want for want in claim.wants if want.limited]
+    if len(under_limits) > 1:
+        wide = None  # what was found for the last need not hold for the others
+    due = [outlook.next_due, *(_opens_at(work, want, outlook, now, wide) for want in under_limits)]
     next_due = min((max(0, at - now) for at in due if at is not None), default=None)
     suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
     return Claimed(taken, next_due, suspects, outlook.unsettled)
@@ -123,8 +142,29 @@ def promote(work: Work, limit: int, now: int) -> int:
     return promoted
 
 
+def _look_out_and_guess(work: Work, want: Want, now: int) -> tuple[Outlook, Guess | None]:
+    """The outlook, and what the first want will probably get."""
+    place = work.known.lane
+    parameters = None
+    if place is not None and not want.limited and not want.alone and want.limit > 0:
+        parameters = asked(work, place, want.limit, now) if _wanted(want, frozenset(), *place[1:]) else None
+    if place is None or parameters is None:
+        return _look_out(work), None
+    try:
+        row = work.connection.rows(_OUTLOOK_AND_BEST, parameters)[0]
+    except work.error as error:
+        if work.code(error) != TOOBIG:
+            raise
+        return _look_out(work), None
+    return _outlook(row[:6]), Guess(place, want.limit, row[6:])
+
+
 def _look_out(work: Work) -> Outlook:
-    next_due, paused, suspects, limited, unsettled, lanes = work.connection.rows(_sql["outlook"])[0]
+    return _outlook(work.connection.rows(_sql["outlook"])[0])
+
+
+def _outlook(row: tuple[Any, ...]) -> Outlook:
+    next_due, paused, suspects, limited, unsettled, lanes = row
     return Outlook(
         next_due,
         frozenset(lists_of(paused)),
@@ -135,8 +175,11 @@ def _look_out(work: Work) -> Outlook:
     )
 
 
-def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Taken]:
-    numbers, taken = _as_many_as_fit(work, lambda limit: _best(work, claim, want, outlook, limit, now), want.limit)
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, now: int) -> list[Taken]:
+    def best_of_all(limit: int) -> tuple[str, Taken]:
+        return _best(work, claim, want, outlook, guess, limit, now)
+
+    numbers, taken = _as_many_as_fit(work, best_of_all, want.limit)
     if numbers == "[]":
         return []
     work.connection.change(_sql["take"], (claim.stamp, claim.worker, now, numbers))
@@ -154,7 +197,9 @@ def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit:
             limit = max(1, limit // 8)
 
 
-def _best(work: Work, claim: Claim, want: Want, outlook: Outlook, limit: int, now: int) -> tuple[str, Taken]:
+def _best(
+    work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, limit: int, now: int
+) -> tuple[str, Taken]:
     after = (claim.stamp, claim.worker, now)
     if want.alone:
         numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
@@ -162,8 +207,9 @@ def _best(work: Work, claim: Claim, want: Want, outlook: Outlook, limit: int, no
     lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
     if not lanes:
         return "[]", b"[]"
-    if len(lanes) == 1:
-        usual = _usual(work, claim, (None, *lanes[0]), limit, now)
+    work.known.lane = place = (None, *lanes[0]) if len(lanes) == 1 else None
+    if place is not None:
+        usual = _usual(work, claim, place, limit, now, guess)
         return usual or _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
     if len(lanes) <= LANES_AT_ONCE[-1]:
         size, parameters = _arms(lanes, now)
@@ -172,9 +218,14 @@ def _best(work: Work, claim: Claim, want: Want, outlook: Outlook, limit: int, no
     return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
 
 
-def _usual(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[str, Usual] | None:
+def _usual(
+    work: Work, claim: Claim, place: Place, limit: int, now: int, guess: Guess | None = None
+) -> tuple[str, Usual] | None:
     """The best jobs of a lane or gate in few words, if that can be done."""
-    found = best(work, claim, place, limit, now)
+    if guess is not None and (guess.place, guess.limit) == (place, limit):
+        found = read(work, claim, place, guess.row, now)
+    else:
+        found = best(work, claim, place, limit, now)
     if found is None:
         return None
     numbers, usual, others = found
@@ -251,17 +302,19 @@ def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) 
 
 
 # ---- under limits ----------------------------------------------------------------------------------
-def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> list[Taken]:
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> tuple[list[Taken], Wide | None]:
+    """What is wanted, and the gate that all of it was taken from, if it was one alone."""
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
-        return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now)
+        return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now), None
     wide = limited.wide_gate(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now)
     if wide is not None:
-        return _take_at_gate(work, claim, wide, want.limit, now)
-    taken: list[Taken] = []
+        taken = _take_at_gate(work, claim, wide.gate, want.limit, now)
+        return taken, wide._replace(room=wide.room - want.limit)
+    taken = []
     for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
         taken += _take_rows(work, claim, numbers, now)
-    return taken
+    return taken, None
 
 
 def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Taken]:
@@ -295,8 +348,8 @@ def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> li
     return [texts]
 
 
-def _opens_at(work: Work, want: Want, outlook: Outlook, now: int) -> int | None:
+def _opens_at(work: Work, want: Want, outlook: Outlook, now: int, wide: Wide | None) -> int | None:
     """When a limited job could start that this want asks for."""
     if want.alone:
         return limited.suspects_open_at(work, _suspects(work, want, outlook, now), now)
-    return limited.opens_at(work, lambda *lane: _wanted(want, outlook.paused, *lane), now)
+    return limited.opens_at(work, lambda *lane: _wanted(want, outlook.paused, *lane), now, wide)

@@ -13,7 +13,7 @@ import logging
 import threading
 import time
 from asyncio import AbstractEventLoop, Future, get_running_loop
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
@@ -50,6 +50,7 @@ class Known:
     def __init__(self) -> None:
         self.limited = False  # jobs run under limits
         self.heads: dict[Any, Record] = {}  # what most jobs of a lane are like
+        self.lane: Any = None  # which was claimed from last, if it was one alone
         self._policies_at = -POLICIES_LOOKED_AT_EVERY
 
     def looks_for_policies(self) -> bool:
@@ -97,7 +98,7 @@ class Database:
         driver: Driver,
         connect: Callable[[], Connection],
         check_mode: Callable[[Connection], None],
-        told: Callable[[set[str], bool], None],
+        told: Callable[[Collection[str], bool], None],
     ) -> None:
         self.place = place
         self.driver = driver
@@ -224,7 +225,7 @@ class Database:
             return len(batch) == 1 and not isinstance(error, DoCarefully)
         finally:
             self.wrote_at, self.writing = time.monotonic(), False
-        self.tell(work)
+        self.tell(work.ready, changed=work.changed)
         return True
 
     def _in_transaction(self, work: Work, batch: Sequence[Piece[Any]]) -> None:
@@ -263,11 +264,11 @@ class Database:
             self._mode_checked = time.monotonic()
             self.patiently(self._check_mode, connection)
 
-    def tell(self, work: Work) -> None:
+    def tell(self, ready: Collection[str], *, changed: bool) -> None:
         """After a commit: wake whom it concerns. Nothing that goes wrong here can undo it."""
-        if work.ready or work.changed:
+        if ready or changed:
             try:
-                self._told(work.ready, work.changed)
+                self._told(ready, changed)
             except Exception:
                 _log.exception("a signal was not sent")
 

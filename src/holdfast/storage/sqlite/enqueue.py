@@ -91,8 +91,11 @@ def _kind(job: NewJob) -> Kind:
 def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan | None:
     """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
     has been written when it is found. None: nothing stood in the way of any."""
-    settings = special_queues(work.connection)
+    policies = {group.kind[3] for group in jobs.alike}
+    settings, known = _queues_and_policy(work.connection, next(iter(policies)) if len(policies) == 1 else None)
     if jobs.plain and jobs.queues.isdisjoint(settings):
+        if not known:
+            keep(work.connection, policies)
         _insert_alike(work, jobs.alike, now)
         _insert(work, jobs.others, {}, now)
         return None
@@ -109,11 +112,18 @@ def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[P
 
 def special_queues(connection: Connection) -> dict[str, QueueSettings]:
     """The queues that hold only so many jobs, and those that are fair."""
-    rows = lists_of(connection.value(_sql["special_queues"]))
-    return {
+    return _queues_and_policy(connection, None)[0]
+
+
+def _queues_and_policy(connection: Connection, policy: Policy | None) -> tuple[dict[str, QueueSettings], bool]:
+    """Those queues, and whether the policy is on record: one question instead of a statement that would change nothing."""
+    number = None if policy is None else number_of(policy)
+    rows, known = connection.rows(_sql["special_queues"], (number,))[0]
+    settings = {
         name: QueueSettings(name, False, max_depth, on_full, drop_below, bool(fair), weights)
-        for name, max_depth, on_full, drop_below, fair, weights in rows
+        for name, max_depth, on_full, drop_below, fair, weights in lists_of(rows)
     }
+    return settings, bool(known)
 
 
 def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
@@ -155,7 +165,6 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
 
 def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
     parked = []
-    keep(work.connection, [group.kind[3] for group in groups])
     for kind, payloads, first in groups:
         task, queue, priority, policy, lease, limits, delay, at = kind
         run_at = now + delay if at is None else at

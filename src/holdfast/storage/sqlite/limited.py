@@ -42,7 +42,14 @@ def rounds(work: Work, wanted: Wanted, limit: int, now: int) -> Iterator[list[in
         in_vain = 0 if taken else in_vain + 1
 
 
-def wide_gate(work: Work, wanted: Wanted, limit: int, now: int) -> Standing | None:
+class Wide(NamedTuple):
+    """The only open gate, and how many may start there."""
+
+    gate: Standing
+    room: int
+
+
+def wide_gate(work: Work, wanted: Wanted, limit: int, now: int) -> Wide | None:
     """The only open gate, if no rate is to be minded, no closed one might open, and there is room for so many."""
     found = gates.best_open(work, wanted, 2)
     if len(found) != 1 or gates.closers(work, 1, now):
@@ -52,14 +59,16 @@ def wide_gate(work: Work, wanted: Wanted, limit: int, now: int) -> Standing | No
     if any(each.starts is not None for each in limits):
         return None
     used = Used(work).of([gate.limits])
-    rooms = [each.most - used[each.key].running for each in limits if each.most is not None]
-    return gate if min(rooms, default=limit) >= limit else None
+    room = min((each.most - used[each.key].running for each in limits if each.most is not None), default=limit)
+    return Wide(gate, room) if room >= limit else None
 
 
-def opens_at(work: Work, wanted: Wanted, now: int) -> int | None:
-    """When the first of the wanted jobs could start: now, or when a rate lets it."""
-    wide = wide_gate(work, wanted, 1, now)
-    if wide is not None and any(gates.jobs_at(work, [wide], 1, now).values()):
+def opens_at(work: Work, wanted: Wanted, now: int, wide: Wide | None) -> int | None:
+    """When the first of the wanted jobs could start: now, or when a rate lets it. `wide`: the gate from which the last jobs
+    were taken, with the room that is left there."""
+    if wide is None or wide.room < 1:
+        wide = wide_gate(work, wanted, 1, now)
+    if wide is not None and any(gates.jobs_at(work, [wide.gate], 1, now).values()):
         return now
     claiming = _Claiming(work, wanted, now)
     for _ in range(IN_VAIN):

@@ -120,7 +120,7 @@ class SqliteTransaction(StoreTransaction):
             if own is not writer:
                 own.close()
         if self._work is not None:
-            database.tell(self._work)
+            database.tell(self._work.ready, changed=self._work.changed)
 
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -70,6 +70,7 @@ def _usual() -> str:
 _sql = load("usual", usual=_usual(), row_version=str(ROW_VERSION))
 _PLACES = (_sql["in_lane"], _sql["at_gate"])
 _HEAD, _BEST = ([_sql[name].replace("{place}", place) for place in _PLACES] for name in ("head", "best"))
+OF_LANE = _BEST[False]
 
 
 def best(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[str, Usual, list[int]] | None:
@@ -78,8 +79,24 @@ def best(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[
     head = _head(work, place)
     if head is None:
         return None
-    like = (head.priority, number_of(policy_of(head)), head.lease)
-    numbers, texts, told = work.connection.rows(_BEST[place[0] is not None], (*like, *place, now, limit))[0]
+    rows = work.connection.rows(_BEST[place[0] is not None], _asked(head, place, limit, now))
+    return read(work, claim, place, rows[0], now)
+
+
+def asked(work: Work, place: Place, limit: int, now: int) -> tuple[object, ...] | None:
+    """The parameters of `OF_LANE`, if the lane is known."""
+    head = work.known.heads.get(place)
+    return None if head is None else _asked(head, place, limit, now)
+
+
+def _asked(head: Record, place: Place, limit: int, now: int) -> tuple[object, ...]:
+    return head.priority, number_of(policy_of(head)), head.lease, *place, now, limit
+
+
+def read(work: Work, claim: Claim, place: Place, row: tuple[Any, ...], now: int) -> tuple[str, Usual, list[int]] | None:
+    """What the statement said."""
+    head = work.known.heads[place]
+    numbers, texts, told = row
     if texts is None:
         return None
     try:

@@ -99,8 +99,7 @@ WITH picked AS MATERIALIZED (
 -- name: claimed
 -- The picked jobs leave the waiting ones and are held; gives their records.
 {moved}
-SELECT {claimed_columns}
-FROM taken AS j ORDER BY j.urgency, j.rank, j.id
+SELECT {claimed_columns} FROM taken AS j
 
 -- name: moved
 -- From the waiting rows to the holds.
@@ -109,9 +108,10 @@ gone AS (
     RETURNING id, queue, task, urgency, rank, run_at, expires_at, settled, min_version, version, attempt, failures, losses,
         waits, suspect, key_waits, held_key, reason, progress, followed, gate
 ),
+moment AS MATERIALIZED (SELECT {now} AS now),
 taken AS MATERIALIZED (
-    SELECT gone.*, {now} AS now, j.created_at, j.lease, j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id,
-        j.payload, j.backoff, j.retention, j.dead_retention, j.run_when, j.key, j.tenant, j.routing_key, j.tags, j.meta,
+    SELECT gone.*, {usually} AS usual, (SELECT now FROM moment) AS now, j.created_at, j.lease,
+        j.run_at AS first_run_at, j.timeout, j.max_attempts, j.priority, j.chain_id, j.payload, j.backoff, j.retention, j.dead_retention, j.run_when, j.key, j.tenant, j.routing_key, j.tags, j.meta,
         j.unique_key, j.unique_scope, j.after, j.limits, j.errors
     FROM gone CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = gone.id OFFSET 0) AS j
 ),
@@ -130,6 +130,23 @@ freed AS (
     WHERE key = ANY(ARRAY(SELECT held_key FROM gone WHERE key_waits AND held_key IS NOT NULL))
 )
 
+-- name: few
+-- Each claimed job in a row of its own: where there are few of them, that is quicker.
+SELECT {claimed_columns}, {no_outlook} FROM taken AS j
+
+-- name: many
+-- Claimed jobs, the usual ones told together.
+SELECT {claimed_columns}, {no_outlook} FROM taken AS j WHERE NOT j.usual
+UNION ALL
+SELECT {usual_columns}, {no_outlook} FROM taken AS j WHERE j.usual GROUP BY {in_common}
+
+-- name: usual
+-- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `usual.py`.
+num_nonnulls(gone.run_at, gone.expires_at, gone.settled, gone.min_version, gone.version, gone.attempt, gone.failures,
+    gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at, j.chain_id, j.run_when,
+    j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0
+AND gone.rank = j.created_at AND NOT gone.suspect AND NOT gone.key_waits AND strpos(j.payload, chr(30)) = 0
+
 -- name: slot
 -- The key that a claimed job uses: jobs without limits use none.
 NULL::uuid
@@ -143,6 +160,20 @@ j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(
     j.errors, j.reason, j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
     j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0),
     coalesce(j.followed, false), NULL, j.limits, coalesce(j.min_version, 1)
+
+-- name: in_common
+-- What usual jobs are told by.
+j.task, j.queue, j.priority, j.max_attempts, j.timeout, j.lease, j.backoff, j.retention, j.dead_retention, j.routing_key,
+    j.limits
+
+-- name: usual_columns
+-- Usual jobs that are alike in one row: in the place of the id when each was made and its id, and the payloads, joined.
+-- It has no rank, and the other columns are those of every one of them.
+string_agg(j.created_at || ' ' || j.id, chr(30)), j.task, j.queue, 'running', j.priority, NULL,
+    string_agg(j.payload, chr(30)), 2, 1, 0, 0, j.max_attempts, j.timeout, j.lease, {backoff}, {retention},
+    {dead_retention}, 0, 0, NULL, NULL, NULL, NULL, NULL, %(stamp)s::bigint, NULL, %(worker)s::text,
+    (SELECT now FROM moment) + j.lease, false, false, false, NULL, NULL, NULL, NULL, NULL, NULL, j.routing_key, NULL, NULL,
+    NULL, NULL, false, NULL, NULL, 'succeeded', 0, false, NULL, j.limits, {row_version}
 
 -- name: exchange
 -- Successes and a claim in one statement. Its last row tells, behind the columns of a record, when the next job is due,
@@ -158,8 +189,7 @@ lane AS MATERIALIZED (
     WHERE (SELECT coalesce(wait, 1) > 0 FROM due) AND (SELECT count(*) = 0 FROM noted WHERE followed)),
 {picking},
 {moved}
-SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL, NULL, NULL
-FROM taken AS j
+{claimed_rows}
 UNION ALL
 SELECT {nothing}, (SELECT wait FROM due), EXISTS (
         SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND NOT parked AND {wanted} AND {can_run}),
@@ -167,7 +197,11 @@ SELECT {nothing}, (SELECT wait FROM due), EXISTS (
     (SELECT count(*) FROM seen) > (SELECT count(*) FROM picked),
     (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
     (SELECT count(*) > 0 FROM noted WHERE followed), (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL)
-ORDER BY 5 DESC NULLS LAST, 6, 1;
+ORDER BY 5 DESC NULLS LAST;
+
+-- name: no_outlook
+-- What rows of jobs have in the columns of the last one.
+NULL::bigint, NULL::boolean, NULL::float8, NULL::boolean, NULL::text[], NULL::boolean, NULL::text[]
 
 -- name: saying_nothing
 -- A claim alone: nobody has ended.

@@ -44,8 +44,7 @@ used AS MATERIALIZED (
     FROM (SELECT DISTINCT key, gate, running FROM lane WHERE simple) AS gates LEFT JOIN came ON came.gate = gates.gate
     GROUP BY 1
 )
-SELECT {claimed_columns}, NULL, NULL, NULL, NULL, NULL, NULL
-FROM taken AS j
+{claimed_rows}
 UNION ALL
 SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) FROM lane) OR EXISTS (
         SELECT 1 FROM lane JOIN used ON used.key = lane.key LEFT JOIN came ON came.gate = lane.gate
@@ -58,7 +57,11 @@ SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) 
             SELECT lane.number FROM lane JOIN used ON used.key = lane.key
             WHERE lane.jobs > 0 AND used.running >= lane.most),
         ARRAY(SELECT number FROM lane WHERE simple AND number IS NOT NULL AND jobs = 0), {now})
-ORDER BY 5 DESC NULLS LAST, 6, 1;
+ORDER BY 5 DESC NULLS LAST;
+
+-- name: no_outlook
+-- What rows of jobs have in the columns of the last one.
+NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint[], NULL::text[], NULL::void
 
 -- name: slot_of_lane
 -- The key of a job's gate.

@@ -3,14 +3,10 @@
 local apply_changes
 
 do
-  -- A change is a list too: id, guard, attempt or version, stamp, state (0: none), failures, losses, options, delay or instant,
-  -- started_at, keep, keep_last, and, if its options say so, the texts of outcome and errors, next_id, and jobs to be added.
-  local CHANGE = '<c16BI4c8BI4I4Hdddd'
+  -- A change is a list too: what CHANGE has and, if its options say so, the texts of outcome and errors, next_id, and jobs to be
+  -- added.
   local WHOM, GUARD, NUMBER, GUARD_STAMP, NEW_STATE, NEW_FAILURES, NEW_LOSSES, OPTIONS = 1, 2, 3, 4, 5, 6, 7, 8
   local TIME, NEW_STARTED_AT, KEEP, NEW_KEEP_LAST, OUTCOME, ERRORS, NEXT = 9, 10, 11, 12, 13, 14, 15
-  local BY_HOLD, BY_ENDED_HOLD, BY_VERSION, BY_LAPSE = 0, 1, 2, 3
-  local IS_SUSPECT, IS_HIDDEN, KEEPS_HOLD, FREES_KEY, TAKES_KEY, HAS_TIME, TIME_IS_INSTANT = 1, 2, 4, 8, 16, 32, 64
-  local WITH_OUTCOME, WITH_ERRORS, PAYS, WITH_NEXT, WITH_ADDS = 128, 256, 512, 1024, 2048
 
   local function wants(change, option) return band(change[OPTIONS], option) ~= 0 end
 
@@ -199,10 +195,24 @@ do
     return true
   end
 
+  -- Changes that come in runs (see usual_ends.lua), one after the other.
+  local function changes_in_runs()
+    local run, ids, starts, at = '', '', '', 0
+    return function()
+      if at == #ids / 16 then run, ids, starts, at = argument(), argument(), argument(), 0 end
+      at = at + 1
+      local started_at = starts == '' and sub(run, 49, 56) or sub(starts, 8 * at - 7, 8 * at)
+      return sub(ids, 16 * at - 15, 16 * at) .. sub(run, 17, 48) .. started_at .. sub(run, 57)
+    end
+  end
+
   function apply_changes(now)
     local packed, ids, outcome_of, errors_of, next_of, adds_of, placer, answers = {}, {}, {}, {}, {}, {}, nil, {}
-    for number = 1, tonumber(argument()) do
-      local change = argument()
+    local length, next_change = tonumber(argument()), argument
+    local runs = tonumber(argument())
+    if runs > 0 then next_change = changes_in_runs() end
+    for number = 1, length do
+      local change = next_change()
       local options = parse('<H', change, 39)
       packed[number], ids[number] = change, sub(change, 1, 16)
       outcome_of[number] = options >= WITH_OUTCOME and band(options, WITH_OUTCOME) ~= 0 and argument()

@@ -1,7 +1,7 @@
 -- Look at some rows and put those back that have lost a place in an index, and at some of what stands beside the rows. A script
 -- that fails in the middle, or a server that was moved while keys were missing, can leave such; they would never be claimed.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts
 -- returns  {how many rows were put back, where to go on in each}
 local DAY = 86400000000 -- that starts are remembered longer than they count: the clock may go back

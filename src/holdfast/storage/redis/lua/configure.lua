@@ -1,6 +1,6 @@
 -- Write a queue's settings, or whether it is paused.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below shares), or 'pause', or 'resume'
 -- returns  nothing
 local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]

@@ -1,6 +1,6 @@
 -- How many jobs of a key or chain are visible and in some states: a piece of the count.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     the name and its NUL, the member to go on behind ('': from the first), an id that does not count ('': none), rows to
 --          look at, states as eight digits 0 or 1
 -- returns  {how many, the last member that was looked at ('': there are no more)}

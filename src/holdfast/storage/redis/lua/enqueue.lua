@@ -1,6 +1,6 @@
 -- Put jobs on record, all or none, and settle what follows from their edges.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now ('': the server's clock), origin of signals, the jobs (see read_jobs in placing.lua)
 -- returns  {for each job that was not simply stored: its position, 'owner', the owner's id, or its position, 'dropped', '';
 --          queues that have ready jobs now, whether a job ended}; or, when nothing was stored, {'full', queue, max_depth,

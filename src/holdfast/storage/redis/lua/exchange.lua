@@ -1,14 +1,16 @@
 -- Apply changes, note what began, then claim.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin,
---          number of changes, then for each: the change (see apply.lua) and, if it says so, outcome and errors,
+--          number of changes, and of the runs in which they come (see usual_ends.lua), or 0; if 0, for each: the change (see
+--          apply.lua) and, if it says so, outcome and errors,
 --          number of notes of what began, the notes (see HOLD),
 --          number of wants or -1 for no claim; with a claim: worker, stamp, chunk, the highest row version we know, then for
 --          each want: limit, 'alone' or 'any', 'limited' or 'plain', routing ('*', '-' or '=' and the key), number of queues
 --          (-1: all), queues, number of tasks (-1: all), tasks
 -- returns  {an answer per change (see places.lua) as one text, queues that have ready jobs now, whether a job ended,
---          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`),
+--          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`;
+--          lists of them: see usual_claim.lua),
 --          whether there is more to settle}; or {'orphan', job, parent} when nothing was written
 
 local WAITING_SCOPE = 1

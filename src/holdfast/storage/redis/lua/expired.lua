@@ -1,6 +1,6 @@
 -- Waiting jobs that were not started in time, the longest over first.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, limit
 -- returns  records (see `tell`)
 local answer = {}

@@ -1,6 +1,6 @@
 -- Whole jobs with their logs, the jobs that they wait for and those that they are kept for, the oldest first.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     the position to begin behind: created_at ('-inf': from the first) and id, limit
 -- returns  {records (see `tell`), ids, the log of each id or false, the ids that each waits for as one text, those that each is
 --          kept for}

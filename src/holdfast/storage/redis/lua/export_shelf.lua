@@ -1,6 +1,6 @@
 -- The whole shelf, by kind and name.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     kind NUL name to begin behind ('': from the first), limit
 -- returns  kind NUL name, text (see shelving.lua) of each
 local answer, from = {}, ARGV[1] == '' and '[n' or '(n' .. ARGV[1]

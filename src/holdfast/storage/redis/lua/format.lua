@@ -1,6 +1,6 @@
 -- Whether the keys are ours and of which format; in one step, since others may open the same store at the same time.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     the format that we know, 'migrate' (bring an older one up to it) or 'check', the keys' types as JSON
 -- returns  {'foreign', key, its type}, {'foreign rows'}, {'empty'}, or {'format', its number}
 local types = cjson.decode(ARGV[3])

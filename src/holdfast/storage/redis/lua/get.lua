@@ -1,6 +1,6 @@
 -- Jobs by id.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     ids
 -- returns  records (see `tell`) of those that are on record
 local answer = {}

@@ -1,6 +1,6 @@
 -- What a worker holds under a stamp.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     worker, stamp
 -- returns  records (see `tell`) of running jobs, in no order
 local ids = call('ZRANGE', leases, 0, -1)

@@ -1,6 +1,6 @@
 -- Jobs whose lease is over, the longest over first. Leases that reach too far are cut first.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, limit, the longest lease to look at
 -- returns  records (see `tell`)
 local now, limit, longest = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])

@@ -1,6 +1,6 @@
 -- Write progress and log lines for holds that stand.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     origin, lines kept, then for each note: the hold (see HOLD), progress ('=' and the text, or ''), number of lines, lines
 -- returns  {an answer per note (see places.lua) as one text, whether progress was told}
 local LINE = '<I4c0'

@@ -1,6 +1,6 @@
 -- A piece of a listing, newest first: walks along created_at and gives the rows that may fit.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     'created' or 'dead': which index, the position to begin below: created_at ('+inf': from the top) and id,
 --          the lowest created_at, rows to look at, rows to give, states as eight digits 0 or 1, queue, task ('': any)
 -- returns  {'more' or 'end', created_at and id of the last row looked at, records (see `tell`)}

@@ -1,8 +1,6 @@
 -- Part of every verb that puts jobs on record: what becomes of new jobs, and where they are put.
 -- Made anew by each script that needs it, so that the others do not pay for it.
 local function placing(now)
-  -- options, priority, waits, min_version, unique scope, lease, delay or instant, expires, window, lane, more (see MORE)
-  local SHAPE = '<Bi4I4BBddddHc0Hc0'
   local AT, EXTRAS, TENANT, AFTER, WHEN_FINISHED = 1, 2, 4, 8, 16 -- options: an instant; what follows each job; run_when
   local ANY, WINDOW = 3, 4 -- scopes whose keys are kept apart from the rows
 

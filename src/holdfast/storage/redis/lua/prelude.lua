@@ -1,6 +1,4 @@
--- What every verb shares: the keys, rows as texts and tables, what is to be written, and ways along an index.
---
--- KEYS  all keys of the store, in the order of keys.py; every script declares every key, so that a cluster can check them.
+-- What every verb shares: rows as texts and tables, what is to be written, and ways along an index.
 --
 -- A script is no transaction: what it has written stays when it fails. So every verb reads and checks all, notes what is to
 -- be written, and writes it in one go (`flush`). Rows are lifted out of all indexes before they change and set back
@@ -8,28 +6,8 @@
 --
 -- Two texts are never compared with < here: Lua compares by the server's locale. The server's own order is by bytes.
 
-local jobs, rows, lanes, schedule, aside, leases = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local expiring, ended, prunable, created, dead, named = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11], KEYS[12]
-local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
-local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
-local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local limits, gates, edges, unsettled, shelf, shelved, accounts = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
-
-local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
-local SHARE = 1000 -- of rank, in a fair queue
-local NONE = -9007199254740992 -- stands for "no number"
-local NOBODY = '\0\0\0\0\0\0\0\0' -- stands for "no stamp"
-local AT_ONCE = 500 -- names in one variadic command; unpack() fails beyond some thousands
-
 local band, bor, bnot = bit.band, bit.bor, bit.bnot
 local pack, parse, match, sub = struct.pack, struct.unpack, string.match, string.sub
-local call = redis.call
-
-local function clock(given)
-  if given ~= '' then return tonumber(given) end
-  local time = call('TIME')
-  return time[1] * 1000000 + time[2]
-end
 
 -- The next argument, from the first on.
 local arguments_read = 0
@@ -40,24 +18,6 @@ local function argument()
 end
 
 -- ---- rows ------------------------------------------------------------------------------------------------------------
--- A row is a text of three parts: its head; once it was claimed, its run; and its rest, which seldom changes.
--- As a table it is a list, because a list is made in one step: row[STATE], row[MARKS] …
-local HEAD = '<BHI4' -- state, marks, version
-local RUN = '<BHI4I4I4I4c8c8dddddHc0' -- the head and: attempt … leased_by
-local FIRST = '<dBHc0' -- the first of the rest: lease, unique scope, lane
-local REST = '<dBHc0i4I4BddddHc0Hc0' -- and priority, waits, min_version, created_at, run_at, rank, expires_at, unique key, names
-local MORE = '<Hc0Hc0Bdd' -- what few rows have: gate, next_id, and hidden, keep, keep_last if it is cancelled with a parent
-
-local STATE, MARKS, VERSION, ATTEMPT, FAILURES, LOSSES, STAMP, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
-local LEASED_UNTIL, STARTED_AT, FINISHED_AT, PRUNE_AT, KEEP_LAST, LEASED_BY = 9, 10, 11, 12, 13, 14
-local REST_TEXT, ID, LEASE, SCOPE, LANE, DETAILS = 15, 16, 17, 18, 19, 20
-
--- marks of a row
-local SUSPECT, PARKED, HIDDEN, HOLDS_KEY = 1, 2, 4, 8
-local HAS_OUTCOME, HAS_ERRORS, HAS_PROGRESS, HAS_LOG = 16, 32, 64, 128
-local RAN, HELD, HAS_SETTLED, FOLLOWED = 256, 512, 1024, 2048
-local LIMITED, WAITED, FINISHED, FAIR = 4096, 8192, 16384, 32768 -- has limits, has parents, runs when they finished, has a share
-
 local function has(row, mark) return band(row[MARKS], mark) ~= 0 end
 
 local function mark(row, which, on)

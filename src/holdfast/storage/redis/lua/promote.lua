@@ -1,6 +1,6 @@
 -- Make scheduled jobs ready whose time has come.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin, limit
 -- returns  {how many, queues that have ready jobs now}
 local now = clock(ARGV[1])

@@ -1,6 +1,6 @@
 -- Remove ended jobs that are no longer kept, and window keys that are over.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, limit
 -- returns  how many jobs
 local now, limit = clock(ARGV[1]), tonumber(ARGV[2])

@@ -1,6 +1,6 @@
 -- Every queue that has settings or waiting jobs.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now
 -- returns  {settings as name, text …; paused names; depths as name, number …; name and microseconds that its oldest ready job
 --          has been due …}

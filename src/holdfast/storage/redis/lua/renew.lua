@@ -1,6 +1,6 @@
 -- Note what began, then prolong leases; or only say whether holds stand.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, 'renew' or 'check', number of notes of what began, the notes, then the holds (see HOLD)
 -- returns  an answer per hold (see places.lua), as one text
 local now, writes = clock(argument()), argument() == 'renew'

@@ -1,6 +1,6 @@
 -- Put jobs on record exactly as they are, in place of what is known under their ids.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin, how many accounts hold at least so much, then account and rank of each, then for each job: id, row, body, the ids that it waits for and those that it is kept for, each as one
 --          text, outcome, errors, progress, log ('' for none)
 -- returns  {} or {id, owner} when another job holds a job's unique key and nothing was written

@@ -1,6 +1,6 @@
 -- Put kept keys on record exactly as they are.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     for each: key, until when (eight bytes) and job
 -- returns  nothing
 for at = 1, #ARGV, 2 do

@@ -1,6 +1,6 @@
 -- Put texts on the shelf exactly as they are, in place of what is there.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     for each: kind NUL name, text (see shelving.lua)
 -- returns  nothing
 for at = 1, #ARGV, 2 do

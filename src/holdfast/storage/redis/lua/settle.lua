@@ -1,6 +1,6 @@
 -- Look at edges that are unsettled.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin, limit
 -- returns  {how many were looked at, queues that have ready jobs now, whether a job ended}
 local looked = settle(clock(ARGV[1]), tonumber(ARGV[3]))

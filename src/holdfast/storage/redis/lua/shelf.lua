@@ -1,6 +1,6 @@
 -- Texts of a kind.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, kind, 'names', 'due' or 'all', limit, job ('': of any), then names
 -- returns  name, text (see shelving.lua) of each, the earliest first if they are due, else by name
 local now, kind, which, limit, job = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]

@@ -1,6 +1,6 @@
 -- Write on the shelf, each text under its guards and with its jobs.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, origin, number of writes, then for each: what it says (see WRITE), kind NUL name, text, the hold (see HOLD)
 --          and the jobs (see read_jobs in placing.lua), the last three if its options say so
 -- returns  {an answer per write as one text: 1, it took hold, or 0; queues that have ready jobs now, whether a job ended}, or

@@ -1,6 +1,6 @@
 -- A worker's sign of life, its leave, or the workers seen lately; older ones are forgotten.
 --
--- KEYS     see the prelude
+-- KEYS     see basics.lua
 -- ARGV     now, then 'beat', worker, text, or 'leave', worker, or 'list', microseconds
 -- returns  for 'list': the texts, each after the worker's name and when it was seen (eight bytes)
 local now, what = clock(ARGV[1]), ARGV[2]

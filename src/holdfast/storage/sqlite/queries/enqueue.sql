@@ -34,8 +34,9 @@ WITH given (key, job, ends) AS (VALUES {values})
 INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
 
 -- name: special_queues
--- The queues that hold only so many jobs, and those that are fair.
-SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights))
+-- The queues that hold only so many jobs, and those that are fair; and whether a policy is on record.
+SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights)),
+    EXISTS (SELECT 1 FROM holdfast_policies WHERE number = ?)
 FROM holdfast_queues WHERE max_depth IS NOT NULL OR fair = 1;
 
 -- name: known

@@ -1,0 +1,97 @@
+-- Part of the beginning of exchange: a claim of jobs that were never claimed before, from the only lane that there is, or of none
+-- where there are no jobs. Gives what is to be written, and what is to be told: for jobs with the same row that, their ids as one
+-- text, and their bodies. Or nil when it is not as usual. A room of its own, made when it is entered.
+local function usual_claim(at, now)
+  local HEADS = 8 -- of the lanes, looked at first: mostly there is one job or none
+  local worker, stamp, newest, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local ids, texts, held, kinds = {}, {}, {}, {}
+  local lane, members, length
+
+  -- Whether a name is in the list at this place (-1: all are), and where the list ends.
+  local function listed(place, name)
+    local found = ARGV[place] == '-1'
+    local behind = place + (found and 0 or tonumber(ARGV[place]))
+    for number = place + 1, behind do found = found or ARGV[number] == name end
+    return found, behind
+  end
+
+  -- One want for jobs without limits. One more, for those under limits, matters only where there are such.
+  local function wanted(queue, task, routing)
+    local fits = ARGV[at + 6] == 'any' and ARGV[at + 7] == 'plain' and (ARGV[at + 8] == '*' or ARGV[at + 8] == routing)
+    local in_queues, in_tasks, behind
+    in_queues, behind = listed(at + 9, queue)
+    in_tasks, behind = listed(behind + 1, task)
+    if ARGV[at] == '2' then
+      fits = fits and ARGV[behind + 3] == 'limited' and call('EXISTS', limits) == 0
+    elseif ARGV[at] ~= '1' then
+      return false
+    end
+    return fits and in_queues and in_tasks
+  end
+
+  -- The members of the only lane, as many as are wanted; false when it is not as usual.
+  local function find()
+    local last, queue, task, routing
+    members = call('ZRANGE', lanes, 0, HEADS - 1)
+    last = members[#members]
+    if not last then return call('EXISTS', limits) == 0 end
+    if #members == HEADS then last = call('ZRANGE', lanes, -1, -1)[1] end
+    lane, queue, task, routing = string.match(members[1], '^(r.([^%z]*)%z([^%z]*)%z([^%z]*)%z)')
+    if not lane or string.sub(last, 1, #lane) ~= lane or string.byte(members[1], 2) > newest then return false end
+    if limit < 1 or limit > AT_ONCE or not wanted(queue, task, routing) then return false end
+    if #members == HEADS and limit > HEADS then members = call('ZRANGE', lanes, 0, limit - 1) end
+    return true
+  end
+
+  -- How a row is written that is claimed for the first time.
+  local function kind_of(text, number)
+    if not text then return false end
+    local state, marks, version, behind = struct.unpack(HEAD, text)
+    if state ~= READY or marks ~= 0 then return false end
+    local lease, _, lane_of_row = struct.unpack(FIRST, text, behind)
+    local kind = { first = number, lane = lane_of_row, leased_until = string.format('%.0f', now + lease) }
+    kind.text = struct.pack(RUN, RUNNING, RAN + HELD, version + 1, 1, 0, 0, stamp, NOBODY, now + lease, NONE, NONE, NONE, NONE,
+      #worker, worker) .. string.sub(text, behind)
+    kinds[#kinds + 1] = kind
+    return kind
+  end
+
+  if not find() then return nil end
+  length = math.min(#members, limit)
+  if length == 0 then return function() end, {} end
+  for number = 1, length do
+    if #members[number] - #lane ~= 28 then return nil end -- it may expire
+    ids[number] = string.sub(members[number], #lane + 13)
+  end
+  local known, kind
+  for number, text in ipairs(call('HMGET', rows, unpack(ids))) do
+    if text ~= known then
+      known, kind = text, kind_of(text, number)
+      if not kind then return nil end
+    end
+    local place, id = 2 * number, ids[number]
+    texts[place - 1], texts[place] = id, kind.text
+    held[place - 1], held[place] = kind.leased_until, id
+    kind.last = number
+  end
+  local records = {}
+  for number, each in ipairs(kinds) do
+    local bodies = call('HMGET', jobs, unpack(ids, each.first, each.last))
+    records[number] = { each.text, table.concat(ids, '', each.first, each.last), bodies }
+  end
+
+  local function write(tally)
+    call('ZREM', lanes, unpack(members, 1, length))
+    call('HSET', rows, unpack(texts))
+    call('ZADD', leases, unpack(held))
+    -- see `leases_given`; of a clock that goes back by less than a second no harm comes
+    local given = call('HGET', meta, 'given')
+    if not given or tonumber(given) < now - 1000000 then call('HSET', meta, 'given', string.format('%.0f', now)) end
+    for _, each in ipairs(kinds) do
+      tally(each.lane, READY, each.first - each.last - 1)
+      tally(each.lane, RUNNING, each.last - each.first + 1)
+    end
+  end
+
+  return write, records
+end

@@ -1,0 +1,135 @@
+"""The short way that usual jobs go writes and tells the same as the long way."""
+
+import pytest
+
+from holdfast.ids import new_ids
+from holdfast.job import Alike
+from holdfast.lifecycle import HandedBack, Snoozed, Succeeded, decide
+from holdfast.storage.contract import Claim, QueueSettings, Want
+from holdfast.testing import ManualClock
+from holdfast.testing.conformance.tools import job
+
+from .helpers import client, keys, opened
+
+OF_QUEUES = {"queues", "bounds", "paused"}  # which differ on purpose
+PLAIN, LIMITED = Want(60), Want(5, limited=True)
+
+
+async def on_the_long_way(store):
+    """Any queue with settings, any paused one: nothing is as usual any more."""
+    await store.configure(QueueSettings("elsewhere", max_depth=1))
+    await store.pause("elsewhere", True)
+
+
+def content(url):
+    """Everything on record under the prefix of a store, by key."""
+    found = {}
+    with client(url) as raw:
+        for name, key in keys(url).by_name.items():
+            match raw.type(key):
+                case b"hash":
+                    found[name] = raw.hgetall(key)
+                case b"zset":
+                    found[name] = raw.zrange(key, 0, -1, withscores=True)
+                case b"set":
+                    found[name] = raw.smembers(key)
+    found["meta"].pop(b"given", None)  # at most a second behind
+    return {name: value for name, value in found.items() if name not in OF_QUEUES}
+
+
+def succeeded(record, result=None, started_at=None):
+    return decide(record, Succeeded(result, started_at))
+
+
+async def lone(store, ids):
+    """One job after the other."""
+    for number, id in enumerate(ids):
+        await store.enqueue([job(id=id)])
+        (record,) = (await store.exchange([], Claim("w", 7 + number, (PLAIN,)))).claimed
+        yield [record]
+        yield await store.exchange(
+            [succeeded(record, None if number % 2 else '"done"')], Claim("w", 99, (PLAIN, LIMITED))
+        )
+
+
+async def many(store, ids):
+    """Lists of two kinds, more than a claim takes; ends with and without results, told with the next claim."""
+    await store.enqueue(Alike(job(), ids[:100], [f"[{number}]" for number in range(100)]))
+    await store.enqueue([job(id=id, payload='["' + "ü" * 300 + '"]', priority=1) for id in ids[100:120]])
+    await store.enqueue([job(id=id, max_attempts=192) for id in ids[120:130]])
+    ends = []
+    for stamp in range(1, 6):
+        answer = await store.exchange(ends, Claim("w", stamp, (PLAIN,)))
+        yield answer
+        ends = [
+            succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
+            for number, record in enumerate(answer.claimed)
+        ]
+    assert not ends
+
+
+async def repeated(store, ids):
+    """What was said before, and what another has said, beside what is new."""
+    await store.enqueue([job(id=id) for id in ids[:9]])
+    yield await store.enqueue([job(id=id) for id in ids[5:12]])
+    yield await store.enqueue([job(id=ids[13]), job(id=ids[13])])
+    first = (await store.exchange([], Claim("w", 1, (Want(4),)))).claimed
+    yield first
+    ends = [succeeded(record) for record in first]
+    yield await store.exchange(ends[:2])
+    yield await store.exchange(ends, Claim("w", 2, (Want(2),)))
+
+
+async def mixed(store, ids):
+    """Other ends and other jobs beside usual ones, and jobs that come back."""
+    await store.enqueue([job(id=id) for id in ids[:6]])
+    await store.enqueue([job(id=ids[6], expires=60_000_000), job(id=ids[7], delay=1), job(id=ids[8], task="other")])
+    first = (await store.exchange([], Claim("w", 1, (Want(4),)))).claimed
+    yield first
+    others = [decide(first[1], HandedBack()), decide(first[2], Snoozed(1)), decide(first[3], Snoozed(5_000_000))]
+    yield await store.exchange([succeeded(first[0]), *others], Claim("w", 2, (Want(2), LIMITED)))
+    yield await store.exchange([], Claim("w", 3, (Want(9, queues=("default",), tasks=("task",)),)))
+    yield await store.exchange([], Claim("w", 4, (Want(9, queues=("nowhere",)), LIMITED)))
+    yield await store.exchange([], Claim("w", 5, (Want(9, routing="none"),)))
+    yield await store.exchange([], Claim("w", 6, (Want(9),)))
+
+
+@pytest.mark.parametrize("story", [lone, many, repeated, mixed])
+async def test_both_ways_lead_to_the_same(url, story):
+    ids = new_ids(130)
+    long_url = url.replace("prefix=", "prefix=long-")
+    clocks = ManualClock(), ManualClock()
+    async with opened(url, clock=clocks[0]) as short, opened(long_url, clock=clocks[1]) as long:
+        await on_the_long_way(long)
+        told, told_long = story(short, ids), story(long, ids)
+        async for answer in told:
+            assert answer == await anext(told_long)
+            assert content(url) == content(long_url)
+            for clock in clocks:
+                clock.advance(2)
+
+
+async def test_usual_jobs_go_the_short_way(own):
+    """Which looks for no names in the lanes."""
+    server = own()
+    async with opened(server.fresh()) as store:
+        with client(server.url) as raw:
+            raw.config_resetstat()
+            async for _ in lone(store, new_ids(3)):
+                pass
+            async for _ in many(store, new_ids(130)):
+                pass
+            assert "cmdstat_zrangebylex" not in raw.info("commandstats")
+
+
+async def test_bodies_that_cannot_be_read_are_left_out(url, caplog):
+    ids = new_ids(4)
+    async with opened(url) as store:
+        await store.enqueue([job(id=id, payload=f"[{number}]") for number, id in enumerate(ids)])
+        with client(url) as raw:
+            bodies = keys(url)["jobs"]
+            raw.hdel(bodies, bytes.fromhex(ids[0].replace("-", "")))
+            raw.hset(bodies, bytes.fromhex(ids[2].replace("-", "")), b"\x9c\xa3[2]")
+        claimed = await store.claim(Claim("w", 1, (Want(9),)))
+        assert [(record.id, record.payload) for record in claimed] == [(ids[1], "[1]"), (ids[3], "[3]")]
+        assert all(f"job {id} cannot be read" in caplog.text for id in (ids[0], ids[2]))
