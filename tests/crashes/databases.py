@@ -22,6 +22,9 @@ class Database(Protocol):
     def held_by(self, worker: str) -> list[tuple[str, int]] | None:
         """(id, losses) of what a stopped worker holds; None when it was stopped in the middle of a write."""
 
+    def writable(self) -> bool:
+        """Nobody was stopped in the middle of a write that others have to wait for."""
+
     def unfinished(self) -> int: ...
 
     def sound(self) -> None:
@@ -93,6 +96,17 @@ class Sqlite:
                 connection.close()
         except sqlite3.OperationalError:
             return None
+
+    def writable(self) -> bool:
+        connection = sqlite3.connect(self._path, timeout=0.05, isolation_level=None)
+        try:
+            connection.execute("begin immediate")
+            connection.execute("rollback")
+            return True
+        except sqlite3.OperationalError:
+            return False
+        finally:
+            connection.close()
 
     def unfinished(self) -> int:
         connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=10)
@@ -186,6 +200,9 @@ class Postgres:
         statement = f"select id::text, coalesce(losses, 0) from {self._schema}.holds where leased_by = %s and not ended"
         with self._connected() as connection:
             return connection.execute(statement, (worker,)).fetchall()
+
+    def writable(self) -> bool:
+        return True  # a stopped client keeps nothing locked but its own jobs
 
     def unfinished(self) -> int:
         with self._connected() as connection:

@@ -47,7 +47,7 @@ class Fleet:
         """Kill a random worker and hire another. False: it was spared, or could not be looked into."""
         name = chance.choice(list(self.workers))
         worker = self.workers[name]
-        worker.send(signal.SIGSTOP)
+        worker.stop()
         held = self._held_by(name)
         if held is None or (len(held) == 1 and held[0][1] >= 2):
             worker.send(signal.SIGCONT)

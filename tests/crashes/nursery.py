@@ -83,6 +83,11 @@ class Child:
         if self.code is None:
             os.kill(self.pid, number)
 
+    def stop(self) -> None:
+        """Stop it, and wait until it stands still: a signal takes its time."""
+        self.send(signal.SIGSTOP)
+        until(lambda: self.code is not None or _state(self.pid) == "T")
+
     def kill(self) -> None:
         self.send(signal.SIGKILL)
         self.wait()
@@ -107,6 +112,10 @@ def until(done: Any, timeout: float = 30.0, told: str = "it did not happen in ti
         if time.monotonic() > deadline:
             raise AssertionError(told)
         time.sleep(0.005)
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][:1]
 
 
 # ---- the other side --------------------------------------------------------------------------------

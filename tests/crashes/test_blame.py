@@ -51,7 +51,7 @@ def test_jobs_whose_leases_end_one_after_the_other_were_not_alone(nursery: Nurse
 
 def _stopped(worker: Child, name: str, scene: Scene) -> bool:
     """Stopped, but not in the middle of a write: nobody could look into the file until it goes on."""
-    worker.send(signal.SIGSTOP)
+    worker.stop()
     if scene.database.held_by(name) is not None:
         return True
     worker.send(signal.SIGCONT)
