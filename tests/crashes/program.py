@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import json
 import os
 import random
@@ -220,10 +221,11 @@ def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
             await app.queues.resume("default")  # whoever paused it may be dead
             store = await app._storage()
             while await store.count(Filter(states=UNFINISHED)) or await _held(store):
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.1)  # dozens look at once, and their workers have leases to keep
 
     async def main() -> None:
         programs = [Program(*each) for each in zip(urls, histories, strict=True)]
+        faulthandler.dump_traceback_later(50)  # said by the test, should it wait in vain
         await asyncio.gather(*(one(program) for program in programs))
 
     asyncio.run(main())
