@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
-    Concatenate,
     Literal,
     NamedTuple,
-    ParamSpec,
     Protocol,
     TypeVar,
     Unpack,
@@ -26,6 +23,7 @@ from .clock import SECOND, Duration, micros_of
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .flow.events import checked_topic
 from .job import ANY, Routing
+from .makers import BatchMaker, TaskMaker
 from .names import checked_name
 from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
 from .provide import Provider, Scope
@@ -34,19 +32,11 @@ from .task import BatchOptions, Bound, Call, Declared, Definition, Task
 
 if TYPE_CHECKING:
     from .app import Holdfast
-    from .context import Context
-    from .item import Item
     from .recurring import Recurring
 
-P = ParamSpec("P")
-R = TypeVar("R")
-A = TypeVar("A")
 T = TypeVar("T")
 
 _generation = 0  # rises whenever any registry changes; what was looked up before is looked up again
-
-
-class _Nobody: ...
 
 
 class _TakesOne(Protocol):
@@ -59,63 +49,6 @@ class _TakesNothing(Protocol):
 
 TK = TypeVar("TK", bound=_TakesNothing)
 TK1 = TypeVar("TK1", bound=_TakesOne)
-
-
-class TaskMaker:
-    """The decorator `@app.task`, bare or with options."""
-
-    def __init__(self, registry: Registry, options: Mapping[str, Any]) -> None:
-        self._registry = registry
-        self._options = options
-
-    # The first overload takes handlers whose first parameter says nothing about its type.
-    @overload
-    def __call__(
-        self, handler: Callable[Concatenate[_Nobody, P], Coroutine[Any, Any, R]], /
-    ) -> Task[Concatenate[Any, P], R]: ...
-    @overload
-    def __call__(self, handler: Callable[Concatenate[Context, P], Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[P, Coroutine[Any, Any, R]], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[Concatenate[_Nobody, P], R], /) -> Task[Concatenate[Any, P], R]: ...
-    @overload
-    def __call__(self, handler: Callable[Concatenate[Context, P], R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, handler: Callable[P, R], /) -> Task[P, R]: ...
-    @overload
-    def __call__(self, **options: Unpack[TaskOptions]) -> TaskMaker: ...
-    def __call__(self, *handlers: Any, **options: Any) -> Any:
-        if not handlers:
-            return TaskMaker(self._registry, {**self._options, **checked_task_options(options, "@task")})
-        if options or len(handlers) > 1:
-            raise InvalidCall("@task takes its options first: app.task(name=…)(handler)")
-        (handler,) = handlers
-        if isinstance(handler, Task):
-            raise InvalidCall(f"{handler!r} is a task already")
-        return self._registry._declare(handler, self._options, sys._getframe(1))
-
-
-class BatchMaker:
-    """The decorator `@app.batch_task(size=…)`."""
-
-    def __init__(self, registry: Registry, options: Mapping[str, Any], batch: BatchOptions) -> None:
-        self._registry = registry
-        self._options = options
-        self._batch = batch
-
-    @overload
-    def __call__(self, handler: Callable[[list[Item[A]]], Coroutine[Any, Any, None]], /) -> Task[[A], None]: ...
-    @overload
-    def __call__(self, handler: Callable[[list[Item[A]]], Coroutine[Any, Any, list[R]]], /) -> Task[[A], R]: ...
-    @overload
-    def __call__(self, handler: Callable[[list[Item[A]]], None], /) -> Task[[A], None]: ...
-    @overload
-    def __call__(self, handler: Callable[[list[Item[A]]], list[R]], /) -> Task[[A], R]: ...
-    def __call__(self, handler: Any, /) -> Any:
-        if isinstance(handler, Task):
-            raise InvalidCall(f"{handler!r} is a task already")
-        return self._registry._declare(handler, self._options, sys._getframe(1), self._batch)
 
 
 class Outer(NamedTuple):
