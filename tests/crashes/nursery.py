@@ -8,12 +8,14 @@ pipe is closed, even if the test itself was killed.
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import holdfast
 ROOT = Path(__file__).parents[2]
 PACKAGES = Path(holdfast.__file__).parents[1]
 KILLED = -signal.SIGKILL
+PATIENCE = 25  # seconds after which a child says where it is: a test that waits in vain for it tells that
 
 
 class Nursery:
@@ -93,7 +96,7 @@ class Child:
         self.wait()
 
     def wait(self, timeout: float = 60.0) -> int:
-        until(lambda: self.code is not None, timeout, f"{self.role} goes on after {timeout} s:\n{self.said()}")
+        until(lambda: self.code is not None, timeout, lambda: f"{self.role} goes on after {timeout} s:\n{self.said()}")
         assert self._code is not None
         return self._code
 
@@ -105,12 +108,12 @@ class Child:
         return self.output.read_text() if self.output.exists() else ""
 
 
-def until(done: Any, timeout: float = 30.0, told: str = "it did not happen in time") -> None:
+def until(done: Any, timeout: float = 30.0, told: Callable[[], str] = lambda: "it did not happen in time") -> None:
     """Wait for something that another process does."""
     deadline = time.monotonic() + timeout
     while not done():
         if time.monotonic() > deadline:
-            raise AssertionError(told)
+            raise AssertionError(told())
         time.sleep(0.005)
 
 
@@ -150,6 +153,7 @@ def _born(role: Any, order: dict[str, Any]) -> int:
         nothing = os.open(os.devnull, os.O_RDONLY)
         for stream, file in enumerate((nothing, output, output)):
             os.dup2(file, stream)
+        faulthandler.dump_traceback_later(PATIENCE)
         role(**order["arguments"])
         code = 0
     except BaseException:

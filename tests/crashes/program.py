@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import faulthandler
 import json
 import os
 import random
@@ -225,7 +224,6 @@ def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
 
     async def main() -> None:
         programs = [Program(*each) for each in zip(urls, histories, strict=True)]
-        faulthandler.dump_traceback_later(50)  # said by the test, should it wait in vain
         await asyncio.gather(*(one(program) for program in programs))
 
     asyncio.run(main())

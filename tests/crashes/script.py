@@ -36,10 +36,11 @@ class Countdown:
         last = self.calls == self._last
         if last and self._before:
             os.kill(os.getpid(), signal.SIGKILL)
-        answer = await call
-        if last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return answer
+        try:
+            return await call
+        finally:  # who asked may have given it up
+            if last:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Fragile:

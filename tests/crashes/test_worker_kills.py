@@ -18,7 +18,7 @@ def _drained(scene: Scene, fleet: Fleet, within: float) -> None:
         fleet.replace_the_dead()
         return unfinished(scene) == 0
 
-    until(done, within, f"{unfinished(scene)} jobs are left")
+    until(done, within, lambda: f"{unfinished(scene)} jobs are left")
 
 
 def _expected(history, scene: Scene) -> None:

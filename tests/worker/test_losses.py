@@ -11,6 +11,7 @@ from holdfast import Backoff, Context, Holdfast, State, StoreError
 from holdfast.clock import SECOND
 from holdfast.ids import new_id
 from holdfast.job import NewJob, Record
+from holdfast.lifecycle import RunnerLost, decide
 from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
 from holdfast.storage.contract import Claim, Started, Want, WorkerRow
 from holdfast.storage.memory import MemoryStorage
@@ -19,6 +20,7 @@ from holdfast.testing.flaky import FlakyStorage
 from holdfast.upkeep import contact as contact_module
 from holdfast.upkeep.contact import Contact
 from holdfast.upkeep.reap import reap
+from holdfast.worker import attempt as attempt_module
 
 
 def new_job(**options) -> NewJob:
@@ -311,3 +313,41 @@ async def test_a_loop_that_always_fails_beside_others_that_work_is_not_busy_eith
                 await (await work.enqueue()).result()
     assert 2 <= asked < 10
     assert caplog.text.count("no privilege for this") == 1
+
+
+@pytest.mark.parametrize("suspect", [True, False])
+@pytest.mark.parametrize("threaded", [True, False])
+async def test_a_claim_that_is_answered_too_late_is_handed_back_and_claimed_again(monkeypatch, suspect, threaded):
+    """Its lease is not to be trusted any more, so no handler may begin. The job is not to blame, nor may the worker wait for
+    the end of an attempt that never began: least of all for that of a suspect, beside which it claims nothing."""
+    monkeypatch.setattr(attempt_module, "MARGIN", 0.99)
+    app = Holdfast("memory://", lease=30)
+
+    def work() -> str:
+        return "done"
+
+    async def work_on_the_loop() -> str:
+        return "done"
+
+    task = app.task(name="work")(work if threaded else work_on_the_loop)
+    async with app:
+        handles = await app.enqueue([task.call(), task.call()])
+        store = await app._storage()
+        if suspect:
+            records = await store.claim(Claim("gone", 5, (Want(2),)))
+            await store.apply([decide(record, RunnerLost(suspect=True)) for record in records])
+        late = []
+
+        async def exchange(changes, claim=None, started=()):
+            answer = await real(changes, claim, started)
+            if not late and answer.claimed:
+                late.extend(answer.claimed)
+                await asyncio.sleep(0.35)  # a hundredth of the lease is over
+            return answer
+
+        real, store.exchange = store.exchange, exchange
+        async with app.worker(poll=0.05, concurrency=2):
+            assert [await handle.result(timeout=10) for handle in handles] == ["done", "done"]
+        jobs = [await handle.refresh() for handle in handles]
+    assert late
+    assert [job.errors for job in jobs] == [(), ()]

@@ -145,15 +145,17 @@ def _change_of(attempt: Attempt, outcome: object, error: BaseException | None, n
         case Loss.SHUTDOWN if error is not None and not isinstance(error, Outcome):
             return decide(attempt.record, HandedBack("handed back at shutdown"))
         case Loss.ERROR if isinstance(error, asyncio.CancelledError | HoldLost):
-            # we stopped it because we no longer trusted the lease: no fault of the job, and perhaps still ours
-            return decide(attempt.record, HandedBack("handed back after the store was out of reach"))
+            return stopped(attempt)
     return decide(attempt.record, said_of(attempt, outcome, error, now), draw=random.random())
 
 
 def stopped(attempt: Attempt) -> Change | None:
     """The last word about a hold that is gone: slot and key are free. Nothing, where another hold has replaced it."""
-    if attempt.lost in (Loss.CANCELLED, Loss.ALREADY_COMPLETED, Loss.NOT_FOUND):
-        return decide(attempt.record, Stopped())
+    match attempt.lost:
+        case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
+            return decide(attempt.record, Stopped())
+        case Loss.ERROR:  # we no longer trusted the lease: no fault of the job, and perhaps still ours
+            return decide(attempt.record, HandedBack("handed back after the store was out of reach"))
     return None
 
 

@@ -377,9 +377,8 @@ class Slots:
         attempt.started_boot = now = boottime()
         if now < attempt.trusted_until or self._held.trusts(attempt, now):
             return True
-        attempt.lost = Loss.ERROR
-        attempt.ended = True
-        self._loop.call_soon_threadsafe(self._held.drop, attempt)
+        attempt.lost, attempt.ended = Loss.ERROR, True
+        self._loop.call_soon_threadsafe(self._held.lose, attempt, Loss.ERROR)
         return False
 
     def _begin(self, attempt: Attempt) -> Context:
