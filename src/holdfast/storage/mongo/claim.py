@@ -82,18 +82,18 @@ class Claimed(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a claim may take: `only` these jobs, if they are named, and none that another claim of this process is `taking`.
-    What it takes is added to `mine`, which is one of those sets. `lanes`: those that the last claim here wanted, and this
-    one probably wants too. `outlook`: what it sees, if it has looked already."""
+    """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
+    beside it. What it takes is added to `mine`. `lanes`: those that the last claim here wanted, and this one probably wants
+    too. `outlook`: what it sees, if it has looked already."""
 
     only: Sequence[str] | None
-    taking: Sequence[set[str]]
+    taking: list[set[str]]
     mine: set[str]
     lanes: list[str]
     outlook: Outlook | None = None
 
     def others(self) -> set[str]:
-        return {id for each in self.taking if each is not self.mine for id in each}
+        return {id for each in self.taking for id in each}
 
 
 def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document]) -> Steps[Claimed]:
