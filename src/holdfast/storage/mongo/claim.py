@@ -23,7 +23,6 @@ from .places import IN_ORDER, forget, takeable
 from .rows import write
 from .steps import Steps, aggregate, find, insert
 
-LOOK_AGAIN = 20_000  # microseconds
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
 _POSITION = {"order": 1, "tie": 1}
@@ -84,12 +83,13 @@ class Claimed(NamedTuple):
 class Choice(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
     beside it. What it takes is added to `mine`. `lanes`: those that the last claim here wanted, and this one probably wants
-    too. `outlook`: what it sees, if it has looked already."""
+    too. `look_again`: microseconds after which it may find more. `outlook`: what it sees, if it has looked already."""
 
     only: Sequence[str] | None
     taking: list[set[str]]
     mine: set[str]
     lanes: list[str]
+    look_again: int = 0
     outlook: Outlook | None = None
 
     def others(self) -> set[str]:
@@ -117,7 +117,7 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
             taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
     due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
     if choice.only is not None and len(taken) < claim.wants[0].limit:
-        due.append(LOOK_AGAIN)  # others may leave some of what they are about to take
+        due.append(choice.look_again)  # others may leave some of what they are about to take
     suspects = yield from _any_suspect(claim.wants, outlook, now)
     if limits is not None:
         under_limits = [want for want in claim.wants if want.limited]
@@ -208,16 +208,16 @@ def guess_of(claim: Claim, now: int, choice: Choice) -> Guess | None:
     return Guess(list(choice.lanes), want.limit + len(choice.others()), now)
 
 
-def best_positions(want: Want, further: int) -> Steps[list[Position]]:
-    """Where the best jobs of a want stand, some times further than it goes. Read from the index alone."""
+def best_positions(want: Want, most: int) -> Steps[list[Position]]:
+    """Where the best jobs of a want stand, and what comes after them. Read from the index alone."""
     outlook = yield from look_out()
     lanes = _lanes(outlook, want)
     seen: list[Position] = []
     for begin in range(0, len(lanes), LANES_AT_ONCE):
         filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
-        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=further * want.limit)
+        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=most)
         seen += [(int(one["order"]), int(one["tie"]), one["_id"]) for one in found]
-    return sorted(seen)[: further * want.limit]
+    return sorted(seen)[:most]
 
 
 def _lanes(outlook: Outlook, want: Want) -> list[str]:

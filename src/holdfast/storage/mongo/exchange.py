@@ -151,7 +151,8 @@ class Exchanges:
     def _beside_others(self, only: Sequence[str] | None) -> Iterator[Choice]:
         """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
         they fail they take nothing."""
-        choice = Choice(only, [other.mine for other in self._under_way], set(), self._lanes)
+        beside = [other.mine for other in self._under_way]
+        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again)
         for other in self._under_way:
             other.taking.append(choice.mine)
         self._under_way.append(choice)
