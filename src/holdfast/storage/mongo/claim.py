@@ -15,6 +15,7 @@ from holdfast.job import ANY, ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim, Want
 from holdfast.storage.rules import set_state, write_claim
 
+from . import slots
 from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from
 from .gates import AT_ONCE, HEARD, KNOCKS, Asked, hear, is_quiet
 from .knocks import knock
@@ -40,7 +41,7 @@ _LANES: list[Document] = [
 ]
 _PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
 _KNOCKS: list[Document] = [{"$match": {"_id": KNOCKS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
-_GATES: list[Document] = [{"$limit": AT_ONCE + 1}]
+_FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
 # one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
 _OUTLOOK: list[Document] = [
     {"$limit": 1},
@@ -51,7 +52,8 @@ _OUTLOOK: list[Document] = [
 ]
 _LIMITS: list[Document] = [
     {"$lookup": {"from": "holdfast_notes", "pipeline": _KNOCKS, "as": "knocks"}},
-    {"$lookup": {"from": "holdfast_gates", "pipeline": _GATES, "as": "gates"}},
+    {"$lookup": {"from": "holdfast_gates", "pipeline": _FEW, "as": "gates"}},
+    {"$lookup": {"from": "holdfast_slots", "pipeline": _FEW, "as": "slots"}},
 ]
 
 
@@ -96,9 +98,12 @@ class Choice(NamedTuple):
         return {id for each in self.taking for id in each}
 
 
-def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document]) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`:
-    those of the same exchange, which are not on record yet; nobody has to put them there unless they cannot be heard now."""
+def claim(
+    claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document], running: slots.Change
+) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
+    and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
+    be heard now."""
     limited = any(want.limited for want in claim.wants)
     outlook = choice.outlook or (yield from look_out(limited=limited, guess=guess_of(claim, now, choice)))
     ready: set[str] = set()
@@ -108,7 +113,7 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
         outlook = yield from look_out(limited=limited)
     if not limited:
         yield from insert("notes", knocks)
-    limits = (yield from _limits(outlook, now, knocks)) if limited else None
+    limits = (yield from _limits(outlook, now, knocks, running)) if limited else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
@@ -126,12 +131,12 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(outlook: Outlook, now: int, knocks: list[Document]) -> Steps[Limits | None]:
+def _limits(outlook: Outlook, now: int, knocks: list[Document], running: slots.Change) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
     heard = yield from hear(outlook.paused, outlook.limits, knocks)
     if heard is None:
         return None
-    limits = Limits(heard, now)
+    limits = Limits(heard, now, running)
     yield from limits.listen()
     return limits
 
@@ -188,13 +193,13 @@ def look_out(*, limited: bool = False, guess: Guess | None = None) -> Steps[Outl
         stages = [*stages, {"$lookup": {"from": "holdfast_places", "pipeline": guess.stages(), "as": "best"}}]
     seen = yield from aggregate("jobs", stages)
     if not seen:  # there is no job at all
-        return Outlook(None, frozenset(), [], Asked([], []) if limited else None)
+        return Outlook(None, frozenset(), [], Asked([], [], []) if limited else None)
     outlook = seen[0]
     return Outlook(
         int(outlook["due"][0]["order"]) if outlook["due"] else None,
         frozenset(queue["_id"] for queue in outlook["paused"]),
         [lane_of(place["_id"]) for place in outlook["lanes"]],
-        Asked(outlook["knocks"], outlook["gates"]) if limited else None,
+        Asked(outlook["knocks"], outlook["gates"], outlook["slots"]) if limited else None,
         None if guess is None else guess.best(outlook["best"]),
     )
 

@@ -7,6 +7,7 @@ little. What it saw holds for the transaction as well, as if the claim had been 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
@@ -16,6 +17,7 @@ from holdfast.job import Record
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
+from . import slots
 from .apply import apply, note_started
 from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
@@ -50,7 +52,9 @@ def exchange(
     choice: Choice,
     way: Way,
     claimed: Mapping[str, Record],
+    running: slots.Change,
 ) -> Steps[Told]:
+    """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     knocks: list[Document] = []
     applied = yield from keeping_back(apply(changes, now, way, claimed), knocks)
     if started:
@@ -61,7 +65,7 @@ def exchange(
     if claim is None:
         yield from insert("notes", knocks)
         return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
-    taken = yield from claim_jobs(claim, now, chunk, choice, knocks)
+    taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
     exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
     return Told(exchanged, ready | taken.ready, changed, left)
 
@@ -186,9 +190,10 @@ class Exchanges:
         def steps() -> Steps[Told]:
             choice.mine.clear()
             way = next(ways_to_settle)
-            told = yield from inserting_last(
-                "batches", exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
-            )
+            running: slots.Change = Counter()
+            exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
+            told = yield from inserting_last("batches", slots.keeping_back(exchanging, running))
+            yield from slots.note(running)
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)
             return told._replace(inside=bool(signal))
