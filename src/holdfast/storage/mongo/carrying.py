@@ -9,7 +9,7 @@ from holdfast.errors import InvalidCall, StoreError
 from holdfast.job import FINAL, Record, State
 from holdfast.storage.contract import Carried, KeptKey
 
-from . import edges, shares
+from . import edges, shares, slots
 from .documents import ALL, WHOLE, Document, records_from
 from .holders import give_up, holders
 from .knocks import knock_for
@@ -49,7 +49,8 @@ def restore(jobs: Sequence[Carried]) -> Steps[Restored]:
     yield from _check_keys(records)
     ids = [record.id for record in records]
     yield from give_up(ids)
-    for collection in ("jobs", "places", "slots", "logs"):
+    yield from slots.give_up(ids)
+    for collection in ("jobs", "places", "logs"):
         yield from delete(collection, {"_id": {"$in": ids}})
     yield from enter(records)
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])

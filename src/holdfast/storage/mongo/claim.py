@@ -15,6 +15,7 @@ from holdfast.job import ANY, ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim, Want
 from holdfast.storage.rules import set_state, write_claim
 
+from . import slots
 from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from
 from .gates import AT_ONCE, HEARD, KNOCKS, Asked, hear, is_quiet
 from .knocks import knock
@@ -23,7 +24,6 @@ from .places import IN_ORDER, forget, takeable
 from .rows import write
 from .steps import Steps, aggregate, find, insert
 
-LOOK_AGAIN = 20_000  # microseconds
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
 _POSITION = {"order": 1, "tie": 1}
@@ -41,7 +41,7 @@ _LANES: list[Document] = [
 ]
 _PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
 _KNOCKS: list[Document] = [{"$match": {"_id": KNOCKS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
-_GATES: list[Document] = [{"$limit": AT_ONCE + 1}]
+_FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
 # one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
 _OUTLOOK: list[Document] = [
     {"$limit": 1},
@@ -52,7 +52,8 @@ _OUTLOOK: list[Document] = [
 ]
 _LIMITS: list[Document] = [
     {"$lookup": {"from": "holdfast_notes", "pipeline": _KNOCKS, "as": "knocks"}},
-    {"$lookup": {"from": "holdfast_gates", "pipeline": _GATES, "as": "gates"}},
+    {"$lookup": {"from": "holdfast_gates", "pipeline": _FEW, "as": "gates"}},
+    {"$lookup": {"from": "holdfast_slots", "pipeline": _FEW, "as": "slots"}},
 ]
 
 
@@ -82,23 +83,27 @@ class Claimed(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """What a claim may take: `only` these jobs, if they are named, and none that another claim of this process is `taking`.
-    What it takes is added to `mine`, which is one of those sets. `lanes`: those that the last claim here wanted, and this
-    one probably wants too. `outlook`: what it sees, if it has looked already."""
+    """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
+    beside it. What it takes is added to `mine`. `lanes`: those that the last claim here wanted, and this one probably wants
+    too. `look_again`: microseconds after which it may find more. `outlook`: what it sees, if it has looked already."""
 
     only: Sequence[str] | None
-    taking: Sequence[set[str]]
+    taking: list[set[str]]
     mine: set[str]
     lanes: list[str]
+    look_again: int = 0
     outlook: Outlook | None = None
 
     def others(self) -> set[str]:
-        return {id for each in self.taking if each is not self.mine for id in each}
+        return {id for each in self.taking for id in each}
 
 
-def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document]) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`:
-    those of the same exchange, which are not on record yet; nobody has to put them there unless they cannot be heard now."""
+def claim(
+    claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document], running: slots.Change
+) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
+    and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
+    be heard now."""
     limited = any(want.limited for want in claim.wants)
     outlook = choice.outlook or (yield from look_out(limited=limited, guess=guess_of(claim, now, choice)))
     ready: set[str] = set()
@@ -108,7 +113,7 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
         outlook = yield from look_out(limited=limited)
     if not limited:
         yield from insert("notes", knocks)
-    limits = (yield from _limits(outlook, now, knocks)) if limited else None
+    limits = (yield from _limits(outlook, now, knocks, running)) if limited else None
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
@@ -117,7 +122,7 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
             taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
     due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
     if choice.only is not None and len(taken) < claim.wants[0].limit:
-        due.append(LOOK_AGAIN)  # others may leave some of what they are about to take
+        due.append(choice.look_again)  # others may leave some of what they are about to take
     suspects = yield from _any_suspect(claim.wants, outlook, now)
     if limits is not None:
         under_limits = [want for want in claim.wants if want.limited]
@@ -126,12 +131,12 @@ def claim(claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Docum
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(outlook: Outlook, now: int, knocks: list[Document]) -> Steps[Limits | None]:
+def _limits(outlook: Outlook, now: int, knocks: list[Document], running: slots.Change) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
     heard = yield from hear(outlook.paused, outlook.limits, knocks)
     if heard is None:
         return None
-    limits = Limits(heard, now)
+    limits = Limits(heard, now, running)
     yield from limits.listen()
     return limits
 
@@ -188,13 +193,13 @@ def look_out(*, limited: bool = False, guess: Guess | None = None) -> Steps[Outl
         stages = [*stages, {"$lookup": {"from": "holdfast_places", "pipeline": guess.stages(), "as": "best"}}]
     seen = yield from aggregate("jobs", stages)
     if not seen:  # there is no job at all
-        return Outlook(None, frozenset(), [], Asked([], []) if limited else None)
+        return Outlook(None, frozenset(), [], Asked([], [], []) if limited else None)
     outlook = seen[0]
     return Outlook(
         int(outlook["due"][0]["order"]) if outlook["due"] else None,
         frozenset(queue["_id"] for queue in outlook["paused"]),
         [lane_of(place["_id"]) for place in outlook["lanes"]],
-        Asked(outlook["knocks"], outlook["gates"]) if limited else None,
+        Asked(outlook["knocks"], outlook["gates"], outlook["slots"]) if limited else None,
         None if guess is None else guess.best(outlook["best"]),
     )
 
@@ -208,16 +213,16 @@ def guess_of(claim: Claim, now: int, choice: Choice) -> Guess | None:
     return Guess(list(choice.lanes), want.limit + len(choice.others()), now)
 
 
-def best_positions(want: Want, further: int) -> Steps[list[Position]]:
-    """Where the best jobs of a want stand, some times further than it goes. Read from the index alone."""
+def best_positions(want: Want, most: int) -> Steps[list[Position]]:
+    """Where the best jobs of a want stand, and what comes after them. Read from the index alone."""
     outlook = yield from look_out()
     lanes = _lanes(outlook, want)
     seen: list[Position] = []
     for begin in range(0, len(lanes), LANES_AT_ONCE):
         filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
-        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=further * want.limit)
+        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=most)
         seen += [(int(one["order"]), int(one["tie"]), one["_id"]) for one in found]
-    return sorted(seen)[: further * want.limit]
+    return sorted(seen)[:most]
 
 
 def _lanes(outlook: Outlook, want: Want) -> list[str]:

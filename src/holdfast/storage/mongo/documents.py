@@ -46,13 +46,13 @@ _DEFAULTS = {
     if field.default is not msgspec.NODEFAULT
     and field.name != "min_version"  # whose default rises with the versions of Holdfast
 }
-_MAY_CHANGE = tuple(
+MAY_CHANGE = tuple(
     """
     state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp settled leased_by
     leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
     """.split()  # noqa: SIM905
 )
-_values = attrgetter(*_MAY_CHANGE)
+_values = attrgetter(*MAY_CHANGE)
 
 
 class Lane(NamedTuple):
@@ -123,7 +123,7 @@ def update_of(before: Record, after: Record) -> Document:
     """The update that makes a job's document of one record that of the other."""
     written: Document = {}
     removed: Document = {}
-    for name, was, value in zip(_MAY_CHANGE, _values(before), _values(after), strict=True):
+    for name, was, value in zip(MAY_CHANGE, _values(before), _values(after), strict=True):
         if value != was:
             if _stored(name, value):
                 written[name] = value

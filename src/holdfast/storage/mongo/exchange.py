@@ -7,8 +7,9 @@ little. What it saw holds for the transaction as well, as if the claim had been 
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -16,6 +17,7 @@ from holdfast.job import Record
 from holdfast.lifecycle import Change
 from holdfast.storage.contract import Claim, Exchanged, Started
 
+from . import slots
 from .apply import apply, note_started
 from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
@@ -50,7 +52,9 @@ def exchange(
     choice: Choice,
     way: Way,
     claimed: Mapping[str, Record],
+    running: slots.Change,
 ) -> Steps[Told]:
+    """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     knocks: list[Document] = []
     applied = yield from keeping_back(apply(changes, now, way, claimed), knocks)
     if started:
@@ -61,7 +65,7 @@ def exchange(
     if claim is None:
         yield from insert("notes", knocks)
         return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
-    taken = yield from claim_jobs(claim, now, chunk, choice, knocks)
+    taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
     exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
     return Told(exchanged, ready | taken.ready, changed, left)
 
@@ -98,7 +102,7 @@ class Exchanges:
         self._chunk = chunk
         self._tickets = Tickets()
         self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
-        self._taking: list[set[str]] = []  # jobs that each claim under way here is about to take
+        self._under_way: list[Choice] = []  # of the claims here
         self._lanes: list[str] = []  # that the last claim here wanted
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
@@ -144,9 +148,35 @@ class Exchanges:
         only: Sequence[str] | None,
         ways_to_settle: Iterator[Way],
     ) -> Told:
-        mine: set[str] = set()
-        choice = Choice(only, self._taking, mine, self._lanes)
-        if claim is not None and only is None and not changes and not started:
+        with self._beside_others(only) as choice:
+            return await self._try_with(choice, changes, claim, started, ways_to_settle)
+
+    @contextmanager
+    def _beside_others(self, only: Sequence[str] | None) -> Iterator[Choice]:
+        """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
+        they fail they take nothing."""
+        beside = [other.mine for other in self._under_way]
+        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again)
+        for other in self._under_way:
+            other.taking.append(choice.mine)
+        self._under_way.append(choice)
+        try:
+            yield choice
+        except BaseException:
+            choice.mine.clear()
+            raise
+        finally:
+            self._under_way[:] = [each for each in self._under_way if each is not choice]
+
+    async def _try_with(
+        self,
+        choice: Choice,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        ways_to_settle: Iterator[Way],
+    ) -> Told:
+        if claim is not None and choice.only is None and not changes and not started:
             guess = guess_of(claim, self._now(), choice)
             limited = any(want.limited for want in claim.wants)
             outlook = await self._read(lambda: look_out(limited=limited, guess=guess))
@@ -158,17 +188,14 @@ class Exchanges:
         claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
         def steps() -> Steps[Told]:
-            mine.clear()
+            choice.mine.clear()
             way = next(ways_to_settle)
-            told = yield from inserting_last(
-                "batches", exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed)
-            )
+            running: slots.Change = Counter()
+            exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
+            told = yield from inserting_last("batches", slots.keeping_back(exchanging, running))
+            yield from slots.note(running)
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)
             return told._replace(inside=bool(signal))
 
-        self._taking.append(mine)
-        try:
-            return await self._write(steps, through_conflicts=claim is None)
-        finally:
-            self._taking[:] = [each for each in self._taking if each is not mine]
+        return await self._write(steps, through_conflicts=claim is None)

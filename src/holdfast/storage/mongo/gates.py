@@ -33,6 +33,7 @@ class Heard(NamedTuple):
     last: int  # when the last claim looked
     paused: frozenset[str]
     gates: list[Document] | None  # all of them, if they are few
+    slots: list[Document] | None  # the same
 
     @property
     def places(self) -> dict[str, None]:
@@ -44,10 +45,11 @@ class Heard(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """What is known of knocks and gates before a claim under limits begins: all of them, or as many as it asks for."""
+    """What is known of knocks, gates and slots before a claim under limits begins: all, or as many as it asks for."""
 
     notes: list[Document]
     gates: list[Document]
+    slots: list[Document]
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
@@ -56,7 +58,8 @@ def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> 
     outlook has told already. `fresh`: knocks of this very exchange."""
     if asked is None:
         notes = yield from find("notes", {"_id": KNOCKS}, sort={"_id": 1}, limit=HEARD + 1)
-        asked = Asked(notes, (yield from find("gates", {}, limit=AT_ONCE + 1)))
+        known = yield from find("gates", {}, limit=AT_ONCE + 1)
+        asked = Asked(notes, known, (yield from find("slots", {}, limit=AT_ONCE + 1)))
     if is_quiet(asked) and not fresh:
         return None
     return Heard(
@@ -65,6 +68,7 @@ def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> 
         max((int(note["at"]) for note in asked.notes if note["_id"] == KNOCK), default=0),
         paused,
         asked.gates if len(asked.gates) <= AT_ONCE else None,
+        asked.slots if len(asked.slots) <= AT_ONCE else None,
     )
 
 

@@ -1,7 +1,7 @@
 """A claim under limits: who of the parked jobs may start now.
 
-What the rules of `limiting` ask for is read in the transaction: how many run under a key is counted from `slots`, a
-document for each job that is held under limits; the starts under a rate are one note per key. Claims come
+What the rules of `limiting` ask for is read in the transaction: how many run under a key is the sum of its `slots`
+and of what this transaction has done so far; the starts under a rate are one note per key. Claims come
 one after the other (see `gates`), so what one counts no other can add to; a hold that is given up meanwhile only makes room,
 and knocks.
 """
@@ -41,8 +41,9 @@ _starts = msgspec.json.Decoder(Starts)
 class Limits:
     """The limits as one transaction sees and writes them."""
 
-    def __init__(self, heard: gates.Heard, now: int) -> None:
+    def __init__(self, heard: gates.Heard, now: int, running: slots.Change) -> None:
         self._heard = heard
+        self._running = running
         self._gates = gates.Gates(heard.gates)
         self._now = now
         self._used: dict[str, Use] = {}
@@ -168,7 +169,7 @@ class Limits:
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
             return
-        running = yield from slots.running(keys)
+        running = yield from slots.running(keys, self._heard.slots, self._running)
         rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}

@@ -8,9 +8,10 @@ from copy import copy
 from holdfast.job import Record, State
 
 from . import batches, places, slots
-from .documents import SLIM, Document, document_of, records_from, update_of
+from .differences import Move, differences
+from .documents import SLIM, Document, document_of, records_from
 from .holders import hand_over, take
-from .steps import Steps, find, gathered, insert, update
+from .steps import Steps, find, insert, update
 
 AT_ONCE = 20_000  # ids in one question
 UNKNOWN = -1  # an instant at which no lease ends
@@ -64,11 +65,12 @@ class Outdated(Exception):
 def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
     """The difference that moves have made, and what becomes of places, leases, limits and keys by them. `unread` rows are
     written if they are as the claim has left them, else `Outdated`."""
-    read = [row for row in moved if row.id not in unread]
-    yield from update("jobs", gathered({row.id: update_of(before[row.id], row) for row in read}))
-    if unread:
-        yield from _write_unread([(before[row.id], row) for row in moved if row.id in unread])
     moves = [(before[row.id], row) for row in moved]
+    if unread:
+        yield from update("jobs", differences(move for move in moves if move[1].id not in unread))
+        yield from _write_unread([move for move in moves if move[1].id in unread])
+    else:
+        yield from update("jobs", differences(moves))
     yield from places.move(moves)
     yield from batches.note(moves)
     yield from slots.move(moves)
@@ -84,14 +86,14 @@ def enter(records: Sequence[Record]) -> Steps[None]:
     yield from take(records)
 
 
-def _write_unread(moves: Sequence[tuple[Record, Record]]) -> Steps[None]:
+def _write_unread(moves: Sequence[Move]) -> Steps[None]:
     """Every move but a renewal, a note of the start or of progress raises the version; a follower is not one."""
-    claims: dict[tuple[int | None, int], dict[str, Document]] = {}
-    for was, row in moves:
-        claims.setdefault((was.stamp, was.version), {})[row.id] = update_of(was, row)
+    claims: dict[tuple[int | None, int], list[Move]] = {}
+    for move in moves:
+        claims.setdefault((move[0].stamp, move[0].version), []).append(move)
     statements = []
-    for (stamp, version), updates in claims.items():
+    for (stamp, version), alike in claims.items():
         as_claimed = {"state": State.RUNNING.value, "stamp": stamp, "version": version, "followed": None}
-        statements += [{**each, "q": each["q"] | as_claimed} for each in gathered(updates)]
+        statements += [{**each, "q": each["q"] | as_claimed} for each in differences(alike)]
     if (yield from update("jobs", statements)) != len(moves):
         raise Outdated([was.id for was, _ in moves])

@@ -97,7 +97,7 @@ def gathered(updates: Mapping[str, Document]) -> list[Document]:
     for id, change in updates.items():
         started_at = change.get("$set", {}).get(STARTED_AT)
         groups.setdefault((started_at is None, *_likeness(change)), (change, {}))[1][id] = started_at
-    return [_statement(change, starts) for change, starts in groups.values()]
+    return [statement(change, starts) for change, starts in groups.values()]
 
 
 def _likeness(change: Document) -> Iterator[object]:
@@ -110,8 +110,8 @@ def _likeness(change: Document) -> Iterator[object]:
                 yield tuple(value) if isinstance(value, list) else value
 
 
-def _statement(change: Document, starts: dict[str, int | None]) -> Document:
-    """The statement that makes the same change of several documents."""
+def statement(change: Document, starts: dict[str, int | None]) -> Document:
+    """The statement that makes the same change of several documents, each with its own start, if it has one."""
     ids = list(starts)
     if len(ids) == 1:
         return {"q": {"_id": ids[0]}, "u": change}
@@ -281,6 +281,8 @@ def _weight(value: object) -> int:
     if isinstance(value, dict):
         return 16 + sum(len(name) + 2 + _weight(part) for name, part in value.items())
     if isinstance(value, list | tuple):
+        if {*map(type, value)} == {str}:  # ids, mostly: hundreds
+            return 16 + 24 * len(value) + 4 * len("".join(value))
         return 16 + sum(8 + _weight(part) for part in value)
     return 16
 

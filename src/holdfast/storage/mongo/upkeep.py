@@ -8,7 +8,7 @@ from copy import copy
 from holdfast.clock import SECOND
 from holdfast.job import FINAL, Record, State
 
-from . import batches, edges, gates, shares, shelf
+from . import batches, edges, gates, shares, shelf, slots
 from .documents import WHOLE, Document, expiry_mark, records_from
 from .notes import kind
 from .rows import AT_ONCE, write
@@ -95,6 +95,7 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
         yield from batches.put_off(sorted(put_off), now + NOT_SOON)
     yield from shares.prune()
     yield from gates.repair(now)
+    yield from slots.prune()
     yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now - REMEMBERED}})
     return len(ids)
 
