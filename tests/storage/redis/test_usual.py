@@ -44,6 +44,14 @@ def succeeded(record, result=None, started_at=None):
     return decide(record, Succeeded(result, started_at))
 
 
+def ends_of(claimed, stamp):
+    """Some with results, some with starts."""
+    return [
+        succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
+        for number, record in enumerate(claimed)
+    ]
+
+
 async def lone(store, ids):
     """One job after the other."""
     for number, id in enumerate(ids):
@@ -64,10 +72,7 @@ async def many(store, ids):
     for stamp in range(1, 6):
         answer = await store.exchange(ends, Claim("w", stamp, (PLAIN,)))
         yield answer
-        ends = [
-            succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
-            for number, record in enumerate(answer.claimed)
-        ]
+        ends = ends_of(answer.claimed, stamp)
     assert not ends
 
 
@@ -112,10 +117,7 @@ async def under_a_wide_limit(store, ids):
     for stamp in range(2, 7):
         answer = await store.exchange(ends, Claim("w", stamp, BOTH[:: 1 if stamp % 2 else -1]))
         yield answer
-        ends = [
-            succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
-            for number, record in enumerate(answer.claimed)
-        ]
+        ends = ends_of(answer.claimed, stamp)
     assert not ends
 
 
