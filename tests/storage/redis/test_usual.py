@@ -1,5 +1,7 @@
 """The short way that usual jobs go writes and tells the same as the long way."""
 
+import json
+
 import pytest
 
 from holdfast.ids import new_ids
@@ -13,6 +15,7 @@ from .helpers import client, keys, opened
 
 OF_QUEUES = {"queues", "bounds", "paused"}  # which differ on purpose
 PLAIN, LIMITED = Want(60), Want(5, limited=True)
+BOTH = (Want(2, tasks=("nothing",)), Want(1), Want(60, limited=True))
 
 
 async def on_the_long_way(store):
@@ -41,6 +44,14 @@ def succeeded(record, result=None, started_at=None):
     return decide(record, Succeeded(result, started_at))
 
 
+def ends_of(claimed, stamp):
+    """Some with results, some with starts."""
+    return [
+        succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
+        for number, record in enumerate(claimed)
+    ]
+
+
 async def lone(store, ids):
     """One job after the other."""
     for number, id in enumerate(ids):
@@ -61,10 +72,7 @@ async def many(store, ids):
     for stamp in range(1, 6):
         answer = await store.exchange(ends, Claim("w", stamp, (PLAIN,)))
         yield answer
-        ends = [
-            succeeded(record, '"x"' if number % 3 == 0 else None, 5_000_000 + number if stamp % 2 else None)
-            for number, record in enumerate(answer.claimed)
-        ]
+        ends = ends_of(answer.claimed, stamp)
     assert not ends
 
 
@@ -94,7 +102,71 @@ async def mixed(store, ids):
     yield await store.exchange([], Claim("w", 6, (Want(9),)))
 
 
-@pytest.mark.parametrize("story", [lone, many, repeated, mixed])
+def at_once(most, *keys):
+    return json.dumps([[key, most, None, None] for key in keys or ("k",)])
+
+
+async def under_a_wide_limit(store, ids):
+    """Lists of several kinds that wait at one gate, which has room for all of them."""
+    limits = at_once(1000, "k", "another")
+    await store.enqueue(Alike(job(limits=limits), ids[:100], [f"[{number}]" for number in range(100)]))
+    yield await store.exchange([], Claim("w", 1, (Want(9), Want(30, limited=True))))
+    await store.enqueue([job(id=id, limits=limits, payload='["ü"]', priority=1) for id in reversed(ids[100:120])])
+    await store.enqueue([job(id=id, limits=limits, max_attempts=192) for id in ids[120:130]])
+    ends = [succeeded(record) for record in await store.holding("w", 1)]
+    for stamp in range(2, 7):
+        answer = await store.exchange(ends, Claim("w", stamp, BOTH[:: 1 if stamp % 2 else -1]))
+        yield answer
+        ends = ends_of(answer.claimed, stamp)
+    assert not ends
+
+
+async def under_a_narrow_limit(store, ids):
+    """There is room, then just enough, then none; closed gates, and open ones again."""
+    await store.enqueue([job(id=id, limits=at_once(25)) for id in ids[:90]])
+    held = []
+    for stamp, limit in enumerate((20, 4, 1, 9), 1):
+        answer = await store.exchange([], Claim("w", stamp, (Want(1), Want(limit, limited=True))))
+        yield answer
+        held += answer.claimed
+    assert len(held) == 25
+    for stamp in range(5, 13):
+        ends, held = [succeeded(record) for record in held[:11]], held[11:]
+        answer = await store.exchange(ends, Claim("w", stamp, BOTH) if stamp != 6 else None)
+        yield answer
+        held += answer.claimed
+    yield await store.exchange([succeeded(record) for record in held])
+    yield await store.exchange([], Claim("w", 13, BOTH))
+
+
+async def beside_other_gates(store, ids):
+    """Jobs under other limits, rates, other tasks, jobs without limits, jobs that come back, expire or wait for a time."""
+    wide = at_once(1000)
+    await store.enqueue([job(id=id, limits=wide) for id in ids[:40]])
+    first = (await store.exchange([], Claim("w", 1, BOTH[1:]))).claimed
+    yield first
+    await store.enqueue([job(id=id, limits=wide) for id in ids[40:80]])
+    others = [decide(first[0], HandedBack()), decide(first[1], Snoozed(1)), decide(first[2], Snoozed(5_000_000))]
+    yield await store.exchange([*others, *map(succeeded, first[3:20])], Claim("w", 2, (Want(4, limited=True),)))
+    await store.enqueue([job(id=ids[80], limits=wide, expires=60_000_000)])
+    yield await store.exchange([], Claim("w", 3, (Want(4, limited=True),)))
+    await store.enqueue([job(id=ids[81]), job(id=ids[82], limits=wide, task="other")])
+    yield await store.exchange([], Claim("w", 4, (Want(4), Want(4, limited=True))))
+    yield await store.exchange([], Claim("w", 5, (Want(4, limited=True, tasks=("other",)),)))
+    yield await store.exchange([], Claim("w", 6, (Want(4, limited=True, queues=("nowhere",)),)))
+    rate = json.dumps([["k", 1000, None, None], ["r", None, 2, 3_000_000]])
+    await store.enqueue([job(id=id, limits=rate) for id in ids[83:90]])
+    yield await store.exchange([*map(succeeded, first[20:])], Claim("w", 7, (Want(90, limited=True),)))
+    held = await store.holding("w", 7)
+    yield await store.exchange([*map(succeeded, held)], Claim("w", 8, (Want(90, limited=True),)))
+    await store.enqueue([job(id=id, limits=at_once(1, "k")) for id in ids[90:95]])
+    yield await store.exchange([], Claim("w", 9, BOTH))
+
+
+STORIES = [lone, many, repeated, mixed, under_a_wide_limit, under_a_narrow_limit, beside_other_gates]
+
+
+@pytest.mark.parametrize("story", STORIES)
 async def test_both_ways_lead_to_the_same(url, story):
     ids = new_ids(130)
     long_url = url.replace("prefix=", "prefix=long-")
@@ -120,6 +192,22 @@ async def test_usual_jobs_go_the_short_way(own):
             async for _ in many(store, new_ids(130)):
                 pass
             assert "cmdstat_zrangebylex" not in raw.info("commandstats")
+
+
+async def test_jobs_under_a_limit_that_has_room_go_the_short_way(own):
+    """Which asks for no names of queues that are paused."""
+    server = own()
+    async with opened(server.fresh()) as store:
+        ids = new_ids(130)
+        await store.enqueue(Alike(job(limits=at_once(1000)), ids, ["[]"] * 130))
+        with client(server.url) as raw:
+            raw.config_resetstat()
+            ends = []
+            for stamp, brings in enumerate((60, 60, 10), 1):
+                claimed = (await store.exchange(ends, Claim("w", stamp, BOTH))).claimed
+                assert len(claimed) == brings
+                ends = [succeeded(record) for record in claimed]
+            assert "cmdstat_smembers" not in raw.info("commandstats")
 
 
 async def test_bodies_that_cannot_be_read_are_left_out(url, caplog):

@@ -17,7 +17,10 @@ from importlib.resources import files
 
 _PLACING = ("following", "sharing", "placing")
 BASICS = ("basics",)
-FIRST = {"enqueue": ("usual_enqueue",), "exchange": ("usual_ends", "usual_claim", "usual_exchange")}  # the short way
+FIRST = {
+    "enqueue": ("usual_enqueue",),
+    "exchange": ("usual_ends", "usual_gate", "usual_claim", "usual_exchange"),
+}  # the short way
 SHARED = ("prelude", "places")
 PARTS = {
     "enqueue": ("gates", "settling", *_PLACING),

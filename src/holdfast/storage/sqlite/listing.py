@@ -136,7 +136,7 @@ def _live(names: Sequence[str]) -> str | None:
 
 
 _LIVE = {
-    "ready": ("live_ready", "live_aside"),
+    "ready": ("live_ready", "live_parked", "live_aside"),
     "scheduled": ("live_aside",),
     "blocked": ("live_aside",),
     "running": ("live_held",),

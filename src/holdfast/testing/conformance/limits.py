@@ -22,7 +22,7 @@ from holdfast.lifecycle import (
     Succeeded,
     decide,
 )
-from holdfast.storage.contract import Claim, Storage, Want
+from holdfast.storage.contract import Claim, Filter, Full, QueueSettings, Storage, Want
 
 from .tools import LONG_ENOUGH, Hand, accepted, claim, fault, ids, job, same, say, seen, told, true
 
@@ -102,6 +102,46 @@ async def case_a_lapsed_hold_makes_room_when_reaped(store: Storage, clock: Hand)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
     accepted(await say(store, lapsed, LeaseEnded()), "reaping it")
     same(ids(await claim(store, 9, limited=True)), [held.id], "the reaped one is parked again, and first")
+
+
+async def case_holds_are_kept_like_all_others(store: Storage, clock: Hand) -> None:
+    leases = [(30, None), (10, at_once(9)), (20, None), (40, at_once(9, "other")), (50, at_once(9))]
+    jobs = [job(lease=lease * SECOND, limits=limits) for lease, limits in leases]
+    await store.enqueue(jobs)
+    wants = (Want(9), Want(9, limited=True))
+    claimed = await store.claim(Claim("w1", 7, wants))
+    same(sorted(ids(claimed)), sorted(ids(jobs)), "jobs of both kinds in one claim")
+    held = sorted(await store.holding("w1", 7), key=lambda record: record.id)
+    same(held, sorted(claimed, key=lambda record: record.id), "holding tells those under limits too")
+    same(sorted(await _running(store)), sorted(ids(jobs)), "and so does a listing")
+    clock.advance(-3600)
+    same(await store.lapsed(9, LONG_ENOUGH), [], "nothing has lapsed")
+    now = await store.now()
+    found = [(await seen(store, new.id)).leased_until for new in jobs]
+    same(found, [now + lease * SECOND for lease, _ in leases], "leases that reach too far are cut, all of them")
+    clock.advance(45)
+    wanted = ids([jobs[1], jobs[2], jobs[0], jobs[3]])
+    same(ids(await store.lapsed(9, LONG_ENOUGH)), wanted, "the longest over first, under limits or not")
+    same(ids(await store.lapsed(2, LONG_ENOUGH)), wanted[:2], "at most `limit`")
+    same(ids(await store.lapsed(9, 8 * SECOND)), ids([jobs[1], jobs[2]]), "contact of a third of the lease")
+
+
+async def case_parked_jobs_wait_in_their_queue(store: Storage, clock: Hand) -> None:
+    await store.configure(QueueSettings("q", max_depth=4))
+    jobs = [*limited(2, at_once(1), queue="q"), *limited(1, at_once(1, "other"), queue="q", task="another")]
+    await store.enqueue([*jobs, *limited(1, at_once(1), queue="elsewhere")])
+    clock.advance(5)
+    depths = {row.settings.name: (row.depth, row.oldest) for row in await store.queues()}
+    same(depths["q"], (3, 5 * SECOND), "parked jobs count, and have been due since they were enqueued")
+    found, _ = await store.find(Filter(states=(State.READY,), queue="q"), 9, None)
+    same(sorted(ids(found)), sorted(ids(jobs)), "they are found as ready")
+    await store.enqueue([job(queue="q")])
+    try:
+        await store.enqueue([job(queue="q")])
+    except Full as full:
+        same((full.queue, full.max_depth), ("q", 4), "parked jobs fill a queue")
+    else:
+        raise AssertionError("enqueue: parked jobs fill a queue, so Full must be raised")
 
 
 async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: Hand) -> None:
@@ -238,6 +278,4 @@ async def case_many_at_once(store: Storage, clock: Hand) -> None:
 
 
 async def _running(store: Storage) -> list[str]:
-    from holdfast.storage.contract import Filter
-
     return ids((await store.find(Filter(states=(State.RUNNING,)), 99, None))[0])

@@ -1,11 +1,12 @@
--- Part of the beginning of exchange: a claim of jobs that were never claimed before, from the only lane that there is, or of none
--- where there are no jobs. Gives what is to be written, and what is to be told: for jobs with the same row that, their ids as one
+-- Part of the beginning of exchange: a claim of jobs that were never claimed before, from the only lane that there is, or where
+-- there is none from the only gate (see usual_gate.lua), or of none where there are no jobs. Gives what is to be written, what is
+-- to be told, and whether another job could start at the gate. What is told: for jobs with the same row that, their ids as one
 -- text, and their bodies. Or nil when it is not as usual. A room of its own, made when it is entered.
 local function usual_claim(at, now)
   local HEADS = 8 -- of the lanes, looked at first: mostly there is one job or none
-  local worker, stamp, newest, limit = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4]), tonumber(ARGV[at + 5])
+  local worker, stamp, newest = ARGV[at + 1], ARGV[at + 2], tonumber(ARGV[at + 4])
   local ids, texts, held, kinds = {}, {}, {}, {}
-  local lane, members, length
+  local lane, members, length, gate
 
   -- Whether a name is in the list at this place (-1: all are), and where the list ends.
   local function listed(place, name)
@@ -15,31 +16,45 @@ local function usual_claim(at, now)
     return found, behind
   end
 
-  -- One want for jobs without limits. One more, for those under limits, matters only where there are such.
-  local function wanted(queue, task, routing)
-    local fits = ARGV[at + 6] == 'any' and ARGV[at + 7] == 'plain' and (ARGV[at + 8] == '*' or ARGV[at + 8] == routing)
-    local in_queues, in_tasks, behind
-    in_queues, behind = listed(at + 9, queue)
-    in_tasks, behind = listed(behind + 1, task)
-    if ARGV[at] == '2' then
-      fits = fits and ARGV[behind + 3] == 'limited' and call('EXISTS', limits) == 0
-    elseif ARGV[at] ~= '1' then
-      return false
+  -- How many jobs of a lane the wants of a kind ask for, all together, and whether there are wants of the other kind. nil: a
+  -- want asks for something else.
+  local function wanted(kind, queue, task, routing)
+    local place, total, others = at + 5, 0, false
+    for _ = 1, tonumber(ARGV[at]) do
+      local in_queues, in_tasks, behind
+      in_queues, behind = listed(place + 4, queue)
+      in_tasks, behind = listed(behind + 1, task)
+      if ARGV[place + 1] ~= 'any' then return nil end
+      if ARGV[place + 2] ~= kind then
+        others = true
+      elseif in_queues and in_tasks and (ARGV[place + 3] == '*' or ARGV[place + 3] == routing) then
+        total = total + ARGV[place]
+      end
+      place = behind + 1
     end
-    return fits and in_queues and in_tasks
+    return total, others
   end
 
-  -- The members of the only lane, as many as are wanted; false when it is not as usual.
+  -- The members of the only lane, or those at the only gate, as many as are wanted; false when it is not as usual.
   local function find()
     local last, queue, task, routing
     members = call('ZRANGE', lanes, 0, HEADS - 1)
     last = members[#members]
-    if not last then return call('EXISTS', limits) == 0 end
+    if not last then
+      length = 0
+      if call('EXISTS', limits) == 0 then return true end
+      gate = usual_gate(newest, wanted)
+      if not gate then return false end
+      lane, members, length = gate.line, gate.members, gate.length
+      return true
+    end
     if #members == HEADS then last = call('ZRANGE', lanes, -1, -1)[1] end
     lane, queue, task, routing = string.match(members[1], '^(r.([^%z]*)%z([^%z]*)%z([^%z]*)%z)')
     if not lane or string.sub(last, 1, #lane) ~= lane or string.byte(members[1], 2) > newest then return false end
-    if limit < 1 or limit > AT_ONCE or not wanted(queue, task, routing) then return false end
+    local limit, limited_too = wanted('plain', queue, task, routing)
+    if not limit or limit < 1 or limit > AT_ONCE or (limited_too and call('EXISTS', limits) > 0) then return false end
     if #members == HEADS and limit > HEADS then members = call('ZRANGE', lanes, 0, limit - 1) end
+    length = math.min(#members, limit)
     return true
   end
 
@@ -47,17 +62,17 @@ local function usual_claim(at, now)
   local function kind_of(text, number)
     if not text then return false end
     local state, marks, version, behind = struct.unpack(HEAD, text)
-    if state ~= READY or marks ~= 0 then return false end
+    if state ~= READY or marks ~= (gate and LIMITED + PARKED or 0) then return false end
+    if gate and not gate.fits(text, behind, length) then return false end
     local lease, _, lane_of_row = struct.unpack(FIRST, text, behind)
-    local kind = { first = number, lane = lane_of_row, leased_until = string.format('%.0f', now + lease) }
-    kind.text = struct.pack(RUN, RUNNING, RAN + HELD, version + 1, 1, 0, 0, stamp, NOBODY, now + lease, NONE, NONE, NONE, NONE,
-      #worker, worker) .. string.sub(text, behind)
+    local kind = { first = number, place = gate and gate.place, lane = lane_of_row, leased_until = string.format('%.0f', now + lease) }
+    kind.text = struct.pack(RUN, RUNNING, RAN + HELD + (gate and LIMITED or 0), version + 1, 1, 0, 0, stamp, NOBODY, now + lease,
+      NONE, NONE, NONE, NONE, #worker, worker) .. string.sub(text, behind)
     kinds[#kinds + 1] = kind
     return kind
   end
 
   if not find() then return nil end
-  length = math.min(#members, limit)
   if length == 0 then return function() end, {} end
   for number = 1, length do
     if #members[number] - #lane ~= 28 then return nil end -- it may expire
@@ -73,6 +88,7 @@ local function usual_claim(at, now)
     texts[place - 1], texts[place] = id, kind.text
     held[place - 1], held[place] = kind.leased_until, id
     kind.last = number
+    if gate then gate.start(id) end
   end
   local records = {}
   for number, each in ipairs(kinds) do
@@ -81,7 +97,8 @@ local function usual_claim(at, now)
   end
 
   local function write(tally)
-    call('ZREM', lanes, unpack(members, 1, length))
+    -- those that are taken stand at the beginning
+    if gate then gate.write(kinds, ids) else call('ZREMRANGEBYRANK', lanes, 0, length - 1) end
     call('HSET', rows, unpack(texts))
     call('ZADD', leases, unpack(held))
     -- see `leases_given`; of a clock that goes back by less than a second no harm comes
@@ -93,5 +110,5 @@ local function usual_claim(at, now)
     end
   end
 
-  return write, records
+  return write, records, gate and #members > length
 end

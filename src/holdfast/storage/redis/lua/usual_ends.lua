@@ -4,8 +4,10 @@
 --
 -- They come in runs of jobs of which the same is said: a change without id and start, the ids, the starts (or nothing), and the
 -- results if it says so. Rows that were claimed together have the same text: what becomes of it is worked out once.
+--
+-- Jobs under limits give up their slots. That is as usual while no gate is closed by a key: then nobody waits for a slot.
 local function usual_ends(length, now)
-  local ids, texts, over, pruned, results, kinds = {}, {}, {}, {}, {}, {}
+  local ids, texts, over, pruned, results, kinds, slots = {}, {}, {}, {}, {}, {}, {}
 
   local function said_of(run)
     local said, _, guard, options, keep = {}, nil, nil, nil, nil
@@ -17,11 +19,24 @@ local function usual_ends(length, now)
     return plain and guard == BY_HOLD and said.state > RUNNING and said.state ~= DEAD_STATE and said
   end
 
+  -- Under which keys a row counts (see `enter_slots`); false if somebody may wait for its end.
+  local function slots_of(kind, text, at)
+    local behind = select(13, struct.unpack(REST, text, at))
+    local gate, from = struct.unpack(MORE, text, behind), 17
+    kind.slots = {}
+    while from <= #gate do
+      local key, _
+      key, _, _, _, from = struct.unpack('<Hc0ddd', gate, from)
+      kind.slots[#kind.slots + 1] = 's' .. key .. '\0'
+    end
+    return string.byte(call('ZRANGE', limits, 0, 0)[1] or '') ~= 98
+  end
+
   -- How a row that runs is written when it ends: what stands before and behind the time of its start.
   local function kind_of(text, said)
     if not text or bit.band(struct.unpack('<H', text, 2), RAN) == 0 then return false end
     local state, marks, version, attempt, _, _, stamp, _, _, started_at, _, _, _, _, at = struct.unpack(RUN, text)
-    local kept = bit.band(marks, WAITED + FINISHED + FAIR) -- they matter no more
+    local kept = bit.band(marks, WAITED + FINISHED + FAIR + LIMITED) -- they matter no more, but for the slots
     if bit.band(marks, bit.bnot(HAS_SETTLED)) - kept ~= RAN + HELD then return false end
     if state ~= RUNNING or attempt ~= said.attempt or stamp ~= said.stamp then return false end
     local _, _, lane = struct.unpack(FIRST, text, at)
@@ -34,6 +49,7 @@ local function usual_ends(length, now)
     kind.over = string.match(lane, '%z([^%z]*)') .. '\0o\0'
       .. (said.keep_last == NONE and '-' or string.format('%.0f', said.keep_last)) .. '\0'
       .. struct.pack('>I8', now + 2251799813685248)
+    if bit.band(marks, LIMITED) ~= 0 and not slots_of(kind, text, at) then return false end
     kinds[#kinds + 1] = kind
     return kind
   end
@@ -57,6 +73,9 @@ local function usual_ends(length, now)
       texts[place - 1], texts[place] = id, kind.before .. started_at .. kind.behind
       over[place - 1], over[place] = '0', kind.over .. id
       kind.length = kind.length + 1
+      if kind.slots then
+        for _, slot in ipairs(kind.slots) do slots[#slots + 1] = slot .. id end
+      end
       if prune_at then
         local next_one = #pruned + 1
         pruned[next_one], pruned[next_one + 1] = prune_at, id
@@ -72,6 +91,7 @@ local function usual_ends(length, now)
 
   local function write(tally)
     call('ZREM', leases, unpack(ids)) -- a removal first: see `flush`
+    for from = 1, #slots, AT_ONCE do call('ZREM', limits, unpack(slots, from, math.min(from + AT_ONCE - 1, #slots))) end
     call('HSET', rows, unpack(texts))
     if #results > 0 then call('HSET', outcomes, unpack(results)) end
     call('ZADD', ended, unpack(over))

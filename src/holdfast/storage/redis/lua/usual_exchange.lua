@@ -28,8 +28,10 @@ local function exchanged_as_usual(now, origin)
   if ARGV[at + 1] ~= '-1' then
     due = tonumber(call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2] or nil)
     if due and due <= now then return nil end
-    write_claim, records = usual_claim(at + 1, now)
+    local more
+    write_claim, records, more = usual_claim(at + 1, now)
     if not write_claim then return nil end
+    if more then due = now end
   end
 
   if write_ends then write_ends(tally) end

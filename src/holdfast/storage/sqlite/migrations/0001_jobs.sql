@@ -52,12 +52,13 @@ CREATE TABLE holdfast_jobs (
 -- what can be claimed, in lanes of queue, task and routing key
 CREATE INDEX holdfast_jobs_ready ON holdfast_jobs (queue, task, routing_key, priority DESC, rank, id)
     WHERE state = 'ready' AND parked = 0 AND suspect = 0;
--- what waits, but not in a lane
+-- what waits, but neither in a lane nor at a gate
 CREATE INDEX holdfast_jobs_aside ON holdfast_jobs (queue)
-    WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0));
+    WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0);
 CREATE INDEX holdfast_jobs_suspect ON holdfast_jobs (queue) WHERE state = 'ready' AND suspect = 1;
 CREATE INDEX holdfast_jobs_due ON holdfast_jobs (run_at, id) WHERE state = 'scheduled';
-CREATE INDEX holdfast_jobs_lease ON holdfast_jobs (leased_until) WHERE leased_until IS NOT NULL;
+-- what is held; for what is held under limits see holdfast_jobs_limited
+CREATE INDEX holdfast_jobs_lease ON holdfast_jobs (leased_until) WHERE leased_until IS NOT NULL AND limits IS NULL;
 CREATE INDEX holdfast_jobs_expiry ON holdfast_jobs (expires_at)
     WHERE expires_at IS NOT NULL AND state IN ('blocked', 'scheduled', 'ready');
 CREATE INDEX holdfast_jobs_prune ON holdfast_jobs (prune_at) WHERE prune_at IS NOT NULL;

@@ -7,11 +7,11 @@ ALTER TABLE holdfast_jobs ADD COLUMN releases INTEGER NOT NULL DEFAULT 0;
 
 -- ended jobs whose edges are to be looked at: the end of a job writes nothing more than it does without followers
 CREATE INDEX holdfast_jobs_releasing ON holdfast_jobs (finished_at, id) WHERE releases = 1 AND finished_at IS NOT NULL;
--- what waits for room under its limits, by gate
-CREATE INDEX holdfast_jobs_parked ON holdfast_jobs (limits, queue, task, routing_key, priority DESC, rank, id)
+-- what waits for room under its limits, by gate; the queue comes first, because its jobs are counted
+CREATE INDEX holdfast_jobs_parked ON holdfast_jobs (queue, limits, task, routing_key, priority DESC, rank, id)
     WHERE state = 'ready' AND parked = 1 AND suspect = 0;
--- what runs under limits: counted, never kept in a counter
-CREATE INDEX holdfast_jobs_limited ON holdfast_jobs (limits) WHERE stamp IS NOT NULL AND limits IS NOT NULL;
+-- what is held under limits: counted, never kept in a counter
+CREATE INDEX holdfast_jobs_limited ON holdfast_jobs (limits, leased_until) WHERE stamp IS NOT NULL AND limits IS NOT NULL;
 
 -- who waits for whom; a closed edge stays until its child is gone, so that the parent's result is there
 CREATE TABLE holdfast_edges (

@@ -102,5 +102,8 @@ DELETE FROM holdfast_log WHERE job = ?1 AND number <= (
 -- What a worker holds under a stamp.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM holdfast_jobs
-    WHERE leased_until IS NOT NULL AND state = 'running' AND leased_by = ? AND stamp = ?
+    WHERE leased_until IS NOT NULL AND limits IS NULL AND state = 'running' AND leased_by = ?1 AND stamp = ?2
+    UNION ALL
+    SELECT * FROM holdfast_jobs
+    WHERE stamp = ?2 AND limits IS NOT NULL AND state = 'running' AND leased_by = ?1
     ORDER BY priority DESC, rank, id);

@@ -62,8 +62,9 @@ SELECT count(*) FROM (
     SELECT 1 FROM (
         SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND state = 'ready' AND parked = 0 AND suspect = 0
         UNION ALL
+        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND state = 'ready' AND parked = 1 AND suspect = 0
+        UNION ALL
         SELECT 1 FROM holdfast_jobs
-        WHERE queue = ?1
-            AND (state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0)))
+        WHERE queue = ?1 AND (state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0))
     ) LIMIT ?2
 );

@@ -24,14 +24,19 @@ SELECT count(*) < ?1 FROM (SELECT 1 FROM ({live}) LIMIT ?1);
 -- Jobs in a lane.
 SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0;
 
+-- name: live_parked
+-- Jobs at a gate.
+SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 1 AND suspect = 0;
+
 -- name: live_aside
--- Jobs that wait, but not in a lane.
-SELECT rowid FROM holdfast_jobs
-WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0));
+-- Jobs that wait, but neither in a lane nor at a gate.
+SELECT rowid FROM holdfast_jobs WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0);
 
 -- name: live_held
 -- Jobs that somebody holds.
-SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL;
+SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
+UNION ALL
+SELECT rowid FROM holdfast_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL;
 
 -- name: log
 -- A job's log lines, oldest first.
@@ -46,8 +51,11 @@ SELECT name, paused, max_depth, on_full, drop_below, fair, weights FROM holdfast
 SELECT queue, count(*), min(rank), 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
 WHERE state = 'ready' AND parked = 0 AND suspect = 0 GROUP BY queue
 UNION ALL
+SELECT queue, count(*), min(run_at), 0 FROM holdfast_jobs INDEXED BY holdfast_jobs_parked
+WHERE state = 'ready' AND parked = 1 AND suspect = 0 GROUP BY queue
+UNION ALL
 SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END), 0 FROM holdfast_jobs
-WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND (parked <> 0 OR suspect <> 0)) GROUP BY queue;
+WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0) GROUP BY queue;
 
 -- name: oldest_of_shared
 -- Since when the oldest job in a lane has been due, in queues whose ranks are or were shares.

@@ -1,13 +1,24 @@
 -- name: cut_leases
 -- Leases that reach further than they can: the clock went back.
-UPDATE holdfast_jobs SET leased_until = lease + ?1 WHERE leased_until IS NOT NULL AND leased_until > lease + ?1;
+UPDATE holdfast_jobs SET leased_until = lease + ?1 WHERE rowid IN (
+    SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + ?1
+    UNION ALL
+    SELECT rowid FROM holdfast_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + ?1);
 
 -- name: lapsed
 -- Jobs whose lease is over, the longest over first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT * FROM holdfast_jobs
-    WHERE leased_until IS NOT NULL AND leased_until <= ? AND lease <= ?
-    ORDER BY leased_until, id LIMIT ?);
+    SELECT * FROM holdfast_jobs WHERE rowid IN (
+        SELECT rowid FROM (
+            SELECT * FROM (
+                SELECT rowid, leased_until, id FROM holdfast_jobs
+                WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until <= ?1 AND lease <= ?2
+                ORDER BY leased_until, id LIMIT ?3)
+            UNION ALL
+            SELECT rowid, leased_until, id FROM holdfast_jobs INDEXED BY holdfast_jobs_limited
+            WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until <= ?1 AND lease <= ?2)
+        ORDER BY leased_until, id LIMIT ?3)
+    ORDER BY leased_until, id);
 
 -- name: expired
 -- Waiting jobs that were not started in time.
