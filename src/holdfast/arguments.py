@@ -12,6 +12,7 @@ import msgspec
 
 from . import codec
 from .errors import InvalidCall, words_of
+from .plain_arguments import PlainArguments, plain_arguments
 from .signature import NOT_GIVEN, Handler
 
 _ABSENT: Any = object()  # in a decoded payload: the caller did not give it
@@ -39,6 +40,7 @@ class Arguments:
         self._stars = _named(parameters, inspect.Parameter.VAR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
         self._struct_decoder: Callable[[str | bytes], Any] | None = None
+        self._plain: PlainArguments | None = None
         self._result_decoder: Callable[[str | bytes], Any] | None = None
 
     @property
@@ -47,10 +49,12 @@ class Arguments:
         return self._names[0] if self._names else None
 
     # -- call to payload -----------------------------------------------------------------------------
-    def payload(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any], limit: int) -> str:
+    def payload(self, task: str, limit: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The payload of a call: a JSON object by parameter name with what the caller gave."""
         names = self._names
         if len(args) == len(names) and not kwargs and self._by_place:  # the way of nearly every call
+            if self._plain is not None and (text := self._plain.text(args, limit)) is not None:
+                return text
             given = dict(zip(names, args, strict=True))
         else:
             given = self._bound(task, args, kwargs)
@@ -167,6 +171,8 @@ class Arguments:
             fields.append((field, kind) if parameter.name in self._required else (field, kind, _ABSENT))
         struct = msgspec.defstruct("Payload", fields, rename=names, kw_only=True, forbid_unknown_fields=True)
         self._struct_decoder = codec.decoder(struct)
+        if self._in_order:
+            self._plain = plain_arguments(names, [kind for _, kind, *_ in fields])
         return self._struct_decoder
 
     def _kind_of(self, parameter: inspect.Parameter) -> Any:

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidCall
 from .flow.flow import Node
+from .handle import JobHandle
 from .ids import new_ids
 from .job import NewJob
+from .storage.outbox import Late
+from .storage.terms import Placed
 from .task import Bound, Call
 
 if TYPE_CHECKING:
@@ -24,6 +27,7 @@ class Calls:
     the same calls after an error is safe. `nodes`: their order, if they have one."""
 
     def __init__(self, app: Holdfast, calls: Sequence[Call[Any]], nodes: Sequence[Node[Any]] = ()) -> None:
+        self._app = app
         self._calls = calls
         self._one = _one_bound(app, calls)
         self.bounds = [bound_to(app, call) for call in calls] if self._one is None else [self._one] * len(calls)
@@ -32,7 +36,8 @@ class Calls:
             if node._takes is not None:
                 bound.definition.check_handed("the result of what is before it")
         self._check_sizes()
-        self._ids = _ids(calls)
+        self._ids = _kept_ids(calls)
+        self._expected: dict[int, tuple[list[Placed], list[JobHandle[Any]]]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -62,6 +67,7 @@ class Calls:
     def jobs(self, start: int = 0, end: int | None = None) -> Sequence[NewJob]:
         """The jobs of these calls, or of a part of them."""
         part = slice(start, end)
+        self._make_ids(len(self) if end is None else min(end, len(self)))
         payloads, ids = self._payloads[part], self._ids[part]
         if self._one is not None:
             return self._one.plan.jobs(payloads, self._one.definition.arguments_hash, ids)
@@ -70,10 +76,26 @@ class Calls:
             for bound, payload, id in zip(self.bounds[part], payloads, ids, strict=True)
         ]
 
+    def expect(self, start: int, count: int) -> None:
+        """Make handles of a part of them whose jobs are on their way, as they are if nothing stands in their way."""
+        placed = [Placed(id) for id in self._ids[start : start + count]]
+        self._expected[start] = placed, self._handles(start, placed)
+
+    def handles(self, start: int, placed: list[Placed]) -> list[JobHandle[Any]]:
+        """The handles of a part of them, of which that has become."""
+        expected, handles = self._expected.pop(start, ([], []))
+        return handles if placed == expected else self._handles(start, placed)
+
+    def _handles(self, start: int, placed: list[Placed]) -> list[JobHandle[Any]]:
+        return [
+            JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
+            for each, bound in zip(placed, self.bounds[start : start + len(placed)], strict=True)
+        ]
+
     def keep_ids(self) -> None:
         """They were not all stored: the next enqueue of the same calls repeats this one."""
         kept: defaultdict[Call[Any], list[str]] = defaultdict(list)
-        for call, id in zip(self._calls, self._ids, strict=True):
+        for call, id in zip(self._calls, self._ids, strict=False):  # nobody has seen the others' ids
             kept[call].append(id)
         for call, ids in kept.items():
             call._ids = ids
@@ -83,6 +105,10 @@ class Calls:
         for call in self._calls:
             if call._ids:
                 call._ids = ()
+
+    def _make_ids(self, end: int) -> None:
+        if len(self._ids) < end:
+            self._ids += new_ids(end - len(self._ids))
 
     def _kinds(self) -> Sequence[Bound]:
         return self.bounds if self._one is None else [self._one]
@@ -112,14 +138,14 @@ def _one_bound(app: Holdfast, calls: Sequence[Call[Any]]) -> Bound | None:
     return bound_to(app, calls[0]) if len({call._task for call in calls}) == 1 else None
 
 
-def _ids(calls: Sequence[Call[Any]]) -> list[str]:
-    """An id for each; those of an enqueue that failed again. A call that stands there several times is several jobs."""
-    fresh = new_ids(len(calls))
+def _kept_ids(calls: Sequence[Call[Any]]) -> list[str]:
+    """Ids for all, if an enqueue of some of them has failed: theirs once more. A call that stands there several times is
+    several jobs."""
     if not any(call._ids for call in calls):
-        return fresh
+        return []
     used: Counter[Call[Any]] = Counter()
     ids = []
-    for call, new in zip(calls, fresh, strict=True):
+    for call, new in zip(calls, new_ids(len(calls)), strict=True):
         number = used[call]
         used[call] += 1
         ids.append(call._ids[number] if number < len(call._ids) else new)

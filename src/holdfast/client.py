@@ -23,7 +23,7 @@ from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
 from .storage.rules import led_by, owners_among, parents_of
-from .task import Bound, Call
+from .task import Call
 
 if TYPE_CHECKING:
     from .app import Holdfast
@@ -90,10 +90,10 @@ class Client:
         except BaseException as error:
             given.keep_ids()
             if isinstance(error, HoldfastError):
-                _tell_stored(error, self._handles(stored, given.bounds), len(given), inside=where is not None)
+                _tell_stored(error, _handles(given, stored), len(given), inside=where is not None)
             raise
         given.forget_ids()
-        return self._handles(stored, given.bounds)
+        return _handles(given, stored)
 
     async def _one_after_the_other(self, jobs: Sequence[NewJob], where: object, stored: list[Chunk]) -> None:
         owners: dict[str, str] = {}  # of jobs that were duplicates
@@ -118,21 +118,14 @@ class Client:
                 if len(under_way) == ahead:
                     await next_stored()
                 under_way.append((start, asyncio.create_task(self.place_list(jobs), name="holdfast list")))
-                for _ in range(_TURNS):  # it goes its way while the next is made
-                    await asyncio.sleep(0)
+                await _let_go(storage)  # while the next is made
+                given.expect(start, len(jobs))
             while under_way:
                 await next_stored()
         finally:
             for start, storing in under_way:  # after a failure: what was on its way may be stored too
                 with suppress(Exception):
                     stored.append((start, await storing))
-
-    def _handles(self, stored: Sequence[Chunk], bounds: Sequence[Bound]) -> list[JobHandle[Any]]:
-        return [
-            JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
-            for start, placed in stored
-            for each, bound in zip(placed, bounds[start : start + len(placed)], strict=True)
-        ]
 
     async def publish(
         self, topic: str, event: object, routing_key: str | None, connection: object
@@ -225,7 +218,7 @@ def work_of(work: object) -> Work:
     if isinstance(work, Flow):
         if work._many and not work._nodes:
             raise InvalidCall("a group of no calls has no job to wait for; give it .then(task)")
-        return Work([node._call for node in work._nodes], work._nodes, GroupHandle if work._many else _last)
+        return Work([node._call for node in work._nodes], work._nodes, GroupHandle.of if work._many else _last)
     if isinstance(work, str | bytes) or not isinstance(work, Iterable):
         raise InvalidCall(
             f"app.enqueue takes task.call(…), a list of such calls, a flow or a graph, not {type(work).__name__}"
@@ -258,6 +251,18 @@ def _chunks(calls: Calls, size: int) -> Iterable[tuple[int, Sequence[NewJob]]]:
         jobs = calls.jobs()
         return [(start, jobs[start : start + size]) for start in starts]
     return ((start, calls.jobs(start, start + size)) for start in starts)
+
+
+def _handles(calls: Calls, stored: Sequence[Chunk]) -> list[JobHandle[Any]]:
+    return [handle for start, placed in stored for handle in calls.handles(start, placed)]
+
+
+async def _let_go(storage: Storage) -> None:
+    """Let what a store was given be on its way."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+    if storage.head_start:
+        await asyncio.sleep(storage.head_start)
 
 
 def _tell_stored(error: HoldfastError, handles: list[JobHandle[Any]], total: int, *, inside: bool) -> None:

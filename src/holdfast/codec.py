@@ -62,6 +62,11 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> bytes:
     return data
 
 
+def encoded(value: Any) -> bytes:
+    """The JSON text of a value of which nothing can be wrong but its characters."""
+    return _encode(value)
+
+
 def sorted_text(value: Any) -> bytes:
     """One text for equal values: keys, fields and sets sorted."""
     return _encode_sorted(value)

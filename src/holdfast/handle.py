@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from .clock import SECOND, Duration, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
@@ -25,29 +27,18 @@ R_co = TypeVar("R_co", covariant=True)
 _READABLE_HIDDEN = (State.SUCCEEDED, State.SKIPPED)  # deleted on success; the others were deleted by somebody's word
 
 
-class JobHandle(Generic[R_co]):
+class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
     """A job that was enqueued: ask for its result, look at it, cancel it.
 
     `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.
     """
 
-    __slots__ = ("_app", "_definition", "_id", "_late", "dropped", "duplicate")
-
-    def __init__(
-        self,
-        app: Holdfast,
-        id: str,
-        definition: Definition | None = None,
-        duplicate: bool = False,
-        dropped: bool = False,
-        late: bool = False,
-    ) -> None:
-        self._app = app
-        self._id = id
-        self._definition = definition
-        self.duplicate = duplicate
-        self.dropped = dropped
-        self._late = late  # it waits in an outbox: that it is not on record yet means nothing
+    _app: Holdfast
+    _id: str
+    _definition: Definition | None = None
+    duplicate: bool = False
+    dropped: bool = False
+    _late: bool = False  # it waits in an outbox: that it is not on record yet means nothing
 
     @property
     def id(self) -> JobId:
@@ -170,16 +161,16 @@ class JobHandle(Generic[R_co]):
         return NotFound(f"job {self._id} is not on record")
 
 
-class GroupHandle(JobHandle[Any]):
+class GroupHandle(JobHandle[Any], eq=False):
     """The handle of a group: its result is the list of its jobs' results, and `cancel` cancels them all. Its id is that of
     its first job, which `refresh` and `watch` show; `jobs` has the handle of each."""
 
-    __slots__ = ("jobs",)
+    jobs: tuple[JobHandle[Any], ...] = ()
 
-    def __init__(self, jobs: list[JobHandle[Any]]) -> None:
+    @classmethod
+    def of(cls, jobs: Sequence[JobHandle[Any]]) -> GroupHandle:
         first = jobs[0]
-        super().__init__(first._app, first._id, None, first.duplicate, first.dropped, first._late)
-        self.jobs = tuple(jobs)
+        return cls(first._app, first._id, None, first.duplicate, first.dropped, first._late, tuple(jobs))
 
     @verb
     async def result(self, *, timeout: Duration | None = None) -> list[Any]:

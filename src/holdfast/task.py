@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, ParamSpec, TypeVar, Unpack
 
+import msgspec
+
 from . import codec
 from .arguments import Arguments
 from .around import Middleware
@@ -93,6 +95,10 @@ class Definition:
         self.subscriptions = declared.subscriptions
         self.injected = declared.injected(provided)
         self._arguments = declared.arguments_without(self.injected)
+        # the payload of a call, checked against the annotations. InvalidCall names what is wrong
+        self.payload: Callable[[tuple[Any, ...], dict[str, Any]], str] = partial(
+            self._arguments.payload, name, max_bytes
+        )
         # the arguments of a stored call, without ctx. InvalidCall when the payload does not fit the handler
         self.arguments: Callable[[str], tuple[Sequence[Any], dict[str, Any]]] = partial(self._arguments.read, name)
 
@@ -100,10 +106,6 @@ class Definition:
     def first_parameter(self) -> str | None:
         """The name of what a result or an event is handed to."""
         return self._arguments.first
-
-    def payload(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The payload of a call, checked against the annotations. InvalidCall names what is wrong."""
-        return self._arguments.payload(self.name, args, kwargs, self.max_bytes)
 
     def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Some of a call's arguments by parameter name, unchecked."""
@@ -312,7 +314,7 @@ class Task(Generic[P, R]):
         if declared.registry._app() is not None:
             return Call(self, self._bind().definition.payload(args, kwargs))
         arguments = declared.arguments_without(declared.injected(declared.registry._provided))
-        return Call(self, arguments.payload(declared.name, args, kwargs, MAX_BYTES))
+        return Call(self, arguments.payload(declared.name, MAX_BYTES, args, kwargs))
 
     def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
         """The same task with options for the calls made through it: `send.using(delay=60).enqueue(…)`."""
@@ -366,18 +368,15 @@ class Task(Generic[P, R]):
         return getattr(self._declared.handler, "__name__", self._declared.name)
 
 
-class Call(Generic[R_co]):
+class Call(msgspec.Struct, Generic[R_co], eq=False):
     """A task with its arguments, bound and checked: what `app.enqueue` takes.
 
     Ids that were made for an enqueue which failed are kept until one succeeds, so that repeating it is safe.
     """
 
-    __slots__ = ("_ids", "_payload", "_task")
-
-    def __init__(self, task: Task[Any, R_co], payload: str) -> None:
-        self._task = task
-        self._payload = payload
-        self._ids: Sequence[str] = ()
+    _task: Task[Any, R_co]
+    _payload: str
+    _ids: Sequence[str] = ()
 
     def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
         """Go on with a task that gets this one's result as its first argument: `a.call(1).then(b)`."""

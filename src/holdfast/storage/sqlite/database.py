@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.job import Record
 
+from .checkpoints import CHECKPOINT, QUIET, Checkpoints
 from .driver import BUSY, LOCKED, Connection, Driver
 from .faults import explained
 from .links import Links, Prepare
@@ -108,6 +109,7 @@ class Database:
         self.prepares: dict[object, Prepare] = {}  # by who uses the file
         self._links = Links(place, partial(self.patiently, connect), self._prepare)
         self._turns = Turns(None)
+        self._checkpoints = Checkpoints(in_memory=place.in_memory)
         self.known = Known()
         self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
@@ -187,7 +189,7 @@ class Database:
     def _next_batch(self) -> tuple[list[Piece[Any]], bool]:
         """What waits, as far as it can share a transaction."""
         batch: list[Piece[Any]] = []
-        piece = self._writes.get()
+        piece = self._first()
         while piece is not None:
             if not piece.future.cancelled():
                 batch.append(piece)
@@ -198,6 +200,26 @@ class Database:
             except Empty:
                 return batch, False
         return batch, True
+
+    def _first(self) -> Piece[Any] | None:
+        """What is to be done next. A pause is used for what would be in somebody's way later."""
+        if self._checkpoints.due:
+            try:
+                return self._writes.get(timeout=QUIET)
+            except Empty:
+                self._checkpoint()
+        return self._writes.get()
+
+    def _checkpoint(self) -> None:
+        self._checkpoints.done()
+        try:
+            with self._gates[0]:
+                self.writing = True  # those who watch the file know that it was us
+                self.writer().rows(CHECKPOINT)
+        except (self.driver.error, HoldfastError):
+            _log.debug("%s: no checkpoint", self.place, exc_info=True)
+        finally:
+            self.wrote_at, self.writing = time.monotonic(), False
 
     def _perform(self, batch: Sequence[Piece[Any]]) -> None:
         together = [piece for piece in batch if piece.transaction]
@@ -239,6 +261,7 @@ class Database:
         except BaseException:
             undo(connection)
             raise
+        self._checkpoints.committed()
 
     def writer(self) -> Connection:
         """The writer's connection; only for its thread."""

@@ -76,7 +76,9 @@ class SqliteStorage(Storage):
 
     name = "SQLite"
     in_flight = 2  # one is written while what the other brought is run
-    lists_ahead = 4  # those that wait for the writer share its next commit
+    list_chunk = 2_500
+    lists_ahead = 2  # one is made ready while the other is written
+    head_start = 0.0005
 
     def __init__(
         self,
