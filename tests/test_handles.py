@@ -120,6 +120,35 @@ async def test_a_result_deleted_on_success_can_still_be_had(app, task):
     assert await app.jobs.get(job.id) is None
 
 
+async def test_who_waits_hears_how_a_job_ended_whose_retention_deletes_it(app, task):
+    gone = task.using(retention=Retention.delete(), dead_retention=Retention.delete())
+    async with app.worker():
+        dead = await gone.enqueue("dead")
+        with pytest.raises(JobDead, match="bad address"):
+            await dead.result(timeout=5)
+    cancelled = await gone.enqueue()
+    assert await cancelled.cancel()
+    with pytest.raises(JobCancelled):
+        await cancelled.result(timeout=5)
+    for job in (dead, cancelled):
+        assert await app.jobs.get(job.id) is None
+        assert await app.jobs.delete(job) == 0
+
+
+async def test_a_job_that_somebody_deleted_is_not_found(app, task):
+    forgotten = task.using(retention=Retention.delete())
+    async with app.worker():
+        dead = await forgotten.enqueue("dead")
+        with pytest.raises(JobDead):
+            await dead.result(timeout=5)
+    cancelled, waiting = await task.enqueue(), await forgotten.using(delay=60).enqueue()
+    await cancelled.cancel()
+    assert await app.jobs.delete(dead, cancelled, waiting) == 3
+    for job in (dead, cancelled, waiting):
+        with pytest.raises(NotFound):
+            await job.result(timeout=5)
+
+
 async def test_many_wait_with_few_looks(app, task):
     storage = await app._storage()
     looks = 0

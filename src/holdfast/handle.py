@@ -12,7 +12,7 @@ from .clock import SECOND, Duration, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
 from .ids import id_text
 from .job import FINAL, Job, JobId, Record, State, faults_of, job_of
-from .lifecycle import Cancelled
+from .lifecycle import DELETED, Cancelled
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from .task import Definition
 
 R_co = TypeVar("R_co", covariant=True)
-
-_READABLE_HIDDEN = (State.SUCCEEDED, State.SKIPPED)  # deleted on success; the others were deleted by somebody's word
 
 
 class JobHandle(Generic[R_co]):
@@ -138,7 +136,7 @@ class JobHandle(Generic[R_co]):
                     raise ResultTimeout(f"job {self._id} {told} {seconds:g} s; it goes on by itself") from None
                 if record is None and self._late and state is None:
                     continue
-                if record is None or (record.hidden and record.state not in _READABLE_HIDDEN):
+                if record is None or _taken_away(record):
                     raise self._gone()
                 state = record.state
                 yield record
@@ -207,6 +205,11 @@ def ids_of(refs: Iterable[object]) -> list[str]:
 def each_of(refs: Iterable[object]) -> list[object]:
     """These, the jobs of a group in its place."""
     return [job for ref in refs for job in (ref.jobs if isinstance(ref, GroupHandle) else (ref,))]
+
+
+def _taken_away(record: Record) -> bool:
+    """Whether somebody deleted it before it ended well. What its retention deleted when it ended can be asked how it did."""
+    return record.hidden and record.state is State.CANCELLED and record.reason == DELETED
 
 
 def _why(record: Record) -> str:
