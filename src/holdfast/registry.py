@@ -26,6 +26,7 @@ from .clock import SECOND, Duration, micros_of
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .flow.events import checked_topic
 from .job import ANY, Routing
+from .later import Later
 from .names import checked_name
 from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
 from .provide import Provider, Scope
@@ -148,7 +149,7 @@ class Entry(NamedTuple):
         return (self.name, *(self.prefix + alias for alias in self.declared.aliases))
 
 
-class Registry:
+class Registry(Later):
     """Tasks without an app: for libraries, and against import cycles. `app.include(registry)` gives them to an app.
 
     >>> from holdfast import Registry
