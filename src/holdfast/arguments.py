@@ -87,12 +87,21 @@ class Arguments:
         return inspect.Signature(self._parameters).bind_partial(*args, **kwargs).arguments
 
     def _refuse(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        signature = inspect.Signature(self._parameters)
+        signature = inspect.Signature([each.replace(annotation=self._annotation(each)) for each in self._parameters])
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidCall(f"{task}: {error}; it takes {task}{signature}") from None
         raise InvalidCall(f"{task}: these arguments do not fit {task}{signature}")
+
+    def _annotation(self, parameter: inspect.Parameter) -> Any:
+        """What a caller gives: resolved, so that no quotes are shown, and of a batch task one item's arguments."""
+        if parameter.annotation is NOT_GIVEN:
+            return NOT_GIVEN
+        try:
+            return self._handler.hint(parameter.name)
+        except InvalidCall:
+            return parameter.annotation
 
     # -- payload to arguments ------------------------------------------------------------------------
     def read(self, task: str, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:

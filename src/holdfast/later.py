@@ -31,4 +31,6 @@ class Later:
 
 def not_yet(what: str) -> str:
     """What somebody is told who asked for a thing that is still to come."""
-    return f"{what} is not in this version of Holdfast; metrics, alerts, explain, an admin API and a dashboard are to come"
+    return (
+        f"{what} is not in this version of Holdfast; metrics, alerts, explain, an admin API and a dashboard are to come"
+    )

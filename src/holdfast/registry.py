@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Concatenate,
     Literal,
     NamedTuple,
@@ -160,9 +161,11 @@ class Registry(Later):
     'billing.charge'
     """
 
+    _own_options: ClassVar[tuple[str, ...]] = ("prefix",)  # beside the defaults for its tasks
+
     def __init__(self, *, prefix: str = "", **defaults: Unpack[TaskDefaults]) -> None:
         self._prefix = checked_name(prefix, "prefix") if prefix else ""
-        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__)
+        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__, self._own_options)
         self._declared: dict[str, Declared] = {}
         self._included: list[tuple[Registry, str]] = []
         self._parents: list[ref[Registry]] = []  # in the order of include
