@@ -195,6 +195,7 @@ class _Running:
         self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
         self._about = _about(worker, tasks, definitions)
         self._known = tuple(sorted(definitions))
+        self._late: set[str] = set()  # declared since then, and told of
         self._started_at = now()
         sizes = _batch_sizes(definitions, worker._batch_size)
         asked = (worker._queues, tasks, worker._routing)
@@ -338,7 +339,15 @@ class _Running:
     async def _beats(self, stopping: asyncio.Event) -> None:
         patience = Patience(self._store.answers_within)
         while not await sleep(stopping, BEAT):
+            self._tell_of_late_tasks()
             await patience.answer(self._store.beat(self._row()))
+
+    def _tell_of_late_tasks(self) -> None:
+        """Their jobs would wait for it in vain."""
+        late = self._worker._app.definitions().keys() - self._known - self._late
+        if late and self._worker._asked_tasks is None:
+            log.tasks_came_late(self._worker.id, sorted(late))
+            self._late |= late
 
     def _expiring(self) -> bool:
         """Whether jobs of this app may expire, as far as this process knows."""
