@@ -276,6 +276,7 @@ async def test_find_page_by_page(app, task):
         dict(key=""),
         dict(text=""),
         dict(text=5),
+        dict(text="\ud800"),
         dict(chain_id="x"),
         dict(since=datetime(2026, 1, 1)),
         dict(before="now"),
