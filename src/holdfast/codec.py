@@ -23,6 +23,7 @@ T = TypeVar("T")
 SMALLEST = -(2**63)
 GREATEST = 2**63 - 1
 
+_ONLY_KEYS_COME_HERE = (bool, type(None), tuple, frozenset)  # as values they have a form
 _PLAIN = frozenset((str, bool, type(None)))  # values that need no look but the encoder's own
 _MANY_DIGITS = re.compile(rb"\d{19}")
 
@@ -85,7 +86,10 @@ def too_large(size: int, limit: int) -> str:
 def _to_plain(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError(f"nothing is known of type {type(value).__qualname__}")
+    kind = type(value).__qualname__
+    if isinstance(value, _ONLY_KEYS_COME_HERE):
+        raise NotImplementedError(f"the keys of an object are texts or numbers, not {kind}")
+    raise NotImplementedError(f"nothing is known of type {kind}")
 
 
 def _from_plain(kind: type[T], value: Any) -> T:
