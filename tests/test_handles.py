@@ -145,7 +145,9 @@ async def test_a_job_that_somebody_deleted_is_not_found(app, task):
     await cancelled.cancel()
     assert await app.jobs.delete(dead, cancelled, waiting) == 3
     for job in (dead, cancelled, waiting):
-        with pytest.raises(NotFound):
+        with pytest.raises(
+            NotFound, match="is not on record: deleted, pruned, enqueued in a transaction that has not committed"
+        ):
             await job.result(timeout=5)
 
 

@@ -165,7 +165,10 @@ class JobHandle(Generic[R_co]):
                 f"job {self._id} is not on record: a relay moves it there from the outbox after your commit, unless its "
                 "unique key is taken"
             )
-        return NotFound(f"job {self._id} is not on record")
+        return NotFound(
+            f"job {self._id} is not on record: deleted, pruned, enqueued in a transaction that has not committed, or the id "
+            "is wrong"
+        )
 
 
 class GroupHandle(JobHandle[Any]):
