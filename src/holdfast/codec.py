@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
 
 from .errors import InvalidCall
+from .outcome import Outcome
 from .settings import MAX_BYTES, MAX_DEPTH
 
 T = TypeVar("T")
@@ -89,6 +90,10 @@ def _to_plain(value: Any) -> Any:
     kind = type(value).__qualname__
     if isinstance(value, _ONLY_KEYS_COME_HERE):
         raise NotImplementedError(f"the keys of an object are texts or numbers, not {kind}")
+    if isinstance(value, Outcome):
+        raise NotImplementedError(f"{kind}(…) is an outcome, which is raised and not returned")
+    if isinstance(value, Coroutine):
+        raise NotImplementedError("it is a coroutine that was not awaited")
     raise NotImplementedError(f"nothing is known of type {kind}")
 
 
