@@ -151,6 +151,28 @@ async def test_a_job_that_somebody_deleted_is_not_found(app, task):
             await job.result(timeout=5)
 
 
+async def test_a_job_that_has_ended_is_told_without_waiting(app, task):
+    async with app.worker():
+        job = await task.enqueue()
+        await job.result(timeout=5)
+    assert await job.result(timeout=0)
+    assert [seen.state async for seen in job.watch(timeout=0)] == [State.SUCCEEDED]
+    waiting = await task.enqueue()
+    with pytest.raises(ResultTimeout, match="is ready after 0 s"):
+        await waiting.result(timeout=0)
+
+
+async def test_who_waits_while_the_app_is_closed_is_told(app, task):
+    job = await task.enqueue()
+    waiting = asyncio.create_task(job.result())
+    async for _ in job.watch():
+        break
+    await app.close()
+    with pytest.raises(StoreError, match="the app was closed while job"):
+        await asyncio.wait_for(waiting, 5)
+    assert await app.jobs.count() == 1
+
+
 async def test_many_wait_with_few_looks(app, task):
     storage = await app._storage()
     looks = 0

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
+FIRST_LOOK = 1.0  # seconds
+
 
 class JobHandle(Generic[R_co]):
     """A job that was enqueued: ask for its result, look at it, cancel it.
@@ -125,11 +127,13 @@ class JobHandle(Generic[R_co]):
         loop = asyncio.get_running_loop()
         seconds = 0.0 if timeout is None else micros_of(timeout, "timeout") / SECOND
         deadline = until if timeout is None or until is not None else loop.time() + seconds
+        # a job that has ended is told, however short the timeout
+        patience = None if deadline is None else max(deadline, loop.time() + FIRST_LOOK)
         state: State | None = None
         async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
             while True:
                 try:
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(patience):
                         record = await anext(changes)
                 except TimeoutError:
                     told = f"is {state} after" if state else "was not seen within"
@@ -138,7 +142,7 @@ class JobHandle(Generic[R_co]):
                     continue
                 if record is None or _taken_away(record):
                     raise self._gone()
-                state = record.state
+                state, patience = record.state, deadline
                 yield record
                 if state in FINAL:
                     return
