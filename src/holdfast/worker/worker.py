@@ -130,10 +130,16 @@ class Worker(Lifetime):
             raise InvalidCall(self.refused)
         definitions = self._definitions()
         store = await self._app._storage()
+        place = await self._app._place()
         self._stopped.clear()
         running = _Running(self, store, definitions)
-        await running.start()
-        self._running = running
+        place.use()
+        try:
+            await running.start()
+        except BaseException:
+            await place.left()
+            raise
+        self._running, self._place = running, place
 
     @property
     def _holds(self) -> int:
@@ -148,7 +154,10 @@ class Worker(Lifetime):
     async def _stop(self, hurry: asyncio.Event, grace: float | None = None) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await running.stop(self._grace if grace is None else grace, hurry)
+            try:
+                await running.stop(self._grace if grace is None else grace, hurry)
+            finally:
+                await self._place.left()
         self._stopped.set()
 
     def _condition(self) -> Condition:
