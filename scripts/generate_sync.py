@@ -31,6 +31,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .job import ANY
+from .later import Later
 from .sync import iterate, manage, run, run_on
 
 if TYPE_CHECKING:
@@ -65,13 +66,14 @@ class Twin:
     parameters: str = ""
     loop: str | None = None
     base: str | None = None
+    mixed: str | None = None  # a class beside it that the twin shares
 
 
 TWINS = (
-    Twin("app", "Holdfast", "SyncHoldfast"),
+    Twin("app", "Holdfast", "SyncHoldfast", mixed="Later"),
     Twin("task", "Task", "SyncTask", "[P, R]"),
     Twin("handle", "JobHandle", "SyncJobHandle", "[R_co]"),
-    Twin("doors", "Jobs", "SyncJobs"),
+    Twin("doors", "Jobs", "SyncJobs", mixed="Later"),
     Twin("doors", "DeadLetters", "SyncDead"),
     Twin("doors", "Queues", "SyncQueues"),
     Twin("timetable", "Schedules", "SyncSchedules"),
@@ -105,9 +107,7 @@ def formatted(text: str) -> str:
 
 
 def class_text(twin: Twin) -> str:
-    bases = ", ".join(
-        [*([twin.base] if twin.base else []), *([f"Generic{twin.parameters}"] if twin.parameters else [])]
-    )
+    bases = ", ".join(filter(None, (twin.base, twin.mixed, twin.parameters and f"Generic{twin.parameters}")))
     parts = [
         f"class {twin.sync}{f'({bases})' if bases else ''}:",
         f'    """The verbs of `{twin.name}` in their blocking form."""\n',

@@ -120,6 +120,59 @@ async def test_a_result_deleted_on_success_can_still_be_had(app, task):
     assert await app.jobs.get(job.id) is None
 
 
+async def test_who_waits_hears_how_a_job_ended_whose_retention_deletes_it(app, task):
+    gone = task.using(retention=Retention.delete(), dead_retention=Retention.delete())
+    async with app.worker():
+        dead = await gone.enqueue("dead")
+        with pytest.raises(JobDead, match="bad address"):
+            await dead.result(timeout=5)
+    cancelled = await gone.enqueue()
+    assert await cancelled.cancel()
+    with pytest.raises(JobCancelled):
+        await cancelled.result(timeout=5)
+    for job in (dead, cancelled):
+        assert await app.jobs.get(job.id) is None
+        assert await app.jobs.delete(job) == 0
+
+
+async def test_a_job_that_somebody_deleted_is_not_found(app, task):
+    forgotten = task.using(retention=Retention.delete())
+    async with app.worker():
+        dead = await forgotten.enqueue("dead")
+        with pytest.raises(JobDead):
+            await dead.result(timeout=5)
+    cancelled, waiting = await task.enqueue(), await forgotten.using(delay=60).enqueue()
+    await cancelled.cancel()
+    assert await app.jobs.delete(dead, cancelled, waiting) == 3
+    for job in (dead, cancelled, waiting):
+        with pytest.raises(
+            NotFound, match="is not on record: deleted, pruned, enqueued in a transaction that has not committed"
+        ):
+            await job.result(timeout=5)
+
+
+async def test_a_job_that_has_ended_is_told_without_waiting(app, task):
+    async with app.worker():
+        job = await task.enqueue()
+        await job.result(timeout=5)
+    assert await job.result(timeout=0)
+    assert [seen.state async for seen in job.watch(timeout=0)] == [State.SUCCEEDED]
+    waiting = await task.enqueue()
+    with pytest.raises(ResultTimeout, match="is ready after 0 s"):
+        await waiting.result(timeout=0)
+
+
+async def test_who_waits_while_the_app_is_closed_is_told(app, task):
+    job = await task.enqueue()
+    waiting = asyncio.create_task(job.result())
+    async for _ in job.watch():
+        break
+    await app.close()
+    with pytest.raises(StoreError, match="the app was closed while job"):
+        await asyncio.wait_for(waiting, 5)
+    assert await app.jobs.count() == 1
+
+
 async def test_many_wait_with_few_looks(app, task):
     storage = await app._storage()
     looks = 0
@@ -247,6 +300,7 @@ async def test_find_page_by_page(app, task):
         dict(key=""),
         dict(text=""),
         dict(text=5),
+        dict(text="\ud800"),
         dict(chain_id="x"),
         dict(since=datetime(2026, 1, 1)),
         dict(before="now"),

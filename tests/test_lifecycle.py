@@ -181,7 +181,7 @@ LEGAL = {
             State.CANCELLED if state is State.DEAD else state,
             suspect=True,
             result='"old"',
-            reason="before",
+            reason="before" if state in (State.SUCCEEDED, State.SKIPPED) else "deleted",
             keep=HIDDEN_FOR,
             hidden=True,
         )

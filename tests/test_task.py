@@ -228,6 +228,65 @@ def test_only_functions_become_tasks(handler):
         Holdfast("memory://").task(name="x")(handler)
 
 
+def _one_by_one(number: int):
+    yield number
+
+
+async def _one_by_one_later(number: int):
+    yield number
+
+
+class _Yielding:
+    def __call__(self, number: int):
+        yield number
+
+
+@pytest.mark.parametrize(
+    "handler", [_one_by_one, _one_by_one_later, _Yielding(), functools.partial(_one_by_one, number=1)]
+)
+def test_a_handler_that_yields_is_refused(handler):
+    app = Holdfast("memory://")
+    with pytest.raises(InvalidCall, match="its handler yields, and a job has one result"):
+        app.task(name="rows")(handler)
+
+
+def test_a_context_that_does_not_come_first_is_refused():
+    app = Holdfast("memory://")
+
+    async def late(number: int, ctx: Context) -> None: ...
+    async def by_name(number: int, *, context: Context | None = None) -> None: ...
+
+    with pytest.raises(InvalidCall, match="parameter 'ctx' is a Context, which comes first"):
+        app.task(late)
+    assert app.task(by_name).call(1)._payload == '{"number":1}'
+
+
+def test_a_wrong_call_is_shown_what_the_task_takes():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def send(to: str, when: datetime | None = None, *numbers: int) -> None: ...
+
+    @app.batch_task(size=2)
+    async def embed(items: list[Item[str]]) -> None: ...
+
+    with pytest.raises(
+        InvalidCall, match=r"it takes send\(to: str, when: datetime.datetime \| None = None, \*numbers: int\)"
+    ):
+        send.call()
+    with pytest.raises(InvalidCall, match=r"it takes embed\(items: str\)"):
+        embed.call("a", "b")
+
+
+def test_an_unknown_option_is_told_with_those_there_are():
+    with pytest.raises(
+        InvalidCall, match=r"Holdfast has no option 'durabilty'; .* dead_retention, durability, expires"
+    ):
+        Holdfast("memory://", durabilty="full")
+    with pytest.raises(InvalidCall, match=r"Registry has no option 'prefx'; .* prefix, priority"):
+        Registry(prefx="a.")
+
+
 def test_a_lambda_needs_a_name():
     app = Holdfast("memory://")
     with pytest.raises(InvalidCall, match="no name of its own"):

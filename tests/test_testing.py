@@ -92,6 +92,33 @@ async def test_what_was_enqueued(app, task):
         await refute_enqueued(app, task)
 
 
+async def test_what_was_left_to_its_default_was_enqueued_too(app, task):
+    await task.enqueue(1)
+    await assert_enqueued(app, task, 1, "")
+    await assert_enqueued(app, "task", b="")
+    await refute_enqueued(app, task, 1, "x")
+    with pytest.raises(AssertionError):
+        await refute_enqueued(app, task, b="")
+
+
+async def test_options_by_any_name_are_found_among_others(app):
+    @app.task
+    async def send(to: str, **headers: str) -> None: ...
+
+    await send.enqueue("a", x="1", y="2")
+    await assert_enqueued(app, send, "a", x="1")
+    await assert_enqueued(app, send, x="1", y="2")
+    await refute_enqueued(app, send, x="2")
+    await refute_enqueued(app, send, z="1")
+
+
+async def test_arguments_that_a_task_does_not_take_are_told(app, task):
+    for args, kwargs in (((1, "x", 3), {}), ((), {"c": 1})):
+        for look in (assert_enqueued, refute_enqueued):
+            with pytest.raises(InvalidCall, match=r"^task: .*; it takes task\("):
+                await look(app, task, *args, **kwargs)
+
+
 def test_what_was_enqueued_in_a_plain_test(app, task):
     refute_enqueued(app, task)
     task.sync.enqueue(1)

@@ -111,7 +111,10 @@ if not TYPE_CHECKING:  # a type checker reads the imports above; this would let 
     def __getattr__(name):
         home = _HOME_OF.get(name)
         if home is None:
-            raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+            from .later import NAMES, not_yet
+
+            told = f"module 'holdfast' has no attribute {name!r}"
+            raise AttributeError(not_yet(f"holdfast.{name}") if name in NAMES else told, name=name)
         from importlib import import_module
 
         value = getattr(import_module(f".{home}", __name__), name)

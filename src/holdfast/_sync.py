@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .job import ANY
+from .later import Later
 from .sync import iterate, manage, run, run_on
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
 
-class SyncHoldfast:
+class SyncHoldfast(Later):
     """The verbs of `Holdfast` in their blocking form."""
 
     __slots__ = ("_inner",)
@@ -132,7 +133,7 @@ class SyncJobHandle(Generic[R_co]):
         return iterate(lambda: self._inner.watch(timeout=timeout))
 
 
-class SyncJobs:
+class SyncJobs(Later):
     """The verbs of `Jobs` in their blocking form."""
 
     __slots__ = ("_inner",)

@@ -47,6 +47,8 @@ class Holdfast(Registry):
     False
     """
 
+    _own_options = ("clock", "durability", "imports", "max_bytes", "migrate", "outbox", "thresholds")
+
     def __init__(
         self,
         url: str | None = None,

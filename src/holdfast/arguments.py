@@ -37,7 +37,7 @@ class Arguments:
         self._by_place = self._required <= frozenset(self._names)
         self._all_required = len(self._required) == len(parameters)
         self._star = _named(parameters, inspect.Parameter.VAR_POSITIONAL)
-        self._stars = _named(parameters, inspect.Parameter.VAR_KEYWORD)
+        self.others = _named(parameters, inspect.Parameter.VAR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
         self._struct_decoder: Callable[[str | bytes], Any] | None = None
         self._plain: PlainArguments | None = None
@@ -79,24 +79,40 @@ class Arguments:
                 else:
                     given[name] = value
             if extra:
-                if self._stars is None:
+                if self.others is None:
                     self._refuse(task, args, kwargs)
-                given[self._stars] = extra
+                given[self.others] = extra
         if not self._required <= given.keys():
             self._refuse(task, args, kwargs)
         return given
 
-    def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Some of a call's arguments by parameter name, unchecked."""
-        return inspect.Signature(self._parameters).bind_partial(*args, **kwargs).arguments
+    def partly(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Some of a call's arguments by parameter name, their kinds unchecked."""
+        signature = self._signature()
+        try:
+            return signature.bind_partial(*args, **kwargs).arguments
+        except TypeError as error:
+            raise InvalidCall(f"{task}: {error}; it takes {task}{signature}") from None
 
     def _refuse(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
-        signature = inspect.Signature(self._parameters)
+        signature = self._signature()
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
             raise InvalidCall(f"{task}: {error}; it takes {task}{signature}") from None
         raise InvalidCall(f"{task}: these arguments do not fit {task}{signature}")
+
+    def _signature(self) -> inspect.Signature:
+        return inspect.Signature([each.replace(annotation=self._annotation(each)) for each in self._parameters])
+
+    def _annotation(self, parameter: inspect.Parameter) -> Any:
+        """What a caller gives: resolved, so that no quotes are shown, and of a batch task one item's arguments."""
+        if parameter.annotation is NOT_GIVEN:
+            return NOT_GIVEN
+        try:
+            return self._handler.hint(parameter.name)
+        except InvalidCall:
+            return parameter.annotation
 
     # -- payload to arguments ------------------------------------------------------------------------
     def read(self, task: str, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:

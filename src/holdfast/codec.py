@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
 
 from .errors import InvalidCall
+from .outcome import Outcome
 from .settings import MAX_BYTES, MAX_DEPTH
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ T = TypeVar("T")
 SMALLEST = -(2**63)
 GREATEST = 2**63 - 1
 
+_ONLY_KEYS_COME_HERE = (bool, type(None), tuple, frozenset)  # as values they have a form
 _PLAIN = frozenset((str, bool, type(None)))  # values that need no look but the encoder's own
 _MANY_DIGITS = re.compile(rb"\d{19}")
 
@@ -90,7 +92,14 @@ def too_large(size: int, limit: int) -> str:
 def _to_plain(value: Any) -> Any:
     if _is_pydantic(type(value)):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
-    raise NotImplementedError(f"nothing is known of type {type(value).__qualname__}")
+    kind = type(value).__qualname__
+    if isinstance(value, _ONLY_KEYS_COME_HERE):
+        raise NotImplementedError(f"the keys of an object are texts or numbers, not {kind}")
+    if isinstance(value, Outcome):
+        raise NotImplementedError(f"{kind}(…) is an outcome, which is raised and not returned")
+    if isinstance(value, Coroutine):
+        raise NotImplementedError("it is a coroutine that was not awaited")
+    raise NotImplementedError(f"nothing is known of type {kind}")
 
 
 def _from_plain(kind: type[T], value: Any) -> T:

@@ -129,6 +129,8 @@ class Context:
         "_job",
         "_loop",
         "_lost",
+        "_opening",
+        "_over",
         "_parents",
         "_record",
         "_speaker",
@@ -150,9 +152,11 @@ class Context:
         self._loop = loop
         self._job: Job | None = None
         self._transaction: Transaction | None = None
+        self._over = False
 
     # set only where there is something to set, so that others do not pay for it
     _given: Things
+    _opening: asyncio.Lock
     _parents: tuple[tuple[str, str | None], ...]
     _steps: Steps
     _undos: list[NewJob]
@@ -241,8 +245,16 @@ class Context:
     @verb
     async def transaction(self) -> Transaction:
         """Open the transaction that commits with this job's completion. Open it last: it may hold a write lock."""
-        if self._transaction is None:
-            self._transaction = Transaction(self, await self._speaker.begin(self))
+        if not hasattr(self, "_opening"):
+            self._opening = asyncio.Lock()
+        async with self._opening:  # those who ask at the same time get the same one
+            self._refuse_when_over()
+            if self._transaction is None:
+                begun = await self._speaker.begin(self)
+                if self._over:  # nobody would end it
+                    await begun.rollback()
+                self._refuse_when_over()
+                self._transaction = Transaction(self, begun)
         return self._transaction
 
     @overload
@@ -285,6 +297,11 @@ class Context:
         if not hasattr(self, "_steps"):
             self._steps = Steps(self, self._speaker)
         return self._steps
+
+    def _refuse_when_over(self) -> None:
+        if self._over:
+            told = f"the handler of job {self._record.id} is over, and its transaction with it"
+            raise HoldLost(told, self.lost.reason or Loss.ALREADY_COMPLETED)
 
     def _refuse_in_transaction(self, what: str) -> None:
         if self._transaction is not None and self._transaction._inner.exclusive:

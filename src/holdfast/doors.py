@@ -21,6 +21,7 @@ from .flow.answers import answer
 from .handle import JobHandle, ids_of
 from .ids import id_text
 from .job import FINAL, Job, JobId, Page, State, job_of
+from .later import Later
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
 from .moves import delete, move
 from .names import checked_name
@@ -85,7 +86,7 @@ class _Room:
         return Page(tuple(job_of(record) for record in records), following)
 
 
-class Jobs(_Room):
+class Jobs(_Room, Later):
     """`app.jobs`: look at jobs and say something about them.
 
     >>> from holdfast import Holdfast

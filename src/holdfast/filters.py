@@ -85,4 +85,8 @@ def _states(given: object) -> tuple[State, ...]:
 def _searched(text: object) -> str:
     if not isinstance(text, str) or not text:
         raise InvalidCall(f"text must be what to look for, not {text!r}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidCall(f"text={text!r} has a lone surrogate, which is no character") from None
     return text

@@ -14,7 +14,7 @@ from .clock import SECOND, Duration, micros_of
 from .errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
 from .ids import id_text
 from .job import FINAL, Job, JobId, Record, State, faults_of, job_of
-from .lifecycle import Cancelled
+from .lifecycle import DELETED, Cancelled
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 R_co = TypeVar("R_co", covariant=True)
 
-_READABLE_HIDDEN = (State.SUCCEEDED, State.SKIPPED)  # deleted on success; the others were deleted by somebody's word
+FIRST_LOOK = 1.0  # seconds
 
 
 class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
@@ -118,20 +118,22 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
         loop = asyncio.get_running_loop()
         seconds = 0.0 if timeout is None else micros_of(timeout, "timeout") / SECOND
         deadline = until if timeout is None or until is not None else loop.time() + seconds
+        # a job that has ended is told, however short the timeout
+        patience = None if deadline is None else max(deadline, loop.time() + FIRST_LOOK)
         state: State | None = None
         async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
             while True:
                 try:
-                    async with asyncio.timeout_at(deadline):
+                    async with asyncio.timeout_at(patience):
                         record = await anext(changes)
                 except TimeoutError:
                     told = f"is {state} after" if state else "was not seen within"
                     raise ResultTimeout(f"job {self._id} {told} {seconds:g} s; it goes on by itself") from None
                 if record is None and self._late and state is None:
                     continue
-                if record is None or (record.hidden and record.state not in _READABLE_HIDDEN):
+                if record is None or _taken_away(record):
                     raise self._gone()
-                state = record.state
+                state, patience = record.state, deadline
                 yield record
                 if state in FINAL:
                     return
@@ -158,7 +160,10 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
                 f"job {self._id} is not on record: a relay moves it there from the outbox after your commit, unless its "
                 "unique key is taken"
             )
-        return NotFound(f"job {self._id} is not on record")
+        return NotFound(
+            f"job {self._id} is not on record: deleted, pruned, enqueued in a transaction that has not committed, or the id "
+            "is wrong"
+        )
 
 
 class GroupHandle(JobHandle[Any], eq=False):
@@ -198,6 +203,11 @@ def ids_of(refs: Iterable[object]) -> list[str]:
 def each_of(refs: Iterable[object]) -> list[object]:
     """These, the jobs of a group in its place."""
     return [job for ref in refs for job in (ref.jobs if isinstance(ref, GroupHandle) else (ref,))]
+
+
+def _taken_away(record: Record) -> bool:
+    """Whether somebody deleted it before it ended well. What its retention deleted when it ended can be asked how it did."""
+    return record.hidden and record.state is State.CANCELLED and record.reason == DELETED
 
 
 def _why(record: Record) -> str:

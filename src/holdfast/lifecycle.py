@@ -85,6 +85,7 @@ __all__ = [
 
 ERRORS_KEPT = 20
 LOSSES_ALLOWED = 3
+DELETED = "deleted"  # the reason of a job that somebody took away before, or although, it did not end well
 
 MOVES: Final[dict[State, frozenset[State]]] = {
     State.BLOCKED: frozenset({State.READY, State.SCHEDULED, State.SUCCEEDED, State.CANCELLED}),
@@ -370,12 +371,12 @@ def _deleted(record: Record) -> Change:
             losses=record.losses,
             suspect=record.suspect,
             result=record.result,
-            reason=record.reason,
+            reason=record.reason if record.state in (State.SUCCEEDED, State.SKIPPED) else DELETED,
             keep=HIDDEN_FOR,
             hidden=True,
             keeps_hold=record.stamp is not None,
         )
-    gone = _ended_from_outside(record, State.CANCELLED, "deleted")
+    gone = _ended_from_outside(record, State.CANCELLED, DELETED)
     return msgspec.structs.replace(gone, keep=HIDDEN_FOR, keep_last=None, hidden=True)
 
 

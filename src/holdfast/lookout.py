@@ -80,6 +80,8 @@ class Lookout:
             self._task.cancel()
             with suppress(asyncio.CancelledError):
                 await self._task
+        for watch in self._watches:  # nobody looks for them any more
+            watch.fail(StoreError(f"the app was closed while job {watch.id} was waited for"))
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stir.set()

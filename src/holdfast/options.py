@@ -179,9 +179,9 @@ def unique_text(task: str, tenant: str | None, key: str) -> str:
 
 
 # ---- checks ----------------------------------------------------------------------------------------
-def checked_defaults(options: Mapping[str, Any], who: str) -> dict[str, Any]:
-    """Options that hold for many tasks."""
-    return _checked(options, _TASK, who)
+def checked_defaults(options: Mapping[str, Any], who: str, others: Sequence[str] = ()) -> dict[str, Any]:
+    """Options that hold for many tasks; `others` are those that were taken before."""
+    return _checked(options, _TASK, who, others)
 
 
 def checked_task_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
@@ -203,11 +203,13 @@ def checked_size(value: Any, what: str) -> int:
     return int(value)
 
 
-def _checked(options: Mapping[str, Any], known: Mapping[str, Callable[[Any, str], object]], who: str) -> dict[str, Any]:
+def _checked(
+    options: Mapping[str, Any], known: Mapping[str, Callable[[Any, str], object]], who: str, others: Sequence[str] = ()
+) -> dict[str, Any]:
     for name, value in options.items():
         check = known.get(name)
         if check is None:
-            raise InvalidCall(f"{who} has no option {name!r}; it knows {', '.join(sorted(known))}")
+            raise InvalidCall(f"{who} has no option {name!r}; it knows {', '.join(sorted((*known, *others)))}")
         check(value, f"{who}: {name}")
     return dict(options)
 

@@ -32,8 +32,8 @@ class PerLoop(ABC, Generic[T]):
         """Open one for the running loop."""
 
     @abstractmethod
-    async def _free(self, one: T, *, orphan: bool) -> None:
-        """Close one; an orphan's loop is gone."""
+    async def _free(self, one: T, *, orphan: bool, for_good: bool = False) -> None:
+        """Close one; an orphan's loop is gone. `for_good`: its loop ends, and with it all that may still be at work."""
 
     def here(self) -> T | None:
         """That of the running loop if it is open."""
@@ -84,14 +84,14 @@ class PerLoop(ABC, Generic[T]):
             self._guardians.pop(loop, None)
             one = self._places.pop(loop, None)
             if one is not None:
-                await self._free(one, orphan=False)
+                await self._free(one, orphan=False, for_good=True)
 
-    async def _end(self, loop: asyncio.AbstractEventLoop) -> None:
+    async def _end(self, loop: asyncio.AbstractEventLoop, *, for_good: bool = False) -> None:
         guardian = self._guardians.pop(loop, None)
         one = self._places.pop(loop, None)
         try:
             if one is not None:
-                await self._free(one, orphan=False)
+                await self._free(one, orphan=False, for_good=for_good)
         finally:
             if guardian is not None:
                 await guardian.aclose()
@@ -117,7 +117,7 @@ def _close_all() -> None:
                     if loop.is_closed():
                         asyncio.run(each._free(one, orphan=True))
                     else:
-                        loop.run_until_complete(each._end(loop))
+                        loop.run_until_complete(each._end(loop, for_good=True))
 
 
 def _after_fork() -> None:

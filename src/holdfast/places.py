@@ -36,11 +36,25 @@ class Place:
         self.lookout = Lookout(storage)
         self.rooms: dict[str, Room] = {}  # of bounded queues, as counted lately
         self.counted_until = 0.0
+        self.users = 0  # workers and claims that are at work with its store
+        self._closed = False
 
     async def close(self) -> None:
+        """Its store stays open while a worker needs it: the last one to leave closes it."""
+        self._closed = True
         await self.lookout.close()
         await self.gatherer.close()
-        await self.storage.close()
+        if not self.users:
+            await self.storage.close()
+
+    def use(self) -> None:
+        """Somebody is at work with its store, and says `left` in the end."""
+        self.users += 1
+
+    async def left(self) -> None:
+        self.users -= 1
+        if self._closed and not self.users:
+            await self.storage.close()
 
 
 class Places(PerLoop[Place]):
@@ -85,7 +99,9 @@ class Places(PerLoop[Place]):
             await self.outboxes.prepare()
         return Place(storage)
 
-    async def _free(self, one: Place, *, orphan: bool) -> None:
+    async def _free(self, one: Place, *, orphan: bool, for_good: bool = False) -> None:
+        if for_good:  # whoever was at work with it has ended with the loop
+            one.users = 0
         await (one.storage if orphan else one).close()
 
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
@@ -126,7 +142,7 @@ class Outboxes(PerLoop["Outbox"]):
         await _open(outbox)
         return outbox
 
-    async def _free(self, one: Outbox, *, orphan: bool) -> None:
+    async def _free(self, one: Outbox, *, orphan: bool, for_good: bool = False) -> None:
         await one.close()
 
 

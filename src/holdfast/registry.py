@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Literal,
     NamedTuple,
     Protocol,
@@ -23,6 +24,7 @@ from .clock import SECOND, Duration, micros_of
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .flow.events import checked_topic
 from .job import ANY, Routing
+from .later import Later
 from .makers import BatchMaker, TaskMaker
 from .names import checked_name
 from .options import Plan, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
@@ -81,7 +83,7 @@ class Entry(NamedTuple):
         return (self.name, *(self.prefix + alias for alias in self.declared.aliases))
 
 
-class Registry:
+class Registry(Later):
     """Tasks without an app: for libraries, and against import cycles. `app.include(registry)` gives them to an app.
 
     >>> from holdfast import Registry
@@ -92,9 +94,11 @@ class Registry:
     'billing.charge'
     """
 
+    _own_options: ClassVar[tuple[str, ...]] = ("prefix",)  # beside the defaults for its tasks
+
     def __init__(self, *, prefix: str = "", **defaults: Unpack[TaskDefaults]) -> None:
         self._prefix = checked_name(prefix, "prefix") if prefix else ""
-        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__)
+        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__, self._own_options)
         self._declared: dict[str, Declared] = {}
         self._included: list[tuple[Registry, str]] = []
         self._parents: list[ref[Registry]] = []  # in the order of include

@@ -28,6 +28,10 @@ class Handler:
     def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
         if not callable(handler):
             raise InvalidCall(f"a task is made of a function, not of {type(handler).__name__}")
+        if _yields(handler):
+            raise InvalidCall(
+                f"task {task}: its handler yields, and a job has one result; return it, a list for example"
+            )
         self.task = task
         self.is_async = _is_async(handler)
         self._function = _function_of(handler)
@@ -73,6 +77,12 @@ class Handler:
         for name in hinted:
             with suppress(InvalidCall):  # tried again at first use; the frame stays until then
                 self.hint(name)
+        for parameter in self.parameters:
+            if _is_context(self._hints.get(parameter.name)):
+                raise InvalidCall(
+                    f"task {self.task}: its {_place(parameter.name)} is a Context, which comes first: "
+                    f"({parameter.name}: Context, …)"
+                )
 
     def _raw(self, name: str) -> Any:
         if name == "return":
@@ -105,8 +115,6 @@ class Handler:
         return known
 
     def _is_context(self, first: inspect.Parameter) -> bool:
-        from .context import Context
-
         if first.kind not in _FIRST:
             return False
         if first.annotation is NOT_GIVEN:
@@ -117,7 +125,7 @@ class Handler:
             # imported for the type checker alone: only its spelling is known
             spelled = _spelled(first.annotation)
             return first.name == "ctx" or spelled.rpartition(".")[2] == "Context"
-        return isinstance(kind, type) and issubclass(kind, Context)
+        return _is_context(kind)
 
 
 class BatchHandler(Handler):
@@ -152,6 +160,12 @@ class BatchHandler(Handler):
         return _inside(item)
 
 
+def _is_context(kind: object) -> bool:
+    from .context import Context
+
+    return isinstance(kind, type) and issubclass(kind, Context)
+
+
 def _holds_items(hint: Any) -> bool:
     """Whether a list may stand where this is annotated."""
     kind = typing.get_origin(hint) or hint
@@ -182,6 +196,13 @@ def _signature(handler: Callable[..., Any]) -> inspect.Signature:
 
 def _is_async(handler: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
+
+
+def _yields(handler: Callable[..., Any]) -> bool:
+    return any(
+        inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each)
+        for each in (handler, getattr(handler, "__call__", None))  # noqa: B004
+    )
 
 
 def _function_of(handler: Any) -> Any:

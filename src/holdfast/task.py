@@ -107,9 +107,14 @@ class Definition:
         """The name of what a result or an event is handed to."""
         return self._arguments.first
 
+    @property
+    def others(self) -> str | None:
+        """The name of the parameter that takes options by any name: `**others`."""
+        return self._arguments.others
+
     def partly(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Some of a call's arguments by parameter name, unchecked."""
-        return self._arguments.partly(args, kwargs)
+        """Some of a call's arguments by parameter name, their kinds unchecked."""
+        return self._arguments.partly(self.name, args, kwargs)
 
     def named(self, payload: str) -> dict[str, Any]:
         """The arguments of a stored call by parameter name, defaults filled in."""

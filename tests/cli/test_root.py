@@ -51,6 +51,13 @@ def test_a_command_with_a_typo():
     assert CliRunner().invoke(holdfast, ["frobnicate"]).exit_code == 2
 
 
+@pytest.mark.parametrize("name", ["bench", "dashboard", "explain", "init", "top"])
+def test_a_command_that_is_to_come(name):
+    done = CliRunner().invoke(holdfast, [name, "--json"])
+    assert done.exit_code == 2
+    assert f"{name!r} is not in this version of Holdfast" in done.output
+
+
 def test_help_comes_quickly():
     """At most 0.2 s over bare Python. Processor time and the best of five: other programs must not decide this."""
 

@@ -42,6 +42,26 @@ async def test_a_value_makes_it_succeed(app):
     assert seen.leased_by is None
 
 
+async def test_what_is_no_result_is_told_with_what_was_meant(app):
+    @app.task(max_attempts=1)
+    async def skips() -> object:
+        return Skip("nothing to do")
+
+    forgotten = []
+
+    @app.task(max_attempts=1)
+    async def forgets() -> object:
+        forgotten.append(asyncio.sleep(0))
+        return forgotten[0]
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match=r"Skip\(…\) is an outcome, which is raised and not returned"):
+            await (await skips.enqueue()).result(timeout=10)
+        with pytest.raises(JobDead, match="it is a coroutine that was not awaited"):
+            await (await forgets.enqueue()).result(timeout=10)
+    forgotten[0].close()
+
+
 async def test_def_handlers_run_in_threads(app):
     import threading
 

@@ -19,6 +19,12 @@ def worker_started(worker: str, tasks: Sequence[str], concurrency: int, store: s
     logger.info("worker %s started: %d slots on %s, tasks %s", worker, concurrency, store, _safe(", ".join(tasks)))
 
 
+def tasks_came_late(worker: str, tasks: Sequence[str]) -> None:
+    logger.warning(
+        "worker %s does not run %s: declared after it started; start it anew", worker, _safe(", ".join(tasks))
+    )
+
+
 def worker_stopping(worker: str, running: int, grace: float) -> None:
     within = f"at most {grace:.0f} s for them" if grace < float("inf") else "which may take their time"
     runs = f"{running} running, {within}" if running else "nothing runs in it"

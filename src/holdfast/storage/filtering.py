@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from string import ascii_lowercase, ascii_uppercase
+from typing import Annotated
 
 import msgspec
 
@@ -12,6 +13,10 @@ from ..job import ANY, Record
 from .contract import Filter
 
 Position = tuple[int, str]  # created_at and id of a job
+
+_Instant = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+_Id = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$")]
+_position = msgspec.json.Decoder(tuple[_Instant, _Id]).decode
 
 _LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
@@ -36,7 +41,7 @@ def fits(record: Record, filter: Filter) -> bool:
 def parse_cursor(cursor: str | None) -> Position | None:
     """Where the last page ended; InvalidCall for a text that is no cursor."""
     try:
-        return None if cursor is None else msgspec.json.decode(cursor, type=tuple[int, str])
+        return None if cursor is None else _position(cursor)
     except (msgspec.DecodeError, UnicodeEncodeError):
         raise InvalidCall(f"cursor {cursor!r} is not one that find() gave") from None
 
@@ -46,11 +51,20 @@ def cursor_of(record: Record) -> str:
     return json.dumps([record.created_at, record.id])
 
 
+def spellings(text: str) -> tuple[str, ...]:
+    """How a text may stand in what a job has: as it is, and as JSON writes it in a payload or an error."""
+    written = msgspec.json.encode(text).decode()[1:-1]
+    return (text,) if written == text else (text, written)
+
+
 def _belongs(tenant: str | None, wanted: str) -> bool:
     return tenant is not None and (tenant == wanted or tenant.startswith(f"{wanted}/"))
 
 
 def _mentions(record: Record, text: str) -> bool:
-    searched = text.translate(_LOWER)
-    places = (record.payload, record.key, record.reason, record.errors)
-    return any(searched in place.translate(_LOWER) for place in places if place is not None)
+    places = [
+        place.translate(_LOWER)
+        for place in (record.payload, record.key, record.reason, record.errors)
+        if place is not None
+    ]
+    return any(each.translate(_LOWER) in place for each in spellings(text) for place in places)

@@ -184,7 +184,8 @@ class Shelving(msgspec.Struct, frozen=True, gc=False):
 # ---- reading ---------------------------------------------------------------------------------------
 class Filter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
-    case, in the payload, key, reason or errors. since ≤ created_at < before. A job without chain_id has its own id's."""
+    case, in the payload, key, reason or errors, as it is or as JSON writes it. since ≤ created_at < before. A job
+    without chain_id has its own id's."""
 
     states: tuple[State, ...] | None = None
     task: str | None = None

@@ -8,7 +8,7 @@ from holdfast import codec
 from holdfast.filters import pages
 from holdfast.job import Job, Record, job_of
 from holdfast.storage.contract import Filter
-from holdfast.task import Task
+from holdfast.task import Definition, Task
 
 from .either import either
 
@@ -20,7 +20,7 @@ _COMPARED = ("queue", "priority", "key", "tenant", "routing_key", "tags", "meta"
 
 @either
 async def assert_enqueued(app: Holdfast, task: Task[..., Any] | str, /, *args: object, **kwargs: object) -> list[Job]:
-    """Some job of this task is on record with at least these arguments; gives them, newest first.
+    """Some job of this task is on record with at least these arguments, given or by default; gives them, newest first.
 
     Options are compared when the task comes with them: `assert_enqueued(app, send.using(queue="bulk"), "a@b.c")`.
     Awaited in an `async def` test, as it is in a plain one.
@@ -44,32 +44,34 @@ async def _looked(
 ) -> tuple[list[Job], list[Job]]:
     name = task if isinstance(task, str) else app._bind(task._declared, task._options).definition.name
     options = {} if isinstance(task, str) else task._options
-    arguments = _arguments(app, name, args, kwargs)
+    definition = app.definitions().get(name)
+    given: dict[str, Any] = dict(kwargs) if definition is None else definition.partly(args, kwargs)
+    arguments = codec.decode(codec.encode(given, "the arguments"))
     fitting: list[Job] = []
     others: list[Job] = []
     async for records in pages(await app._storage(), Filter(task=name)):
         for record in records:
-            (fitting if _fits(record, arguments, options) else others).append(job_of(record))
+            (fitting if _fits(record, definition, arguments, options) else others).append(job_of(record))
     return fitting, others
 
 
-def _arguments(app: Holdfast, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> dict[str, Any]:
-    if not args and not kwargs:
-        return {}
-    definition = app.definitions().get(name)
-    given: dict[str, Any] = dict(kwargs)
-    if definition is not None:
-        given |= definition.partly(args, kwargs)
-    plain: dict[str, Any] = codec.decode(codec.encode(given, "the arguments"))
-    return plain
-
-
-def _fits(record: Record, arguments: dict[str, Any], options: dict[str, Any]) -> bool:
+def _fits(record: Record, definition: Definition | None, arguments: dict[str, Any], options: dict[str, Any]) -> bool:
     payload = codec.decode(record.payload)
+    if definition is not None:
+        payload = codec.decode(definition.defaults_text()) | payload
+        payload, arguments = _flat(payload, definition.others), _flat(arguments, definition.others)
     job = job_of(record)
     return all(name in payload and payload[name] == value for name, value in arguments.items()) and all(
         _same(getattr(job, name), options[name]) for name in _COMPARED if name in options
     )
+
+
+def _flat(arguments: dict[str, Any], others: str | None) -> dict[Any, Any]:
+    """What `**others` took, one by one beside the rest: any of it may be asked for alone."""
+    if others not in arguments:
+        return arguments
+    taken = {(others, name): value for name, value in arguments[others].items()}
+    return {name: value for name, value in arguments.items() if name != others} | taken
 
 
 def _same(stored: object, wanted: Any) -> bool:

@@ -59,10 +59,12 @@ class Ends:
                 if took > LONG:
                     self.recently_long.append(attempt.record)
             context = attempt.context
-            if context is not None and context._transaction is not None:
-                self._begin(attempt, self._settle(attempt, value, error))
-            else:
-                self._say(attempt, value, error)
+            if context is not None:
+                context._over = True
+                if context._transaction is not None:
+                    self._begin(attempt, self._settle(attempt, value, error))
+                    return
+            self._say(attempt, value, error)
         except Exception as broke:
             self._fail_instead(attempt, broke)
 

@@ -71,6 +71,8 @@ class Pull:
 
     async def __aenter__(self) -> list[Item[Any]]:
         self._store = await self._app._storage()
+        self._place = await self._app._place()
+        self._place.use()
         self._teller = _Teller(self._store, self._held)
         self._ends = Ends(self._now, self._teller.tell, lambda: None, StoreSpeaker(self._store))
         self._held.tell = self._teller.tell
@@ -98,6 +100,7 @@ class Pull:
             await self._teller.flush()
         finally:
             await self._keeper.stop()
+            await self._place.left()
 
     # -- claiming ------------------------------------------------------------------------------------
     async def _filled(self) -> list[Item[Any]]:

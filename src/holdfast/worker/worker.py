@@ -130,10 +130,16 @@ class Worker(Lifetime):
             raise InvalidCall(self.refused)
         definitions = self._definitions()
         store = await self._app._storage()
+        place = await self._app._place()
         self._stopped.clear()
         running = _Running(self, store, definitions)
-        await running.start()
-        self._running = running
+        place.use()
+        try:
+            await running.start()
+        except BaseException:
+            await place.left()
+            raise
+        self._running, self._place = running, place
 
     @property
     def _holds(self) -> int:
@@ -148,7 +154,10 @@ class Worker(Lifetime):
     async def _stop(self, hurry: asyncio.Event, grace: float | None = None) -> None:
         running, self._running = self._running, None
         if running is not None:
-            await running.stop(self._grace if grace is None else grace, hurry)
+            try:
+                await running.stop(self._grace if grace is None else grace, hurry)
+            finally:
+                await self._place.left()
         self._stopped.set()
 
     def _condition(self) -> Condition:
@@ -195,6 +204,7 @@ class _Running:
         self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
         self._about = _about(worker, tasks, definitions)
         self._known = tuple(sorted(definitions))
+        self._late: set[str] = set()  # declared since then, and told of
         self._started_at = now()
         sizes = _batch_sizes(definitions, worker._batch_size)
         asked = (worker._queues, tasks, worker._routing)
@@ -338,7 +348,15 @@ class _Running:
     async def _beats(self, stopping: asyncio.Event) -> None:
         patience = Patience(self._store.answers_within)
         while not await sleep(stopping, BEAT):
+            self._tell_of_late_tasks()
             await patience.answer(self._store.beat(self._row()))
+
+    def _tell_of_late_tasks(self) -> None:
+        """Their jobs would wait for it in vain."""
+        late = self._worker._app.definitions().keys() - self._known - self._late
+        if late and self._worker._asked_tasks is None:
+            log.tasks_came_late(self._worker.id, sorted(late))
+            self._late |= late
 
     def _expiring(self) -> bool:
         """Whether jobs of this app may expire, as far as this process knows."""

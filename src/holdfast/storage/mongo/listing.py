@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.job import ANY, Record, State
 from holdfast.storage.contract import Filter
-from holdfast.storage.filtering import Position, cursor_of
+from holdfast.storage.filtering import Position, cursor_of, spellings
 
 from . import batches
 from .documents import ALL, WHOLE, Document, records_from
@@ -104,9 +104,14 @@ def _states(states: Sequence[State]) -> list[Document]:
 
 def _mentions(text: str) -> Document:
     """Found as text, not as a pattern, ignoring the case of ASCII letters (the server's $toLower knows no others)."""
-    searched = {"$literal": text.lower() if text.isascii() else _ascii_lower(text)}
     places: list[Any] = [
-        {"$gte": [{"$indexOfBytes": [{"$toLower": {"$ifNull": [f"${name}", ""]}}, searched]}, 0]}
+        {
+            "$gte": [
+                {"$indexOfBytes": [{"$toLower": {"$ifNull": [f"${name}", ""]}}, {"$literal": _ascii_lower(each)}]},
+                0,
+            ]
+        }
+        for each in spellings(text)
         for name in ("payload", "key", "reason", "errors")
     ]
     return {"$expr": {"$or": places}}

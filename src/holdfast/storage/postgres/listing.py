@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.job import ANY, FINAL, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, Room, WorkerRow
-from holdfast.storage.filtering import Position, cursor_of
+from holdfast.storage.filtering import Position, cursor_of, spellings
 
 from .queries import load
 from .rows import array, marked, records_of, unmarked
@@ -31,9 +31,12 @@ _FITS = {
     " EXISTS (SELECT 1 FROM json_array_elements_text(j.tags::json) AS tag (value) WHERE tag.value = %(tag)s::text) END",
     "tenant": "(j.tenant = %(tenant)s::text OR starts_with(j.tenant, %(tenant)s::text || '/'))",
     "chain_id": "(j.chain_id = %(chain_id)s::uuid OR (j.chain_id IS NULL AND j.id = %(chain_id)s::uuid))",
-    "text": 'strpos(lower(concat_ws(chr(10), j.payload, j.key, {reason}, j.errors) COLLATE "C"),'
-    ' lower(%(text)s::text COLLATE "C")) > 0',
 }
+_MENTIONS = (
+    "EXISTS (SELECT 1 FROM unnest(ARRAY[j.payload, j.key, {reason}, j.errors]) AS place (words),"
+    " unnest(%(texts)s::text[]) AS searched (words)"
+    ' WHERE strpos(lower(place.words COLLATE "C"), lower(searched.words COLLATE "C")) > 0)'
+)
 
 
 class Listing:
@@ -84,8 +87,11 @@ class Listing:
         for name, condition in _FITS.items():
             value = getattr(filter, name)
             if value is not None:
-                conditions.append(condition.replace("{reason}", _REASON))
+                conditions.append(condition)
                 values[name] = marked(value) if isinstance(value, str) else value
+        if filter.text is not None:
+            conditions.append(_MENTIONS.replace("{reason}", _REASON))
+            values["texts"] = [marked(text) for text in spellings(filter.text)]
         return conditions, values
 
     async def _states(self, connection: Connection, states: Sequence[str]) -> str:

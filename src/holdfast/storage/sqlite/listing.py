@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from holdfast.job import ANY, Record
 from holdfast.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
-from holdfast.storage.filtering import Position, cursor_of
+from holdfast.storage.filtering import Position, cursor_of, spellings
 
 from .database import Patiently, Work
 from .driver import Connection
@@ -95,9 +95,8 @@ _FITS = {
     "tag": "EXISTS (SELECT 1 FROM json_each(holdfast_jobs.tags) AS tag WHERE tag.value = ?)",
     "tenant": "(tenant = ? OR (tenant >= ? || '/' AND tenant < ? || '0'))",  # 0 comes right after /
     "chain_id": "(chain_id = ? OR (chain_id IS NULL AND id = ?))",
-    "text": "(instr(lower(payload), lower(?)) OR instr(lower(key), lower(?)) OR instr(lower(reason), lower(?))"
-    " OR instr(lower(errors), lower(?)))",
 }
+_MENTIONS = " OR ".join(f"instr(lower({place}), lower(?))" for place in ("payload", "key", "reason", "errors"))
 
 
 def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list[Any]]:
@@ -115,6 +114,10 @@ def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list
         if value is not None:
             conditions.append(condition)
             parameters += [value] * condition.count("?")
+    if filter.text is not None:
+        searched = spellings(filter.text)
+        conditions.append(f"({' OR '.join([_MENTIONS] * len(searched))})")
+        parameters += [text for text in searched for _ in range(_MENTIONS.count("?"))]
     return conditions, parameters
 
 

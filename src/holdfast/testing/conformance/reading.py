@@ -110,7 +110,8 @@ async def case_cursor_with_a_filter(store: Storage, clock: Hand) -> None:
 
 async def case_malformed_cursors(store: Storage, clock: Hand) -> None:
     await store.enqueue([job(), job()])
-    for cursor in ("", "x", "null", "[]", "1", '["a","b"]', "{}", "\udc00", "9" * 400, "' or 1=1 --"):
+    forged = ('[1,"x"]', '[1,"\\u0000"]', f'["1","{new_id()}"]', f'[{2**63},"{new_id()}"]')
+    for cursor in ("", "x", "null", "[]", "1", '["a","b"]', "{}", "\udc00", "9" * 400, "' or 1=1 --", *forged):
         try:
             await store.find(Filter(), 1, cursor)
         except InvalidCall:
@@ -241,6 +242,24 @@ async def case_filter_by_text(store: Storage, clock: Hand) -> None:
     await _finds(store, Filter(text="ÄÖ"), [payload], "letters beyond ASCII are found as they are")
     await _finds(store, Filter(text="äö"), [], "and only ASCII case is ignored")
     await _finds(store, Filter(text="needle-8"), [], "text that is nowhere")
+    await _finds(store, Filter(text="\n"), [], "nor is a line break between payload, key, reason and errors")
+
+
+async def case_filter_by_text_that_json_writes_otherwise(store: Storage, clock: Hand) -> None:
+    payload, key = job(payload=r'{"path":"C:\\temp\\Ada","said":"a \"word\"\u0000"}'), job(key='the "key"')
+    await store.enqueue([payload, key])
+    errors = await running(store, queue="other")
+    await told(store, errors.id, Failed(fault('no "such"\nfile'), delay=SECOND))
+    for text, found in {
+        r"C:\temp\ada": payload,
+        '"word"': payload,
+        "\x00": payload,
+        '"Key"': key,
+        'no "such"\nFILE': errors,
+    }.items():
+        await _finds(store, Filter(text=text), [found], f"{text!r} as it was before it was JSON")
+    await _finds(store, Filter(text=r"\"word\""), [payload], "and as JSON writes it")
+    await _finds(store, Filter(text='"path":"'), [payload], "with the marks around it")
 
 
 async def case_limit(store: Storage, clock: Hand) -> None:
