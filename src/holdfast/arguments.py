@@ -51,7 +51,7 @@ class Arguments:
         """The payload of a call: a JSON object by parameter name with what the caller gave."""
         names = self._names
         if len(args) == len(names) and not kwargs and self._by_place:  # the way of nearly every call
-            given = dict(zip(names, args, strict=True))
+            given = {names[0]: args[0]} if len(names) == 1 else dict(zip(names, args, strict=False))
         else:
             given = self._bound(task, args, kwargs)
         data = codec.encode_object(given, task, limit)
