@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from math import ceil
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, WeakSet
@@ -114,7 +115,7 @@ class Client:
             stored.append((start, await storing))
 
         try:
-            for start, jobs in _chunks(given, storage.list_chunk if given.light else ENQUEUE_CHUNK):
+            for start, jobs in _chunks(given, _chunk_size(given, storage)):
                 if len(under_way) == ahead:
                     await next_stored()
                 under_way.append((start, asyncio.create_task(self.place_list(jobs), name="holdfast list")))
@@ -242,6 +243,13 @@ def _last(handles: list[JobHandle[Any]]) -> JobHandle[Any]:
 
 def _all(handles: list[JobHandle[Any]]) -> list[JobHandle[Any]]:
     return handles
+
+
+def _chunk_size(calls: Calls, storage: Storage) -> int:
+    """Chunks of one size, as many as may be under way at once or a multiple of that: none is stored alone at the end."""
+    most = storage.list_chunk if calls.light else ENQUEUE_CHUNK
+    rounds = ceil(len(calls) / (most * storage.lists_ahead))
+    return max(min(most, ENQUEUE_CHUNK), ceil(len(calls) / (rounds * storage.lists_ahead)))
 
 
 def _chunks(calls: Calls, size: int) -> Iterable[tuple[int, Sequence[NewJob]]]:

@@ -114,7 +114,7 @@ class Storage(ABC):
     name: str  # the word for it in messages: "SQLite", "memory" …
     chunk: int = CHUNK
     in_flight: int = 1  # exchanges that a worker may have under way at once
-    list_chunk: int = CHUNK  # jobs with short payloads of one long list that are best given to one enqueue
+    list_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
     # enqueues of one list that may be under way at once; their jobs are claimed in the order of their calls
     lists_ahead: int = 1
     # seconds that a loop gives a thread of the store to begin with such an enqueue: it needs the interpreter for that

@@ -75,7 +75,7 @@ class PostgresStorage(Storage):
 
     name = "PostgreSQL"
     in_flight = 3
-    list_chunk = 1_250
+    list_chunk = 1_700
     lists_ahead = 3  # each on a connection of its own
     answers_within = 5.0
 
