@@ -3,6 +3,7 @@ of a job down, and a look at the rows in the end."""
 
 from __future__ import annotations
 
+import fcntl
 import sqlite3
 from pathlib import Path
 from typing import Any, Protocol
@@ -100,10 +101,12 @@ class Sqlite:
     def writable(self) -> bool:
         connection = sqlite3.connect(self._path, timeout=0.05, isolation_level=None)
         try:
+            with open(self._path.with_name(f"{self._path.name}-holdfast") / "turn") as turn:
+                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
             connection.execute("begin immediate")
             connection.execute("rollback")
             return True
-        except sqlite3.OperationalError:
+        except (BlockingIOError, sqlite3.OperationalError):
             return False
         finally:
             connection.close()

@@ -3,16 +3,13 @@
 SQLite lets whoever asks at the right moment have the write lock; a busy claimer can starve a renewal for seconds. So
 every write first takes NEXT, then TURN, and drops NEXT: only one waits for TURN, and who has just written queues
 behind it. The locks are two files beside the database. They only order; SQLite's own lock protects. Where they
-cannot be had, writing goes on without them. So it does when somebody keeps his turn for longer than any write takes: he
-may be stopped (Ctrl-Z, a debugger). If he holds SQLite's lock as well, that is told as a file that stays busy.
+cannot be had, writing goes on without them.
 """
 
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import time
 from pathlib import Path
 from types import TracebackType
 
@@ -20,11 +17,6 @@ try:
     import fcntl
 except ImportError:  # a system without flock
     fcntl = None  # type: ignore[assignment]
-
-
-PATIENCE = 10.0  # seconds; a handler's transaction may keep its turn for five
-PAUSE = 0.0001
-_log = logging.getLogger("holdfast")
 
 
 class Turns:
@@ -43,7 +35,7 @@ class Turns:
         try:
             fcntl.flock(next_, fcntl.LOCK_EX)
             try:
-                _take(turn)
+                fcntl.flock(turn, fcntl.LOCK_EX)
             finally:
                 fcntl.flock(next_, fcntl.LOCK_UN)
         except OSError:
@@ -60,24 +52,6 @@ class Turns:
         for file in files or ():
             with contextlib.suppress(OSError):
                 os.close(file)
-
-
-def _take(turn: int) -> None:
-    """Wait for the turn. Asked for again and again, because a lock that is waited for cannot be given up; there is never
-    more than one who does."""
-    deadline = 0.0
-    while True:
-        try:
-            fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            deadline = deadline or time.monotonic() + PATIENCE
-            if time.monotonic() > deadline:
-                _log.warning(
-                    "another process has kept its turn to write for %g s and may be stopped: going on", PATIENCE
-                )
-                return
-        time.sleep(PAUSE)
 
 
 def _opened(path: Path) -> int:
