@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
-from ..job import ROW_VERSION, Alike, NewJob, State
+from ..job import ROW_VERSION, Alike, NewJob, Record, State
 from ..lifecycle import Change, HoldGuard, KeyMove, PlainSuccess
 
 
@@ -57,3 +57,18 @@ _SAID = attrgetter(
 )  # fmt: skip
 _PLAIN = {PlainSuccess}
 _SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)
+
+
+def records_like(one: Record) -> Callable[[str, str], Record]:
+    """Makes records like this one of what tells usual jobs apart: when each was made and its id ("123 01a1…"), and its
+    payload."""
+    another: Callable[[], Record] = one.__copy__  # type: ignore[attr-defined]
+
+    def made(short: str, payload: str) -> Record:
+        record = another()
+        at, _, record.id = short.partition(" ")
+        record.created_at = record.run_at = record.rank = int(at)
+        record.payload = payload
+        return record
+
+    return made

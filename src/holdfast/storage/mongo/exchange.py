@@ -23,7 +23,7 @@ from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
 from .documents import Document
 from .faults import Conflict
-from .knocks import keeping_back
+from .knocks import without_knocks
 from .rows import Outdated, as_claimed
 from .server import Patience, Server
 from .settling import Way, settled, ways
@@ -56,10 +56,10 @@ def exchange(
 ) -> Steps[Told]:
     """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     knocks: list[Document] = []
-    applied = yield from keeping_back(apply(changes, now, way, claimed), knocks)
+    applied = yield from without_knocks(apply(changes, now, way, claimed), knocks)
     if started:
         yield from note_started(started)
-    followed = yield from keeping_back(settled(applied.parents, way, chunk, now, applied.written), knocks)
+    followed = yield from without_knocks(settled(applied.parents, way, chunk, now, applied.written), knocks)
     left = applied.left + followed.left
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
@@ -192,7 +192,7 @@ class Exchanges:
             way = next(ways_to_settle)
             running: slots.Change = Counter()
             exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
-            told = yield from inserting_last("batches", slots.keeping_back(exchanging, running))
+            told = yield from inserting_last("batches", slots.without_notes(exchanging, running))
             yield from slots.note(running)
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)

@@ -17,7 +17,7 @@ from holdfast.storage.limiting import keys_of
 
 from .documents import Document, standing_place
 from .notes import KNOCK, add
-from .steps import Insert, Steps
+from .steps import Insert, Steps, keeping_back
 
 T = TypeVar("T")
 Move = tuple[Record | None, Record]  # how a job stood, and how it stands
@@ -37,23 +37,16 @@ def knock_for(records: Sequence[Record]) -> Steps[None]:
     yield from knock((msgspec.structs.replace(record, stamp=0), record) for record in records)
 
 
-def keeping_back(steps: Steps[T], kept: list[Document]) -> Steps[T]:
+def without_knocks(steps: Steps[T], kept: list[Document]) -> Steps[T]:
     """The same steps, but their knocks are given to the caller, who hears them or puts them on record."""
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, Insert) and step.collection == "notes" and _are_knocks(step.documents):
-                kept += step.documents
-                step = steps.send(None)
-            else:
-                step = steps.send((yield step))
-    except StopIteration as end:
-        value: T = end.value
-        return value
 
+    def keeps(step: Insert) -> bool:
+        knocks = step.collection == "notes" and all(each["_id"].startswith(f"{KNOCK}/") for each in step.documents)
+        if knocks:
+            kept.extend(step.documents)
+        return knocks
 
-def _are_knocks(documents: Sequence[Document]) -> bool:
-    return all(document["_id"].startswith(f"{KNOCK}/") for document in documents)
+    return (yield from keeping_back(steps, keeps))
 
 
 def _is_held(record: Record | None) -> bool:

@@ -18,7 +18,7 @@ from holdfast.job import Record
 from holdfast.storage.limiting import keys_of
 
 from .documents import Document
-from .steps import Insert, Steps, aggregate, delete, find, insert
+from .steps import Insert, Steps, aggregate, delete, find, insert, keeping_back
 
 T = TypeVar("T")
 MANY = 32  # documents of the keys of one claim; more are put together
@@ -47,20 +47,17 @@ def note(change: Mapping[str, int]) -> Steps[None]:
     yield from insert("slots", [_slot(limits, jobs) for limits, jobs in change.items() if jobs])
 
 
-def keeping_back(steps: Steps[T], change: Change) -> Steps[T]:
+def without_notes(steps: Steps[T], change: Change) -> Steps[T]:
     """The same steps, but what they would note is added to the change, which the caller notes in the end."""
-    try:
-        step = next(steps)
-        while True:
-            if isinstance(step, Insert) and step.collection == "slots":
-                for slot in step.documents:
-                    change[slot["limits"]] += slot["jobs"]
-                step = steps.send(None)
-            else:
-                step = steps.send((yield step))
-    except StopIteration as end:
-        value: T = end.value
-        return value
+
+    def keeps(step: Insert) -> bool:
+        if step.collection != "slots":
+            return False
+        for slot in step.documents:
+            change[slot["limits"]] += slot["jobs"]
+        return True
+
+    return (yield from keeping_back(steps, keeps))
 
 
 def running(keys: Collection[str], known: list[Document] | None, change: Change) -> Steps[Counter[str]]:

@@ -9,7 +9,7 @@ transaction has to be repeated.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .documents import Document
@@ -146,20 +146,32 @@ def only_reading(steps: Steps[T]) -> Steps[T]:
     raise WouldWrite
 
 
-def inserting_last(collection: str, steps: Steps[T]) -> Steps[T]:
-    """The same steps, but what they insert into a collection that they do not read is inserted by one command in the end."""
-    inserts: list[Document] = []
+def keeping_back(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
+    """The same steps without the inserts that somebody keeps: he is shown each in its turn."""
     try:
         step = next(steps)
         while True:
-            if isinstance(step, Insert) and step.collection == collection:
-                inserts += step.documents
+            if isinstance(step, Insert) and keeps(step):
                 step = steps.send(None)
             else:
                 step = steps.send((yield step))
     except StopIteration as end:
         value: T = end.value
-    yield from insert(collection, inserts)
+        return value
+
+
+def inserting_last(collection: str, steps: Steps[T]) -> Steps[T]:
+    """The same steps, but what they insert into a collection that they do not read is inserted by one command in the end."""
+    documents: list[Document] = []
+
+    def keeps(step: Insert) -> bool:
+        if step.collection != collection:
+            return False
+        documents.extend(step.documents)
+        return True
+
+    value = yield from keeping_back(steps, keeps)
+    yield from insert(collection, documents)
     return value
 
 

@@ -6,11 +6,12 @@ that are alike in one row, and what they have in common once (`usual_columns` in
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 from holdfast.job import Record
+from holdfast.storage.plain import records_like
 
 from .rows import COLUMNS, JOINT, records_of
 
@@ -35,15 +36,9 @@ def _made(row: Sequence[Any]) -> list[Record]:
     given[_ID] = given[_PAYLOAD] = ""
     given[_RANK] = 0
     (one,) = records_of([given])
-    another: Callable[[], Record] = one.__copy__  # type: ignore[attr-defined]
-    records: list[Record] = []
-    for short, payload in zip(row[_ID].split(JOINT), row[_PAYLOAD].split(JOINT), strict=True):
-        record = another()
-        at, _, record.id = short.partition(" ")
-        record.created_at = record.run_at = record.rank = int(at)
-        record.payload = payload
-        records.append(record)
-    return records
+    made = records_like(one)
+    shorts, payloads = row[_ID].split(JOINT), row[_PAYLOAD].split(JOINT)
+    return [made(short, payload) for short, payload in zip(shorts, payloads, strict=True)]
 
 
 def _urgency(record: Record) -> int:

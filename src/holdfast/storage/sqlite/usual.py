@@ -6,7 +6,7 @@ in common is known from the best of their lane, and the statement itself looks w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ import msgspec
 
 from holdfast.job import ROW_VERSION, Record, State
 from holdfast.storage.contract import Claim
+from holdfast.storage.plain import records_like
 
 from .database import Work
 from .policies import number_of, policy_of
@@ -42,16 +43,12 @@ class Usual(NamedTuple):
     def records(self) -> list[Record]:
         others = iter(records_of(self.others))
         records: list[Record] = []
-        another: Callable[[], Record] = self.record.__copy__  # type: ignore[attr-defined]
+        made = records_like(self.record)
         for short, payload in zip(self.shorts, self.payloads, strict=True):
-            if not short:
+            if short:
+                records.append(made(short, payload))
+            else:
                 records += islice(others, 1)  # one that cannot be read is left out
-                continue
-            record = another()
-            at, _, record.id = short.partition(" ")
-            record.created_at = record.run_at = record.rank = int(at)
-            record.payload = payload
-            records.append(record)
         return records
 
 
