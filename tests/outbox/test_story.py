@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from holdfast import NotFound, ResultTimeout, State, Unique
+from holdfast.outbox.relay import Relay
 from holdfast.testing import ManualClock, drain
 
 from .scene import Scene
@@ -195,3 +196,16 @@ async def test_connections_of_an_event_loop_are_served(tmp_path):
         await database.close()
         await drain(app)
         assert {job.result for job in (await app.jobs.find()).items} == {"psycopg", "asyncpg"}
+
+
+async def test_drain_waits_for_a_job_that_another_relay_is_about_to_move(near, monkeypatch):
+    async def taken(_: Relay) -> None:
+        """The rows are another relay's, the worker's, so there is nothing to be moved."""
+
+    monkeypatch.setattr(Relay, "once", taken)
+    async with near.app as app:
+        await near.open_outbox()
+        with near.transaction() as database:
+            job = await near.task.using(connection=database).enqueue(5)
+        await drain(app)
+        assert await job.result(timeout=1) == 5

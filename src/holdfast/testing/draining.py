@@ -44,21 +44,26 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
         stop()
 
 
-def _in_use(app: Holdfast) -> bool:
-    """Whether anything was done with the outbox; a test of other things may do without one."""
-    return app._places.outboxes is not None and app._places.outboxes.here() is not None
+async def _in_the_outbox(app: Holdfast) -> bool:
+    """Whether jobs are left in the outbox that cannot be moved now: the worker's own relay may be about to. A test of other
+    things may do without an outbox."""
+    outbox = None if app._places.outboxes is None else app._places.outboxes.here()
+    relay = app._relay()
+    if outbox is None or relay is None:
+        return False
+    await relay.once()
+    return (await outbox.standing()).waiting > 0
 
 
 async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:
-    if (relay := app._relay()) is not None and _in_use(app):
-        await relay.once()
+    waits = await _in_the_outbox(app)
     if (await fire(storage, await storage.now(), app.definitions())).again:
         return True
     if await storage.promote(storage.chunk):
         return True
     # first those that wait for jobs: a store may let them go after their parent's end is seen, and who is let go now is
     # seen at work below
-    waits = await storage.count(Filter(states=(State.BLOCKED,))) > 0
+    waits = waits or await storage.count(Filter(states=(State.BLOCKED,))) > 0
     if await storage.count(Filter(states=_AT_WORK)) == 0:
         return "held back" if waits else False
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
