@@ -9,6 +9,9 @@ import time
 import pytest
 
 from holdfast.storage.contract import Filter
+from holdfast.storage.sqlite.ear import _Looks
+from holdfast.storage.sqlite.place import Place
+from holdfast.storage.sqlite.watch import Watch
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -216,6 +219,18 @@ async def test_our_own_writes_do_not_come_back_to_us(tmp_path):
         await store.enqueue([job(delay=10**9)])
         with pytest.raises(TimeoutError):
             await woken(event, 0.15)
+
+
+@linux
+def test_a_write_is_known_by_the_date_of_the_file_however_late_it_is_heard_of(tmp_path):
+    path = tmp_path / "jobs.db"
+    path.write_bytes(b"x")
+    looks = _Looks(Watch(Place(path)))
+    os.utime(path, (1_000.0, 1_000.0))
+    looks.written()
+    while (date := looks.due()) is None:
+        time.sleep(looks.wait())
+    assert date == 1_000.0
 
 
 async def test_a_signal_never_raises(tmp_path):

@@ -114,7 +114,7 @@ class Database:
         self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
         self.writing = False
-        self.wrote_at = 0.0
+        self.wrote_at = 0.0  # by the clock that dates the file
         self._writes: SimpleQueue[Piece[Any] | None] = SimpleQueue()
         self._reads: SimpleQueue[Piece[Any] | None] = self._writes if place.in_memory else SimpleQueue()
         self._threads = [threading.Thread(target=self._write_on, name="holdfast-sqlite-writer", daemon=True)]
@@ -219,7 +219,7 @@ class Database:
         except (self.driver.error, HoldfastError):
             _log.debug("%s: no checkpoint", self.place, exc_info=True)
         finally:
-            self.wrote_at, self.writing = time.monotonic(), False
+            self.wrote_at, self.writing = time.time(), False
 
     def _perform(self, batch: Sequence[Piece[Any]]) -> None:
         together = [piece for piece in batch if piece.transaction]
@@ -246,7 +246,7 @@ class Database:
                 piece.answer, piece.error = None, self._explained(error)
             return len(batch) == 1 and not isinstance(error, DoCarefully)
         finally:
-            self.wrote_at, self.writing = time.monotonic(), False
+            self.wrote_at, self.writing = time.time(), False
         self.tell(work.ready, changed=work.changed)
         return True
 

@@ -33,7 +33,7 @@ Tell = Callable[[Collection[str] | None, bool], None]
 
 
 class Ear:
-    """The sockets, the watch and the thread of one process. `ours`: whether we wrote the file around that moment."""
+    """The sockets, the watch and the thread of one process. `ours`: whether we wrote a file that has this date."""
 
     def __init__(self, place: Place, tell: Tell, ours: Callable[[float], bool]) -> None:
         self._place = place
@@ -165,15 +165,17 @@ class _Looks:
         self._note(time.monotonic())
 
     def due(self) -> float | None:
-        """The moment of the write that is to be looked at now, if there is one."""
+        """The date of the file, if it was written and is to be looked at now. This thread may hear of a write long after it:
+        only the file itself knows when that was."""
         now = time.monotonic()
         if self._arm_at is not None and self._arm_at <= now:
             self._arm(now)
         late = [look for look in self._due if look <= now]
         self._due = [look for look in self._due if look > now]
-        if late:
-            self._seen = self._watch.state()
-        return self._written_at if late else None
+        if not late:
+            return None
+        self._seen = self._watch.state()
+        return self._watch.date()
 
     def _note(self, now: float) -> None:
         busy = now - self._written_at < QUIET

@@ -42,7 +42,7 @@ class Shared:
         self.signals.close()
 
     def _ours(self, moment: float) -> bool:
-        """Whether we ourselves wrote the file around this moment."""
+        """Whether we ourselves wrote the file around this moment, which is its own date."""
         return self.database.writing or moment - self.database.wrote_at < 0.02
 
 

@@ -116,7 +116,7 @@ class SqliteTransaction(StoreTransaction):
                 database.writing = True
                 self._serve(own)
         finally:
-            database.wrote_at, database.writing = time.monotonic(), False
+            database.wrote_at, database.writing = time.time(), False
             if own is not writer:
                 own.close()
         if self._work is not None:

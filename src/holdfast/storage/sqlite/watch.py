@@ -43,6 +43,10 @@ class Watch:
         """Changes when a file is written; only a look, the files are never opened."""
         return tuple(moment for path in self._paths for moment in _times(path))
 
+    def date(self) -> float:
+        """When a file was last written, in seconds."""
+        return max((times[0] for path in self._paths if (times := _times(path))), default=0) / 1e9
+
     def close(self) -> None:
         if self.file >= 0:
             os.close(self.file)
