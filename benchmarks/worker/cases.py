@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
+from holdfast import Holdfast
 from holdfast.worker.supervisor.interpreter import make_prompt
 
 from ..spawn import ROOT
@@ -93,26 +95,85 @@ async def idle(plan: Plan) -> Figures:
 
 
 async def limits(plan: Plan) -> Figures:
-    off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
-    on, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs)
+    pairs = []
+    for _ in range(plan.limited_pairs):
+        off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
+        on, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs)
+        pairs.append((off, on))
     narrow, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs)
     async with app:
         for start in range(0, plan.stuck_jobs, 5_000):
             await app.enqueue([tasks.stuck.call() for _ in range(min(5_000, plan.stuck_jobs - start))])
     beside, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs, stuck=1)
-    return {"off": off, "on": on, "share": 100 * on / off, "narrow": narrow, "beside": beside}
+    return {
+        "off": median(off for off, _ in pairs),
+        "on": median(on for _, on in pairs),
+        "share": 100 * median(on / off for off, on in pairs),
+        "narrow": narrow,
+        "beside": beside,
+    }
+
+
+async def middleware(plan: Plan) -> Figures:
+    turns = []
+    for _ in range(plan.limited_pairs):
+        off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
+        on, _ = await _drain(tasks.nothing.call, plan.limited_jobs, by=tasks.wrapped)
+        both, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs, by=tasks.wrapped)
+        turns.append((off, on, both))
+    return {
+        "off": median(off for off, _, _ in turns),
+        "on": median(on for _, on, _ in turns),
+        "share": 100 * median(on / off for off, on, _ in turns),
+        "both": median(both for _, _, both in turns),
+        "both_share": 100 * median(both / off for off, _, both in turns),
+    }
+
+
+async def fair(plan: Plan) -> Figures:
+    large, small = (tasks.of_a_tenant.using(tenant=tenant) for tenant in ("large", "small"))
+    async with app:
+        await app.queues.configure("fair", fair=True)
+        began = time.monotonic()
+        for start in range(0, plan.large_tenant, 5_000):
+            await app.enqueue([large.call() for _ in range(min(5_000, plan.large_tenant - start))])
+        filled = time.monotonic() - began
+        before, waited = [], []
+        async with app.worker(concurrency=SLOTS, grace=0):
+            await _until(lambda: tasks.begun["large"] >= 10 * SLOTS)
+            began, worked = time.monotonic(), tasks.begun["large"]
+            for number in range(plan.small_jobs):
+                called, seen = time.monotonic(), tasks.begun["large"]
+                await small.enqueue()
+                await _until(lambda wanted=number + 1: tasks.begun["small"] >= wanted)
+                before.append(tasks.begun["large"] - seen)
+                waited.append(1000 * (time.monotonic() - called))
+                await asyncio.sleep(0.1)
+            rate = (tasks.begun["large"] - worked) / (time.monotonic() - began)
+    return {
+        "large": plan.large_tenant,
+        "filled": plan.large_tenant / filled,
+        "rate": rate,
+        "before": median(before),
+        "most": max(before),
+        "p50": median(waited),
+        "longest": max(waited),
+    }
 
 
 CASES: dict[str, Callable[[Plan], Awaitable[Figures]]] = {
-    each.__name__: each for each in (io, cpu, pickup, renewals, idle, limits)
+    each.__name__: each for each in (io, cpu, pickup, renewals, idle, limits, middleware, fair)
 }
 
 
 # ---- parts ---------------------------------------------------------------------------------------------------------------
-async def _drain(call: Callable[[], Any], jobs: int, *, warm: int = 0, stuck: int = 0) -> tuple[float, float]:
+async def _drain(
+    call: Callable[[], Any], jobs: int, *, warm: int = 0, stuck: int = 0, by: Holdfast = app
+) -> tuple[float, float]:
     """Jobs a second of a paused queue that is let go, and seconds of this process's CPU. `warm` jobs are run before, so that
-    the start of child processes is not counted; so many jobs are `stuck` in their handlers all the time."""
-    async with app, app.worker(concurrency=SLOTS, grace=0) as worker:
+    the start of child processes is not counted; so many jobs are `stuck` in their handlers all the time. The worker is
+    that of the app `by`."""
+    async with app, by, by.worker(concurrency=SLOTS, grace=0) as worker:
         for handle in await app.enqueue([call() for _ in range(warm)]):
             await handle.result(timeout=120)
         await app.queues.pause("default")

@@ -22,7 +22,10 @@ class Plan:
     held_for: float = 20.0
     idle_for: float = 15.0
     limited_jobs: int = 6_000
+    limited_pairs: int = 3  # with and without, in turn
     stuck_jobs: int = 50_000  # under a limit that is used up
+    large_tenant: int = 1_000_000  # jobs of one tenant, in a fair queue
+    small_jobs: int = 20  # of another, one by one
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,7 +43,10 @@ QUICK = Plan(
     held_for=2.0,
     idle_for=1.5,
     limited_jobs=200,
+    limited_pairs=1,
     stuck_jobs=300,
+    large_tenant=2_000,
+    small_jobs=3,
 )
 
 
@@ -107,14 +113,43 @@ CASES = (
     Case(
         "limits",
         "Limits on and off",
-        "The same drain of jobs that do nothing: without a limit, under one that is never reached, with 25 that may run at "
-        "once (so that 25 go with every round trip), and with those beside many jobs whose own limit is used up.",
+        "The same drain of jobs that do nothing: without a limit and under one that is never reached, in turn (the share is "
+        "the median of the pairs), with 25 that may run at once (so that 25 go with every round trip), and with those beside "
+        "many jobs whose own limit is used up.",
         (
             Figure("off", "jobs/s without"),
             Figure("on", "jobs/s under one"),
             Figure("share", "% of it"),
             Figure("narrow", "jobs/s by 25"),
             Figure("beside", "the same beside many that must wait"),
+        ),
+    ),
+    Case(
+        "middleware",
+        "Middleware",
+        "The same drain of jobs that do nothing, without middleware, with two around every attempt, and with these and a limit "
+        "that is never reached, in turn; the shares are medians of the turns.",
+        (
+            Figure("off", "jobs/s without"),
+            Figure("on", "jobs/s with two"),
+            Figure("share", "% of it"),
+            Figure("both", "jobs/s with two, under a limit"),
+            Figure("both_share", "% of it"),
+        ),
+    ),
+    Case(
+        "fair",
+        "A large tenant and a small one",
+        "One tenant's jobs fill a fair queue (lists of 5,000) and are worked off, each handler waits for 10 ms. Now and then "
+        "another tenant enqueues one job: how many of the first tenant's begin between its call and its handler.",
+        (
+            Figure("large", "jobs of the large tenant"),
+            Figure("filled", "enqueued, jobs/s"),
+            Figure("rate", "worked off, jobs/s"),
+            Figure("before", "begun before it, median"),
+            Figure("most", "at most"),
+            Figure("p50", "p50 ms", 1),
+            Figure("longest", "longest ms", 1),
         ),
     ),
 )

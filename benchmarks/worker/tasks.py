@@ -3,13 +3,15 @@
 import asyncio
 import os
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast import Holdfast, Limit
+from holdfast import Context, Holdfast, Limit
 
 URL = "BENCH_WORKER_URL"
 app = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
 picked_up: list[float] = []  # seconds from the enqueue to the handler, of this process
+begun = {"large": 0, "small": 0}  # handlers of each tenant, of this process
 
 
 @app.task
@@ -61,3 +63,24 @@ async def nothing_under_a_limit() -> None:
 async def stuck() -> None:
     """Keeps all others of its kind waiting."""
     await asyncio.Event().wait()
+
+
+@app.task(queue="fair")
+async def of_a_tenant(ctx: Context) -> None:
+    begun[ctx.tenant or ""] += 1
+    await asyncio.sleep(0.01)
+
+
+# the same tasks with two middlewares around each of them
+wrapped = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
+wrapped.include(app)
+
+
+@wrapped.middleware
+async def outer(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object:
+    return await call_next()
+
+
+@wrapped.middleware
+async def inner(ctx: Context, call_next: Callable[[], Awaitable[object]]) -> object:
+    return await call_next()
