@@ -96,9 +96,9 @@ async def idle(plan: Plan) -> Figures:
 
 async def limits(plan: Plan) -> Figures:
     pairs = []
-    for _ in range(plan.limited_pairs):
-        off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
-        on, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs)
+    for _ in range(plan.turns):
+        off, _ = await _drain(tasks.nothing.call, plan.drained_jobs)
+        on, _ = await _drain(tasks.nothing_under_a_limit.call, plan.drained_jobs)
         pairs.append((off, on))
     narrow, _ = await _drain(tasks.nothing_limited.call, plan.limited_jobs)
     async with app:
@@ -116,10 +116,10 @@ async def limits(plan: Plan) -> Figures:
 
 async def middleware(plan: Plan) -> Figures:
     turns = []
-    for _ in range(plan.limited_pairs):
-        off, _ = await _drain(tasks.nothing.call, plan.limited_jobs)
-        on, _ = await _drain(tasks.nothing.call, plan.limited_jobs, by=tasks.wrapped)
-        both, _ = await _drain(tasks.nothing_under_a_limit.call, plan.limited_jobs, by=tasks.wrapped)
+    for _ in range(plan.turns):
+        off, _ = await _drain(tasks.nothing.call, plan.drained_jobs)
+        on, _ = await _drain(tasks.nothing.call, plan.drained_jobs, by=tasks.wrapped)
+        both, _ = await _drain(tasks.nothing_under_a_limit.call, plan.drained_jobs, by=tasks.wrapped)
         turns.append((off, on, both))
     return {
         "off": median(off for off, _, _ in turns),
