@@ -116,8 +116,8 @@ CASES = (
         "limits",
         "Limits on and off",
         "The same drain of jobs that do nothing: without a limit and under one that is never reached, in turn (the share is "
-        "the median of the pairs), with 25 that may run at once (so that 25 go with every round trip), and with those beside "
-        "many jobs whose own limit is used up.",
+        "the median of the pairs), with 25 that may run at once (so that 25 go with every round trip), and with those "
+        "beside many jobs whose own limit is used up.",
         (
             Figure("off", "jobs/s without"),
             Figure("on", "jobs/s under one"),
@@ -129,8 +129,8 @@ CASES = (
     Case(
         "middleware",
         "Middleware",
-        "The same drain of jobs that do nothing, without middleware, with two around every attempt, and with these and a limit "
-        "that is never reached, in turn; the shares are medians of the turns.",
+        "The same drain of jobs that do nothing, without middleware, with two around every attempt, and with these and a "
+        "limit that is never reached, in turn; the shares are medians of the turns.",
         (
             Figure("off", "jobs/s without"),
             Figure("on", "jobs/s with two"),
@@ -142,8 +142,8 @@ CASES = (
     Case(
         "fair",
         "A large tenant and a small one",
-        "One tenant's jobs fill a fair queue (lists of 5,000) and are worked off, each handler waits for 10 ms. Now and then "
-        "another tenant enqueues one job: how many of the first tenant's begin between its call and its handler.",
+        "One tenant's jobs fill a fair queue (lists of 5,000) and are worked off, each handler waits for 10 ms. Now and "
+        "then another tenant enqueues one job: how many of the first tenant's begin between its call and its handler.",
         (
             Figure("large", "jobs of the large tenant"),
             Figure("filled", "enqueued, jobs/s"),

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
+from inspect import CO_COROUTINE
+from types import FunctionType
 from typing import TYPE_CHECKING
 
 from .errors import InvalidCall
@@ -42,10 +44,20 @@ async def surrounded(
 
 async def through(middleware: Sequence[Middleware], context: Context, inner: Next) -> object:
     """Call the handler through its middleware."""
+    return await layered(middleware, context, inner)()
+
+
+def layered(middleware: Sequence[Middleware], context: Context, inner: Next) -> Next:
+    """What the outermost middleware stands for: the handler with all of them around it."""
     call = inner
     for each in reversed(middleware):
-        call = partial(_passed, each, context, call)
-    return await call()
+        call = partial(each, context, call) if _is_async(each) else partial(_passed, each, context, call)
+    return call
+
+
+def _is_async(middleware: Middleware) -> bool:
+    """It is an `async def`, as nearly all are: what it gives need not be looked at."""
+    return middleware.__class__ is FunctionType and bool(middleware.__code__.co_flags & CO_COROUTINE)
 
 
 async def _passed(middleware: Middleware, context: Context, call_next: Next) -> object:

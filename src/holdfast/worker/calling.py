@@ -11,9 +11,9 @@ import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from ..around import surrounded
+from ..around import layered, surrounded
 from ..context import Context, _current
 from ..errors import words_of
 from ..item import BatchContext
@@ -69,8 +69,7 @@ class Calling:
         _current.set(context)
         context._given = self._given_to(definition)
         if definition.surrounded:
-            inner = partial(self._inner, definition, attempt, context)
-            coroutine = surrounded(definition.middleware, definition.per_job, context, inner)
+            coroutine = self._surrounded(definition, attempt, context)
         else:
             coroutine = call(definition, context, attempt.record.payload)
         return begun(coroutine)
@@ -102,11 +101,13 @@ class Calling:
             given = self._given[definition] = self._opened.given(definition.provided)
         return given
 
-    async def _inner(self, definition: Definition, attempt: Attempt, context: Context) -> object:
-        payload = attempt.record.payload
+    def _surrounded(self, definition: Definition, attempt: Attempt, context: Context) -> Coroutine[Any, Any, Any]:
+        inner = partial(call, definition, context, attempt.record.payload)
         if definition.run_in == "thread":
-            return await self._await_thread(attempt, partial(call, definition, context, payload))
-        return await call(definition, context, payload)
+            inner = partial(self._await_thread, attempt, inner)
+        if definition.per_job:
+            return surrounded(definition.middleware, definition.per_job, context, inner)
+        return cast(Coroutine[Any, Any, Any], layered(definition.middleware, context, inner)())
 
     async def _inner_of_batch(self, definition: Definition, batch: Batch, context: BatchContext) -> object:
         items = batch.items
