@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, Limit, State
+from holdfast import Holdfast, InvalidCall, Limit, Retention, State
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.memory.rows import Rows
 from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
@@ -57,6 +57,18 @@ async def test_drain_runs_what_is_due_and_what_comes_of_it(app, task, clock):
     await drain(app)
     assert (await later.refresh()).state is State.SUCCEEDED
     assert (await failing.refresh()).state is State.DEAD
+
+
+async def test_drain_removes_what_is_no_longer_kept(app, task, clock):
+    counted = task.using(retention=Retention.keep(last=2))
+    await app.enqueue([counted.call(number) for number in range(5)])
+    await drain(app)
+    assert await app.jobs.count() == 2
+    await task.enqueue(1)
+    await drain(app)
+    clock.advance(timedelta(days=8))
+    await drain(app)
+    assert {job.payload for job in (await app.jobs.find()).items} <= {'{"a":3}', '{"a":4}'}
 
 
 async def test_drain_gives_up_in_time(app):

@@ -72,6 +72,7 @@ class Holdfast(Registry):
         self._places = Places(self.settings)
         self._client = Client(self)
         self._expires = False  # whether a job that may expire was planned here
+        self._brief = False  # whether one was that is kept for a short time
 
     @property
     def imports(self) -> tuple[str, ...]:

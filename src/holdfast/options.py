@@ -155,6 +155,11 @@ class Plan:
             limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
         )
 
+    @property
+    def brief(self) -> bool:
+        """Whether its jobs are kept for a short time only, once they have ended."""
+        return any(Retention.parse(text).brief for text in (self.template.retention, self.template.dead_retention))
+
     def job(self, payload: str, hash_of: Callable[[str], str], id: str | None = None) -> NewJob:
         """The job of one call."""
         template = self.template

@@ -341,6 +341,7 @@ class Registry(Later):
             )
         plan = Plan(definition.name, {**definition.options, **options})
         app._expires |= plan.template.expires is not None
+        app._brief |= plan.brief
         return Bound(_generation, app, definition, plan)
 
     def _app(self) -> Holdfast | None:

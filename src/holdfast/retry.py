@@ -89,6 +89,11 @@ class Retention(msgspec.Struct, frozen=True):
             raise InvalidCall(f"Retention.keep(last=) must be a whole number of at least 0, it is {last!r}")
         return cls(last=last, age=None if age is None else micros_of(age, "Retention.keep(age=)"))
 
+    @property
+    def brief(self) -> bool:
+        """What it no longer keeps is looked for often: a reader would miss it soon."""
+        return self.last is not None or (self.age is not None and self.age < BRIEF)
+
     def text(self) -> str:
         if self.drop:
             return '"delete"'
@@ -102,6 +107,7 @@ class Retention(msgspec.Struct, frozen=True):
         return Retention.delete() if told == "delete" else Retention(last=told.get("last"), age=told.get("age"))
 
 
+BRIEF = 3_600_000_000  # an hour, in microseconds
 DEFAULT_BACKOFF = Backoff.exponential(1.0)
 DEFAULT_RETENTION = Retention.keep(age=7 * 86_400)
 DEFAULT_DEAD_RETENTION = Retention.keep()

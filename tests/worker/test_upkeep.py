@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 
 import pytest
 
-from holdfast import Holdfast, JobCancelled, State
+from holdfast import Holdfast, JobCancelled, Retention, State
 from holdfast.clock import SECOND
 from holdfast.ids import new_id
 from holdfast.job import NewJob
@@ -19,7 +20,7 @@ from holdfast.upkeep.upkeep import Upkeep
 
 
 class Counting(MemoryStorage):
-    """A store that counts how often it was asked for expired jobs."""
+    """A store that counts how often it was asked for expired jobs, and to prune."""
 
     def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
@@ -28,6 +29,10 @@ class Counting(MemoryStorage):
     async def expired(self, limit):
         self.asked["expired"] += 1
         return await super().expired(limit)
+
+    async def prune(self, limit):
+        self.asked["prune"] += 1
+        return await super().prune(limit)
 
 
 async def at_once(stopping, seconds):
@@ -38,8 +43,8 @@ async def answered(answer):
     return await answer
 
 
-def upkeep(store, *, expiring: bool) -> Upkeep:
-    return Upkeep(store, Contact(), at_once, answered, lambda: expiring)
+def upkeep(store, *, expiring: bool = False, brief: bool = False) -> Upkeep:
+    return Upkeep(store, Contact(), at_once, answered, lambda: expiring, lambda: brief)
 
 
 def expiring_job() -> NewJob:
@@ -104,3 +109,50 @@ async def test_a_worker_knows_of_jobs_that_may_expire(where, monkeypatch):
         assert worker._running._expiring()
         with pytest.raises(JobCancelled):
             await job.result(timeout=10)
+
+
+@pytest.mark.parametrize(("brief", "times"), [(False, 5), (True, 55)])
+async def test_where_jobs_are_kept_for_a_short_time_it_prunes_often(brief, times):
+    store = Counting(ManualClock())
+    keeping = upkeep(store, brief=brief)
+    for _ in range(100):
+        await keeping.one_round()
+    assert store.asked["prune"] == times
+
+
+async def test_a_worker_that_lives_for_seconds_prunes_once():
+    store = Counting(ManualClock())
+    keeping = upkeep(store)
+    for _ in range(3):
+        await keeping.one_round()
+    assert store.asked["prune"] == 1
+
+
+@pytest.mark.parametrize("where", ["using", "task", "app"])
+async def test_a_worker_knows_of_jobs_that_are_kept_for_a_short_time(where, monkeypatch):
+    monkeypatch.setattr(upkeep_module, "ROUND", 0.01)
+    kept = Retention.keep(last=2)
+    app = Holdfast("memory://", retention=kept) if where == "app" else Holdfast("memory://")
+
+    @app.task(**({"retention": kept} if where == "task" else {}))
+    async def counted() -> None: ...
+
+    task = counted.using(retention=kept) if where == "using" else counted
+    async with app.worker() as worker, asyncio.timeout(10):
+        jobs = await app.enqueue([task.call() for _ in range(5)])
+        assert worker._running._brief()
+        for job in jobs:
+            await job.result()
+        while await app.jobs.count(task="counted") > 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_usual_retention_is_not_short():
+    app = Holdfast("memory://")
+
+    @app.task(retention=Retention.delete())  # hidden at once: nobody misses it
+    async def usual() -> None: ...
+
+    async with app.worker() as worker:
+        await usual.using(retention=Retention.keep(age=86_400)).enqueue()
+        assert not worker._running._brief()

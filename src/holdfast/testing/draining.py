@@ -22,9 +22,9 @@ LOOKS = 15
 
 @either
 async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
-    """Run every job that is due, those of schedules and those they make due, until none is left. Jobs of a paused queue,
-    of a task that the app does not know, due later, or held back by a rate stay as they are. TimeoutError when it takes too
-    long.
+    """Run every job that is due, those of schedules and those they make due, until none is left; then remove what is no
+    longer kept. Jobs of a paused queue, of a task that the app does not know, due later, or held back by a rate stay as they
+    are. TimeoutError when it takes too long.
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
@@ -40,6 +40,8 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(0.02):
                         await stir.wait()
+            while await storage.prune(storage.chunk) >= storage.chunk:
+                pass
     finally:
         stop()
 

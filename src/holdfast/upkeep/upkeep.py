@@ -2,7 +2,8 @@
 
 Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
 answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
-full.) Where jobs are known to expire, the rounds between look for expired ones: who does not use that pays nothing for it.
+full.) Where jobs are known to expire, or to be kept for a short time only, the rounds between look for those: who does not
+use that pays nothing for it.
 """
 
 from __future__ import annotations
@@ -28,30 +29,38 @@ Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but 
 
 
 class Upkeep:
-    """Reaps in every round, and does a chore in every other one. `expiring`: whether jobs that may expire are known."""
+    """Reaps in every round, and does a chore in every other one. `expiring`: whether jobs that may expire are known;
+    `brief`: whether such that are kept for a short time."""
 
     def __init__(
-        self, store: Storage, contact: Contact, sleep: Sleep, answer: Answer, expiring: Callable[[], bool]
+        self,
+        store: Storage,
+        contact: Contact,
+        sleep: Sleep,
+        answer: Answer,
+        expiring: Callable[[], bool],
+        brief: Callable[[], bool],
     ) -> None:
         self._store = store
         self._contact = contact
         self._sleep = sleep
         self._answer = answer
         self._expiring = expiring
+        self._brief = brief
         self._found_expired = -REMEMBERED
         self._round = 0
         settle = store.settle
         self._chores: tuple[Chore, ...] = (
             settle,
+            store.prune,  # early: a worker may live for seconds only
+            settle,
             self._expire,
             settle,
             lambda limit: tell_due(store, limit),
             settle,
-            self._expire,
-            settle,
             store.promote,
             settle,
-            store.prune,
+            self._expire,
         )
         self._chore = 0
 
@@ -70,7 +79,9 @@ class Upkeep:
         again = await self._answer(self._reap()) >= LIMIT
         self._contact.reached()
         if self._round % 2 == 0:
-            return (self._may_expire() and await self._has_more(self._expire)) or again
+            expired = self._may_expire() and await self._has_more(self._expire)
+            pruned = self._brief() and await self._has_more(self._store.prune)
+            return expired or pruned or again
         if await self._has_more(self._chores[self._chore]):
             return True
         self._chore = (self._chore + 1) % len(self._chores)

@@ -238,7 +238,7 @@ class _Running:
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
-        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring)
+        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring, self._brief)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         pumping = Service("pump", self._pump.run)
@@ -362,6 +362,11 @@ class _Running:
         """Whether jobs of this app may expire, as far as this process knows."""
         tasks = (each.options.get("expires") for each in self._definitions)
         return self._worker._app._expires or any(expires is not None for expires in tasks)
+
+    def _brief(self) -> bool:
+        """Whether jobs of this app are kept for a short time only, as far as this process knows."""
+        kept = (each.options.get(name) for each in self._definitions for name in ("retention", "dead_retention"))
+        return self._worker._app._brief or any(retention is not None and retention.brief for retention in kept)
 
     def _reached(self) -> None:
         self._contact.reached()
