@@ -77,18 +77,21 @@ class Graph:
 
     def __init__(self) -> None:
         self._nodes: list[Node[Any]] = []
+        self._known: set[Node[Any]] = set()
 
     def add(self, call: Call[R], /, *, after: Sequence[Node[Any]] = ()) -> Node[R]:
         """A further call; it waits for these nodes of the same graph."""
         _check_call(call, "graph.add")
-        known = set(self._nodes)
+        if isinstance(after, str) or not isinstance(after, Sequence):
+            raise InvalidCall(f"graph.add: after= takes a list of what graph.add gave, not {type(after).__name__}")
         for node in after:
             if not isinstance(node, Node):
                 raise InvalidCall(f"graph.add: after= takes what graph.add gave, not {type(node).__name__}")
-            if node not in known:
+            if node not in self._known:
                 raise InvalidCall("graph.add: after= names a node of another graph")
         node = Node(call, after)
         self._nodes.append(node)
+        self._known.add(node)
         return node
 
     def __repr__(self) -> str:
