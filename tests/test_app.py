@@ -182,6 +182,32 @@ def test_each_loop_has_its_own_store_and_memory_is_shared(task, app, store):
     assert app.jobs.sync.count() == 2
 
 
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])
+def test_the_first_verbs_of_several_threads_meet_in_one_store(url):
+    for _ in range(10):
+        app = Holdfast(url)
+
+        @app.task
+        async def task(number: int) -> None: ...
+
+        together = threading.Barrier(6)
+
+        async def main(number, task=task):
+            await task.enqueue(number)
+
+        def thread(number, together=together, main=main):
+            together.wait()
+            asyncio.run(main(number))
+
+        threads = [threading.Thread(target=thread, args=[number]) for number in range(6)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert app.jobs.sync.count() == 6
+        app.sync.close()
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_opens_its_own(app, store, task):
     task.sync.enqueue(1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +65,7 @@ class Places(PerLoop[Place]):
         super().__init__()
         self._settings = settings
         self._open_store: Callable[[], Storage] | None = None
+        self._one_opener = threading.Lock()
         self.outboxes = None if settings.outbox is None else Outboxes(settings.outbox, settings)
 
     @property
@@ -92,6 +94,10 @@ class Places(PerLoop[Place]):
             await self.outboxes.close()
         await super().close()
 
+    def abandon(self) -> None:
+        super().abandon()
+        self._one_opener = threading.Lock()  # somebody in the parent may have held it
+
     async def _make(self, migrate: bool) -> Place:
         storage = self._opener(migrate)()
         await _open(storage)
@@ -107,10 +113,11 @@ class Places(PerLoop[Place]):
     def _opener(self, migrate: bool) -> Callable[[], Storage]:
         if not migrate and self._settings.migrate and not self.in_memory:
             return self._made(migrate=False)
-        if self._open_store is None:
-            # kept, because a memory store lives in it
-            self._open_store = self._made(migrate=self._settings.migrate)
-        return self._open_store
+        with self._one_opener:  # the first verbs may come from several threads
+            if self._open_store is None:
+                # kept, because a memory store lives in it
+                self._open_store = self._made(migrate=self._settings.migrate)
+            return self._open_store
 
     def _made(self, *, migrate: bool) -> Callable[[], Storage]:
         from .storage.urls import opener
