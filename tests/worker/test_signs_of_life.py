@@ -1,4 +1,4 @@
-"""Tasks that are declared while a worker is at work."""
+"""What a worker tells of itself while it is at work: how many handlers run, and of tasks that are declared too late."""
 
 import asyncio
 
@@ -35,3 +35,23 @@ async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen,
             while beats < 3:
                 await asyncio.sleep(0)
     assert sum("does not run late: declared after it started" in text for text in caplog.messages) == told
+
+
+async def test_how_many_handlers_run_is_told_soon(monkeypatch):
+    monkeypatch.setattr(workers, "LOOK", 0.01)
+    app = Holdfast("memory://")
+    go_on = asyncio.Event()
+
+    @app.task
+    async def slow() -> None:
+        await go_on.wait()
+
+    async with app.worker(), asyncio.timeout(5):
+        jobs = await app.enqueue([slow.call() for _ in range(3)])
+        while (await app.workers.list())[0].running != 3:
+            await asyncio.sleep(0.01)
+        go_on.set()
+        for job in jobs:
+            await job.result()
+        while (await app.workers.list())[0].running != 0:
+            await asyncio.sleep(0.01)

@@ -42,7 +42,8 @@ from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
 
-BEAT = 10.0
+BEAT = 10.0  # seconds between two signs of life
+LOOK = 2.0  # seconds after which one tells how many handlers run now, if that has changed
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
 LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
@@ -347,9 +348,13 @@ class _Running:
 
     async def _beats(self, stopping: asyncio.Event) -> None:
         patience = Patience(self._store.answers_within)
-        while not await sleep(stopping, BEAT):
-            self._tell_of_late_tasks()
-            await patience.answer(self._store.beat(self._row()))
+        told, running = monotonic(), 0
+        while not await sleep(stopping, min(LOOK, BEAT)):
+            now = monotonic()
+            if now - told >= BEAT or self._slots.running != running:
+                told, running = now, self._slots.running
+                self._tell_of_late_tasks()
+                await patience.answer(self._store.beat(self._row()))
 
     def _tell_of_late_tasks(self) -> None:
         """Their jobs would wait for it in vain."""
