@@ -21,7 +21,8 @@ class Lifetime(ABC):
         """Begin to work."""
 
     async def run(self) -> None:
-        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`."""
+        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`. One that is cancelled stops as well,
+        and ends as cancelled when that is done; a second cancellation hurries."""
         hurry = asyncio.Event()
         asked = asyncio.Event()
 
@@ -31,17 +32,30 @@ class Lifetime(ABC):
         removed = _on_signals(on_signal)
         try:
             await self.start()
-            waiting = [asyncio.create_task(event.wait()) for event in (self._stopped, asked)]
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in waiting:
-                task.cancel()
-            await self._stop(hurry)
+            await _first_of(self._stopped, asked)
         finally:
-            removed()
+            try:
+                await self._end(hurry)
+            finally:
+                removed()
 
     async def stop(self) -> None:
         """Claim nothing more, let handlers finish for `grace`, tell the rest to stop, hand their jobs back."""
-        await self._stop(asyncio.Event())
+        await self._end(asyncio.Event())
+
+    async def _end(self, hurry: asyncio.Event) -> None:
+        """Stop, also if this call is cancelled: nobody else would, and what is half stopped is neither of use nor harmless."""
+        stopping = asyncio.create_task(self._stop(hurry))
+        cancelled = False
+        while not stopping.done():
+            try:
+                await asyncio.shield(stopping)
+            except asyncio.CancelledError:
+                cancelled = True
+                hurry.set()
+        if cancelled:
+            raise asyncio.CancelledError
+        stopping.result()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -55,6 +69,15 @@ class Lifetime(ABC):
     @abstractmethod
     async def _stop(self, hurry: asyncio.Event) -> None:
         """Come to an end, at once when told to hurry."""
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()
 
 
 def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:

@@ -51,8 +51,12 @@ class WorkerPool(Lifetime):
             asyncio.create_task(self._start(worker, event), name=f"holdfast start of {worker.id}")
             for worker, event in zip(self._workers, tried, strict=True)
         ]
-        for event in tried:
-            await event.wait()
+        try:
+            for event in tried:
+                await event.wait()
+        except asyncio.CancelledError:
+            await self.stop()
+            raise
         if len(self._failures) == len(self._workers):
             self._starting = []
             if len(self._failures) == 1:

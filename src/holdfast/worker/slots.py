@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from ..task import Definition
 
 YIELD_EVERY = 64
+LEFT = 0.05  # seconds before another takes the place of a slot that was cancelled
 
 
 class Slots:
@@ -183,9 +184,9 @@ class Slots:
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if self._tasks_end():
-                    return
-                task.uncancel()  # meant for a job that was already over
+                if not self._tasks_end():
+                    self._leave(task)
+                return
 
     def _broke(self, run: Attempt | Batch, error: Exception) -> None:
         log.service_failed("a slot", error)
@@ -197,6 +198,12 @@ class Slots:
 
     def _tasks_end(self) -> bool:
         return self._closed
+
+    def _leave(self, task: asyncio.Task[None]) -> None:
+        """Somebody else cancelled this slot: as a rule the loop, which comes to its end and waits for it; else a handler did it
+        to itself. In a moment, should there still be one, others take its place."""
+        self._tasks.remove(task)
+        self._loop.call_later(LEFT, self._wake, 1)
 
     async def _idle_wait(self) -> None:
         waiting = self._loop.create_future()
@@ -264,6 +271,9 @@ class Slots:
     async def _absorbed(
         self, attempt: Attempt, task: asyncio.Task[None], value: object, error: BaseException | None
     ) -> None:
+        if attempt.lost is None:
+            self._over(attempt, value, error)
+            raise asyncio.CancelledError  # it was not meant for the job
         await self._absorb_cancellation(task)
         self._over(attempt, value, error)
 
@@ -335,11 +345,13 @@ class Slots:
             self._on_loop -= 1
             if batch.timer is not None:
                 batch.timer.cancel()
-        if batch.lost is not None or task.cancelling():
+        if batch.lost is not None:
             await self._absorb_cancellation(task)
         for each in batch.ends(value, error):
             self._over(*each)
         self.forming.over(batch)
+        if task.cancelling():
+            raise asyncio.CancelledError  # it was not meant for the batch
 
     def _stop_in_time(self, batch: Batch, seconds: float | None) -> None:
         """Items that have their outcome have no timeout any more, but the call has: that of the longest."""

@@ -242,9 +242,9 @@ class _Running:
         upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring, self._brief)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
-        pumping = Service("pump", self._pump.run)
-        self._watch = Watch(self._pump, worker._poll, pumping.start_anew)
-        self._asking = (Service("keeper", self._keeper.run), pumping)  # whom the store answers all the time
+        self._pumping = Service("pump", self._pump.run)
+        self._watch = Watch(self._pump, worker._poll, self._pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
         self._services = [
             *self._asking,
             Service("upkeep", upkeep.run),
@@ -306,7 +306,7 @@ class _Running:
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
             self._give_up(attempt)
-        await self._until(lambda: self._pump.settled, FLUSH, None)
+        await self._until(lambda: self._pump.settled or not self._pumping.lives, FLUSH, None)
         self._block_watch.stop()
         for service in self._services:
             service.stopping.set()
