@@ -44,7 +44,7 @@ class Lifetime(ABC):
         await self._end(asyncio.Event())
 
     async def _end(self, hurry: asyncio.Event) -> None:
-        """Stop, also if this call is cancelled: nobody else would, and what is half stopped is neither of use nor harmless."""
+        """Stop, also if this call is cancelled: nobody else would, and what is half stopped is of no use."""
         stopping = asyncio.create_task(self._stop(hurry))
         cancelled = False
         while not stopping.done():

@@ -200,8 +200,8 @@ class Slots:
         return self._closed
 
     def _leave(self, task: asyncio.Task[None]) -> None:
-        """Somebody else cancelled this slot: as a rule the loop, which comes to its end and waits for it; else a handler did it
-        to itself. In a moment, should there still be one, others take its place."""
+        """Somebody else cancelled this slot: as a rule the loop, which comes to its end and waits for it; else a handler did
+        it to itself. In a moment, should there still be one, others take its place."""
         self._tasks.remove(task)
         self._loop.call_later(LEFT, self._wake, 1)
 
