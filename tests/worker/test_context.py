@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Backoff, Context, HoldLost, InvalidCall, JobDead, State
+from holdfast import Backoff, Context, HoldLost, InvalidCall, Item, JobDead, State
 
 SOON = Backoff.fixed(0.01)
 WITH_SQL = pytest.mark.parametrize("store", ["memory", "sqlite"])  # in the words of SQLite
@@ -32,6 +32,29 @@ async def test_progress_and_log_are_seen_while_it_runs(app):
         assert await app.jobs.log(job.id) == tuple(f"line {n}\\nforged" for n in range(3))
         go_on.set()
         await job.result(timeout=10)
+
+
+async def test_a_handler_knows_when_it_began(app):
+    seen = []
+
+    @app.task(max_attempts=2, backoff=SOON)
+    async def handler(ctx: Context) -> None:
+        seen.append(ctx.job.started_at)
+        if ctx.job.attempt == 1:
+            raise ValueError
+
+    @app.batch_task(size=1)
+    async def together(items: list[Item[int]]) -> None:
+        seen.append(items[0].job.started_at)
+
+    async with app, app.worker():
+        job = await handler.enqueue()
+        await job.result(timeout=10)
+        ended = await job.refresh()
+        assert ended.started_at == seen[1] > seen[0] >= ended.created_at
+        batched = await together.enqueue(1)
+        await batched.result(timeout=10)
+        assert (await batched.refresh()).started_at == seen[2] is not None
 
 
 async def test_watch_shows_progress_and_ends_with_the_job(app):

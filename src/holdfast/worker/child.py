@@ -180,6 +180,7 @@ class _Jobs:
     def run(self, order: Message) -> None:
         record = msgspec.json.decode(order.text, type=Record)
         definition: Definition | None = self._app.definitions().get(record.task)
+        record.started_at = order.number
         attempt = Attempt(record, definition, 0.0, 0.0, 0.0, started_at=order.number)
         context = Context(self._app, record, record.leased_by or "", PipeSpeaker(self._line), None)
         if order.data:

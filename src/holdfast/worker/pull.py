@@ -180,7 +180,8 @@ class Pull:
         return msgspec.structs.replace(record, lease=self._lease)
 
     def _item(self, attempt: Attempt) -> Item[Any] | None:
-        attempt.started_at, attempt.started_boot = self._now(), boottime()
+        attempt.started_at = attempt.record.started_at = self._now()
+        attempt.started_boot = boottime()
         assert attempt.definition is not None
         try:
             args = self._args(attempt)

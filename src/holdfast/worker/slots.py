@@ -303,7 +303,7 @@ class Slots:
 
     def _begin_item(self, attempt: Attempt, batch: Batch) -> Item[Any] | None:
         """An item with its arguments. Those that do not fit are the failure of this item alone."""
-        attempt.started_at = self._now()
+        attempt.started_at = attempt.record.started_at = self._now()
         if self._held.board is not None:
             self._held.board.begun(attempt)
         self._deadlines.watch(attempt)
@@ -394,7 +394,7 @@ class Slots:
         return False
 
     def _begin(self, attempt: Attempt) -> Context:
-        attempt.started_at = self._now()
+        attempt.started_at = attempt.record.started_at = self._now()
         if attempt.definition is not None and attempt.definition.run_in == "process":
             attempt.untimed = True
         elif self._held.board is not None:
@@ -410,7 +410,8 @@ class Slots:
 
     def _begun_in_child(self, attempt: Attempt) -> None:
         """A child process takes it up: its time begins now."""
-        attempt.started_at, attempt.started_boot, attempt.untimed = self._now(), boottime(), False
+        attempt.started_at = attempt.record.started_at = self._now()
+        attempt.started_boot, attempt.untimed = boottime(), False
         if self._held.board is not None:
             self._held.board.begun(attempt, ELSEWHERE)
         self._deadlines.watch(attempt)
