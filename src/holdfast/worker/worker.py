@@ -169,7 +169,7 @@ class Worker(Lifetime):
 
     def _definitions(self) -> dict[str, Definition]:
         for module in self._app.imports:
-            importlib.import_module(module)
+            _import(module)
         known: dict[str, Definition] = self._app.definitions()
         if not known:
             raise InvalidCall(
@@ -399,6 +399,17 @@ class _Running:
             "last_claim": round(monotonic() - self._pump.answered_at, 3),
         }
         return Condition(live, not trouble, "; ".join(trouble) or None, facts)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        raise InvalidCall(
+            f"Holdfast(imports=[{module!r}]): there is no module {error.name!r} to import; look at the name, and at sys.path"
+        ) from error
 
 
 def _nothing() -> None: ...
