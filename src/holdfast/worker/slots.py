@@ -79,6 +79,7 @@ class Slots:
         self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
+        self._guests: set[asyncio.Task[None]] = set()  # others that run jobs, each in the place of an idle slot
         self.concurrency = concurrency
         self.forming = Forming(batch_sizes, self._form)
         self._confirm = confirm
@@ -114,8 +115,8 @@ class Slots:
     def busy(self) -> bool:
         return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling or self.forming.gathering)
 
-    def feed(self, attempts: list[Attempt]) -> None:
-        """Take claimed attempts; they begin as there is room."""
+    def feed(self, attempts: list[Attempt], *, served: bool = False) -> None:
+        """Take claimed attempts; they begin as there is room. `served`: whoever brings them calls `serve` next."""
         if self._has_batches:
             attempts = self.forming.sorted_out(attempts)
         threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
@@ -126,7 +127,8 @@ class Slots:
             self._queue.extend(
                 attempt for attempt in attempts if not (attempt.definition and attempt.definition.in_thread)
             )
-            self._wake(1)
+            if not served:
+                self._wake(1)
 
     def take_back(self) -> list[Attempt]:
         """Attempts that have not begun, to be handed back."""
@@ -144,10 +146,11 @@ class Slots:
         self.forming.close()
         self._threads.close()
         self._calling.close()
-        for task in self._tasks:
+        at_work = [*self._tasks, *self._guests]
+        for task in at_work:
             task.cancel()
         await self._processes.close()
-        await asyncio.gather(*self._tasks, *self._ends.settling, return_exceptions=True)
+        await asyncio.gather(*at_work, *self._ends.settling, return_exceptions=True)
 
     # -- the slots -----------------------------------------------------------------------------------
     def _wake(self, count: int) -> None:
@@ -160,18 +163,37 @@ class Slots:
             elif len(self._tasks) < self.concurrency:
                 self._tasks.append(self._loop.create_task(self._slot(), name="holdfast slot"))
 
+    async def serve(self, guest: asyncio.Task[None]) -> None:
+        """Run what waits in the task that brought it, which takes the place of an idle slot for that while: to wake one up
+        takes another turn of the loop. Without an idle one the slots do it."""
+        self._idle = [waiting for waiting in self._idle if not waiting.done()]
+        if not self._queue or not self._idle or self._closed:
+            self._wake(1)
+            return
+        place = self._idle.pop()
+        self._guests.add(guest)
+        try:
+            while self._queue and not self._closed:
+                await self._one_after_the_other(guest)
+        finally:
+            self._guests.discard(guest)
+            self._idle.append(place)
+
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
-        done = 0
         while not self._closed:
+            await self._one_after_the_other(task)
             try:
-                if not self._queue:
-                    if not self.busy:
-                        self._dry()
-                    await self._idle_wait()
-                    done = 0
-                    continue
+                await self._idle_wait()
+            except asyncio.CancelledError:
+                self._outlive(task)
+
+    async def _one_after_the_other(self, task: asyncio.Task[None]) -> None:
+        """Run jobs until none waits."""
+        done = 0
+        while self._queue and not self._closed:
+            try:
                 run = self._queue.popleft()
                 try:
                     waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
@@ -183,9 +205,15 @@ class Slots:
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if self._tasks_end():
-                    return
-                task.uncancel()  # meant for a job that was already over
+                self._outlive(task)
+        if not self.busy:
+            self._dry()
+
+    def _outlive(self, task: asyncio.Task[None]) -> None:
+        """A cancellation before the slots are closed was meant for a job that was already over."""
+        if self._closed:
+            raise asyncio.CancelledError
+        task.uncancel()
 
     def _broke(self, run: Attempt | Batch, error: Exception) -> None:
         log.service_failed("a slot", error)
@@ -194,9 +222,6 @@ class Slots:
                 self._over(attempt, None, error)
         if isinstance(run, Batch):
             self.forming.over(run)
-
-    def _tasks_end(self) -> bool:
-        return self._closed
 
     async def _idle_wait(self) -> None:
         waiting = self._loop.create_future()
