@@ -190,8 +190,12 @@ class Holdfast(Registry):
         return (await self._place()).storage
 
     async def _place(self, what: str = "a verb of the app") -> Place:
+        return self._place_here(what) or await self._places.get()
+
+    def _place_here(self, what: str) -> Place | None:
+        """That of the running loop, if it is open."""
         refuse_in_transaction(what)
-        return self._places.here() or await self._places.get()
+        return self._places.here()
 
     def _relay(self) -> Relay | None:
         """What moves jobs from the app's outbox to its store, if it has one."""

@@ -48,7 +48,7 @@ class Client:
 
     async def place(self, job: NewJob) -> Placed:
         """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
-        place = await self._app._place("enqueue without connection=tx")
+        place = self._app._place_here("enqueue without connection=tx") or await self._app._places.get()
         pause = _FIRST_PAUSE
         while True:
             try:

@@ -324,3 +324,45 @@ async def test_patience_is_longer_with_a_slow_store_and_ends_with_a_silent_one()
     patience._took = 1000.0
     assert patience.seconds == LONGEST
     assert Patience(float("inf")).seconds == float("inf")
+
+
+async def test_patience_and_those_who_stop_its_caller():
+    """A caller that is stopped is stopped, whether the time was up as well or not; one that was not stopped goes on."""
+    asked = asyncio.Event()
+
+    async def silent() -> None:
+        asked.set()
+        await asyncio.Event().wait()
+
+    async def stubborn() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "in the last moment"
+
+    async def out_of_time() -> None:
+        raise TimeoutError("of its own")
+
+    patience = Patience(0.05)
+    waiting = asyncio.create_task(patience.answer(silent()))
+    await asked.wait()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert patience.seconds == pytest.approx(0.05), "no answer was missed"
+
+    async def both() -> None:
+        asyncio.get_running_loop().call_later(0.05, asyncio.current_task().cancel)
+        await Patience(0.05).answer(asyncio.sleep(10))
+
+    with pytest.raises((asyncio.CancelledError, Unanswered)):
+        await asyncio.create_task(both())
+    assert await patience.answer(stubborn()) == "in the last moment"
+    assert asyncio.current_task().cancelling() == 0
+    with pytest.raises(TimeoutError, match="of its own"):
+        await patience.answer(out_of_time())
+    longer, shorter = (asyncio.create_task(patience.answer(asyncio.sleep(10), most)) for most in (0.04, 0.01))
+    for each in (shorter, longer):
+        with pytest.raises(Unanswered):
+            await each
+    assert not patience._limits

@@ -42,13 +42,18 @@ class Crowd:
         return self.tasks[number]
 
     async def at_once(self, enqueues, *, working: bool):
-        """Let all enqueuers loose, look at the depth all the time; with `working`, until all that was stored has run."""
+        """Let all enqueuers loose, look at the depth all the time; with `working`, until all that was stored has run. The
+        worker begins when the first jobs were seen: it may be quicker than whoever looks."""
         async with AsyncExitStack() as stack:
-            if working:
-                await stack.enter_async_context(self.app.worker(poll=0.1, concurrency=2))
             looking = asyncio.create_task(self._look())
+            enqueuing = asyncio.gather(*(enqueues(n) for n in range(ENQUEUERS)))
             try:
-                answers = await asyncio.wait_for(asyncio.gather(*(enqueues(n) for n in range(ENQUEUERS))), 60)
+                if working:
+                    async with asyncio.timeout(30):
+                        while not self.deepest:
+                            await asyncio.sleep(0.005)
+                    await stack.enter_async_context(self.app.worker(poll=0.1, concurrency=2))
+                answers = await asyncio.wait_for(enqueuing, 60)
                 if working:
                     async with asyncio.timeout(30):
                         while await self.app.jobs.count(queue="narrow", state=[State.READY, State.RUNNING]):

@@ -166,6 +166,20 @@ class Appetite:
         return monotonic() - self._suspects_since <= SUSPECT_PATIENCE
 
     # -- what to ask for -----------------------------------------------------------------------------
+    @property
+    def foreseeable(self) -> bool:
+        """Nothing is here or asked for, and what a signal tells of does not change what to ask for: that can be made ready
+        before it comes."""
+        return (
+            self.claiming
+            and self._menu is None
+            and not self._gates.named
+            and self._suspects_since is None
+            and self._alone is None
+            and not self.asking
+            and not self.slots.busy
+        )
+
     def wants(self) -> tuple[Want, ...]:
         """What to ask for now; nothing when there is no room."""
         if not self._may_claim():

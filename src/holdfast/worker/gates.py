@@ -47,6 +47,11 @@ class Gates:
         self._rarely_at = 0.0
         self.flowing = False  # jobs under limits came when last asked for; unless `ahead`, others are not either then
 
+    @property
+    def named(self) -> bool:
+        """Whether tasks are known that have limits."""
+        return bool(self._names)
+
     def look(self) -> None:
         """There may be a job that may start."""
         self._dry = False

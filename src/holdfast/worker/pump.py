@@ -27,6 +27,7 @@ from .appetite import Appetite
 from .attempt import Attempt, failed
 from .followers import Followers
 from .held import Held
+from .messengers import Errand, Messengers
 from .patience import Patience, Unanswered
 from .slots import Slots, hand_back
 from .tally import Tally
@@ -69,7 +70,9 @@ class Pump:
         self.tally = Tally()
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
-        self._under_way: set[asyncio.Task[None]] = set()
+        self._messengers = Messengers(
+            store.in_flight, self._exchange, self._exchanged, self._undone, lambda task: self.slots.serve(task)
+        )
         self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
         self._broken: BaseException | None = None
         self._signals = 0
@@ -79,6 +82,7 @@ class Pump:
         self._given_up: deque[tuple[float, Claim]] = deque()  # to be asked for once more, and when
         self.answered_at = monotonic()  # when the store last answered a claim, or none was to be made
         self._waker: asyncio.Future[None] | None = None
+        self._foreseen: Claim | None = None  # what to ask for when something is signalled, made while there was time
 
     # -- what others say -----------------------------------------------------------------------------
     def tell(self, attempt: Attempt, change: Change | None) -> None:
@@ -118,7 +122,18 @@ class Pump:
     def signalled(self) -> None:
         self._signals += 1
         self._appetite.look()
-        self.wake()
+        if self._waker is None or self._waker.done():
+            return
+        try:  # an idle pump asks at once: to wake it up first takes another turn of the loop
+            if (claim := self._take_foreseen()) is not None:
+                self._send([], claim)
+            elif self._has_reason():
+                self._begin_exchange()
+            else:
+                self.wake()
+        except Exception as error:
+            self._broken = error
+            self.wake()
 
     def wake(self) -> None:
         if self._waker is not None and not self._waker.done():
@@ -145,7 +160,7 @@ class Pump:
     @property
     def settled(self) -> bool:
         """Nothing is left to say, and no answer is outstanding."""
-        return not (self._ended or self._under_way or self._lost_claims or self._followers.waiting)
+        return self._nothing_to_say
 
     def stop_claiming(self) -> None:
         self._appetite.claiming = False
@@ -158,25 +173,27 @@ class Pump:
                 if self._broken is not None:
                     error, self._broken = self._broken, None
                     raise error
-                if self._lost_claims and not self._under_way:
+                if self._lost_claims and not self._messengers.away:
                     await self._recover_claim()
-                elif self._given_up and monotonic() >= self._given_up[0][0] and not self._under_way:
+                elif self._given_up and monotonic() >= self._given_up[0][0] and not self._messengers.away:
                     await self._look_again()
                 elif self._has_reason():
                     self._begin_exchange()
                 else:
                     await self._sleep()
         finally:
-            under_way = [*self._under_way, *self._followers.under_way()]
-            for task in under_way:
+            under_way = self._messengers.dismiss()
+            for task in self._followers.under_way():
                 task.cancel()
+                under_way.append(task)
             if under_way:
                 await asyncio.wait(under_way, timeout=LET_GO)
 
     def _has_reason(self) -> bool:
-        if self._lost_claims or len(self._under_way) >= self._store.in_flight:
+        under_way = self._messengers.away
+        if self._lost_claims or under_way >= self._store.in_flight:
             return False
-        if self._under_way:
+        if under_way:
             return self._has_much()
         now = monotonic()
         if now >= min(self._poll_at, self._due_at):
@@ -198,6 +215,8 @@ class Pump:
         until = min(self._poll_at, self._due_at) if self._appetite.asks(everyone=True) else float("inf")
         if self._ended:
             until = min(until, self._ended_since + GATHER)
+        if self._foreseen is None and self._nothing_to_say and self._appetite.foreseeable:
+            self._foreseen = self._next_claim()
         self._waker = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(min(max(until - monotonic(), 0.0005), self._poll), self.wake)
         try:
@@ -206,28 +225,47 @@ class Pump:
             timer.cancel()
             self._waker = None
 
+    @property
+    def _nothing_to_say(self) -> bool:
+        return not (self._ended or self._messengers.away or self._lost_claims or self._followers.waiting)
+
     def _begin_exchange(self) -> None:
-        batch = self._take()
+        claim = self._take_foreseen() or self._next_claim()
+        self._send(self._take(), claim)
+
+    def _send(self, batch: list[tuple[Attempt, Change]], claim: Claim | None) -> None:
+        if claim is not None:
+            self._appetite.asking[claim] = self._appetite.slots_of(claim)
+            if self._held.board is not None:
+                self._held.board.claims(claim.stamp)
+        self._messengers.send((batch, claim))
+
+    def _take_foreseen(self) -> Claim | None:
+        claim, self._foreseen = self._foreseen, None
+        return claim if claim is not None and self._nothing_to_say and self._appetite.foreseeable else None
+
+    def _next_claim(self) -> Claim | None:
         appetite = self._appetite
         appetite.look_back()
         appetite.elsewhere = self._followers.waiting
         wants = appetite.wants()
-        claim = Claim(self._worker, new_stamp(), wants) if wants else None
-        if claim is not None:
-            appetite.asking[claim] = appetite.slots_of(claim)
-            if self._held.board is not None:
-                self._held.board.claims(claim.stamp)
-        exchange = asyncio.get_running_loop().create_task(self._exchange(batch, claim), name="holdfast exchange")
-        self._under_way.add(exchange)
-        exchange.add_done_callback(self._exchanged)
+        return Claim(self._worker, new_stamp(), wants) if wants else None
 
-    def _exchanged(self, exchange: asyncio.Task[None]) -> None:
-        self._under_way.discard(exchange)
-        if not exchange.cancelled() and (error := exchange.exception()) is not None:
+    def _exchanged(self, error: BaseException | None) -> None:
+        """A messenger is back."""
+        if error is not None:
             self._broken = error
         self.wake()
 
-    async def _exchange(self, batch: list[tuple[Attempt, Change]], claim: Claim | None) -> None:
+    def _undone(self, errand: Errand) -> None:
+        """A messenger was stopped before it began."""
+        batch, claim = errand
+        self._take_back(batch, claim)
+        if claim is not None:
+            self._appetite.asking.pop(claim, None)
+
+    async def _exchange(self, errand: Errand) -> None:
+        batch, claim = errand
         started = self._started()
         asked_at, began, heard = boottime(), monotonic(), self._signals
         try:
@@ -263,6 +301,8 @@ class Pump:
     # -- ends ----------------------------------------------------------------------------------------
     def _take(self) -> list[tuple[Attempt, Change]]:
         """The next ends to tell, at most one of a job."""
+        if not self._ended:
+            return []
         if len(self._ended) <= self._store.chunk and len({change.id for _, change in self._ended}) == len(self._ended):
             batch = list(self._ended)
             self._ended.clear()
@@ -286,6 +326,9 @@ class Pump:
             self._lost_claims.append(claim)
 
     def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
+        if not batch:
+            self._appetite.settled((), self._held.settled)
+            return
         self._held.drop_all(batch)
         self.tally.count([attempt for attempt, change in batch if change.state in FINAL])
         if verdicts.count(ACCEPTED) < len(batch):
@@ -320,8 +363,9 @@ class Pump:
 
     def _started(self) -> list[Attempt]:
         """Whose start is to be noted."""
-        running = self._held.long_started(NOTED_AFTER) if self.slots.running else []
-        return [attempt for attempt in running if not attempt.said_change]
+        if not self.slots.running:
+            return []
+        return [attempt for attempt in self._held.long_started(NOTED_AFTER) if not attempt.said_change]
 
     # -- claims --------------------------------------------------------------------------------------
     def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
@@ -334,9 +378,10 @@ class Pump:
             self._appetite.look()
         if answer.suspects:
             self._appetite.saw_suspects()
-        self._adopt(claim, answer.claimed, asked_at)
+        self._adopt(claim, answer.claimed, asked_at, served=True)
 
-    def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float) -> None:
+    def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float, *, served: bool = False) -> None:
+        """`served`: whoever brought them goes on as a slot."""
         definitions = self._definitions
         attempts = [Attempt.of(record, definitions.get(record.task), asked_at) for record in records]
         self._held.add(attempts)
@@ -347,15 +392,15 @@ class Pump:
         if following:
             self._followers.bring(following)
             attempts = [attempt for attempt in attempts if attempt.record.after is None]
-        self._feed(attempts)
+        self._feed(attempts, served=served)
 
-    def _feed(self, attempts: list[Attempt]) -> None:
+    def _feed(self, attempts: list[Attempt], *, served: bool = False) -> None:
         if not self.claiming:
             for attempt in attempts:
                 self.tell(attempt, hand_back(attempt))
         elif attempts:
             self._appetite.fed = (monotonic(), len(attempts))
-            self.slots.feed(attempts)
+            self.slots.feed(attempts, served=served)
 
     def _refuse(self, attempt: Attempt, error: InvalidCall | None) -> None:
         """A follower cannot begin: the fault is its own, or the store's."""

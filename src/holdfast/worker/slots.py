@@ -80,6 +80,7 @@ class Slots:
         self._threads: Threads[Attempt] = Threads(concurrency, self._run_in_thread, self._over_in_thread)
         self._variables = contextvars.copy_context()
         self._tasks: list[asyncio.Task[None]] = []
+        self._guests: set[asyncio.Task[None]] = set()  # others that run jobs, each in the place of an idle slot
         self.concurrency = concurrency
         self.forming = Forming(batch_sizes, self._form)
         self._confirm = confirm
@@ -115,8 +116,8 @@ class Slots:
     def busy(self) -> bool:
         return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling or self.forming.gathering)
 
-    def feed(self, attempts: list[Attempt]) -> None:
-        """Take claimed attempts; they begin as there is room."""
+    def feed(self, attempts: list[Attempt], *, served: bool = False) -> None:
+        """Take claimed attempts; they begin as there is room. `served`: whoever brings them calls `serve` next."""
         if self._has_batches:
             attempts = self.forming.sorted_out(attempts)
         threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
@@ -127,7 +128,8 @@ class Slots:
             self._queue.extend(
                 attempt for attempt in attempts if not (attempt.definition and attempt.definition.in_thread)
             )
-            self._wake(1)
+            if not served:
+                self._wake(1)
 
     def take_back(self) -> list[Attempt]:
         """Attempts that have not begun, to be handed back."""
@@ -145,34 +147,59 @@ class Slots:
         self.forming.close()
         self._threads.close()
         self._calling.close()
-        for task in self._tasks:
+        at_work = [*self._tasks, *self._guests]
+        for task in at_work:
             task.cancel()
         await self._processes.close()
-        await asyncio.gather(*self._tasks, *self._ends.settling, return_exceptions=True)
+        await asyncio.gather(*at_work, *self._ends.settling, return_exceptions=True)
 
     # -- the slots -----------------------------------------------------------------------------------
     def _wake(self, count: int) -> None:
         """Let more slots look at the queue. One goes through any number of handlers that never wait; a slot whose
         handler does wait calls two others."""
-        for _ in range(min(count, len(self._queue))):
+        for _ in range(0 if self._closed else min(count, len(self._queue))):
             self._idle = [waiting for waiting in self._idle if not waiting.done()]
             if self._idle:
                 self._idle.pop().set_result(None)
             elif len(self._tasks) < self.concurrency:
                 self._tasks.append(self._loop.create_task(self._slot(), name="holdfast slot"))
 
+    async def serve(self, guest: asyncio.Task[None]) -> None:
+        """Run what waits in the task that brought it, which takes the place of an idle slot for that while: to wake one up
+        takes another turn of the loop. Without an idle one the slots do it."""
+        self._idle = [waiting for waiting in self._idle if not waiting.done()]
+        if not self._queue or not self._idle or self._closed:
+            self._wake(1)
+            return
+        place = self._idle.pop()
+        self._guests.add(guest)
+        try:
+            while self._queue and not self._closed:
+                await self._one_after_the_other(guest)
+        finally:
+            self._guests.discard(guest)
+            self._idle.append(place)
+
     async def _slot(self) -> None:
         task = asyncio.current_task()
         assert task is not None
+        try:
+            while not self._closed:
+                await self._one_after_the_other(task)
+                await self._idle_wait()
+        except asyncio.CancelledError:
+            pass
+        finally:
+            self._tasks.remove(task)
+
+    async def _one_after_the_other(self, task: asyncio.Task[None]) -> None:
+        """Run jobs until none waits.
+
+        A cancellation that comes this far was meant for no job: the slots are closed, or the loop comes to its end and waits
+        for this task; or a handler has cancelled itself. In a moment, should there still be one, others go on."""
         done = 0
-        while not self._closed:
+        while self._queue and not self._closed:
             try:
-                if not self._queue:
-                    if not self.busy:
-                        self._dry()
-                    await self._idle_wait()
-                    done = 0
-                    continue
                 run = self._queue.popleft()
                 try:
                     waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
@@ -184,9 +211,10 @@ class Slots:
                 if done % YIELD_EVERY == 0:
                     await asyncio.sleep(0)
             except asyncio.CancelledError:
-                if not self._tasks_end():
-                    self._leave(task)
-                return
+                self._loop.call_later(LEFT, self._wake, 1)
+                raise
+        if not self.busy:
+            self._dry()
 
     def _broke(self, run: Attempt | Batch, error: Exception) -> None:
         log.service_failed("a slot", error)
@@ -195,15 +223,6 @@ class Slots:
                 self._over(attempt, None, error)
         if isinstance(run, Batch):
             self.forming.over(run)
-
-    def _tasks_end(self) -> bool:
-        return self._closed
-
-    def _leave(self, task: asyncio.Task[None]) -> None:
-        """Somebody else cancelled this slot: as a rule the loop, which comes to its end and waits for it; else a handler did
-        it to itself. In a moment, should there still be one, others take its place."""
-        self._tasks.remove(task)
-        self._loop.call_later(LEFT, self._wake, 1)
 
     async def _idle_wait(self) -> None:
         waiting = self._loop.create_future()

@@ -139,6 +139,27 @@ async def under_a_narrow_limit(store, ids):
     yield await store.exchange([], Claim("w", 13, BOTH))
 
 
+async def the_last_under_a_limit(store, ids):
+    """Some run under limits and nobody waits: they end in another order than they began, beside others, and jobs without
+    limits come and go."""
+    await store.enqueue([job(id=id, limits=at_once(1000, "k", "another")) for id in ids[:20]])
+    await store.enqueue([job(id=id, limits=at_once(1000)) for id in ids[20:40]])
+    first = (await store.exchange([], Claim("w", 1, (LIMITED, LIMITED)))).claimed
+    rest = (await store.exchange([], Claim("w", 2, BOTH))).claimed
+    assert (len(first), len(rest)) == (10, 30)
+    yield await store.exchange([succeeded(record) for record in reversed(first[:4])], Claim("w", 3, BOTH))
+    yield await store.exchange([succeeded(record) for record in first[5:8]], Claim("w", 4, (PLAIN,)))
+    await store.enqueue([job(id=id) for id in ids[40:45]])
+    claimed = await store.exchange([succeeded(record) for record in rest[::2]], Claim("w", 5, BOTH))
+    assert len(claimed.claimed) == 1
+    yield claimed
+    yield await store.exchange([succeeded(first[4])], Claim("w", 6, (PLAIN, LIMITED)))
+    await store.enqueue([job(id=id, limits=at_once(1000)) for id in ids[45:50]])
+    ended = [*first[8:], *rest[1::2]]
+    yield await store.exchange([succeeded(record) for record in ended], Claim("w", 7, (PLAIN, LIMITED)))
+    yield await store.exchange([], Claim("w", 8, BOTH))
+
+
 async def beside_other_gates(store, ids):
     """Jobs under other limits, rates, other tasks, jobs without limits, jobs that come back, expire or wait for a time."""
     wide = at_once(1000)
@@ -163,7 +184,16 @@ async def beside_other_gates(store, ids):
     yield await store.exchange([], Claim("w", 9, BOTH))
 
 
-STORIES = [lone, many, repeated, mixed, under_a_wide_limit, under_a_narrow_limit, beside_other_gates]
+STORIES = [
+    lone,
+    many,
+    repeated,
+    mixed,
+    under_a_wide_limit,
+    under_a_narrow_limit,
+    the_last_under_a_limit,
+    beside_other_gates,
+]
 
 
 @pytest.mark.parametrize("story", STORIES)
@@ -207,6 +237,11 @@ async def test_jobs_under_a_limit_that_has_room_go_the_short_way(own):
                 claimed = (await store.exchange(ends, Claim("w", stamp, BOTH))).claimed
                 assert len(claimed) == brings
                 ends = [succeeded(record) for record in claimed]
+            # nobody waits, and these are still to end
+            assert not (await store.exchange(ends[:4], Claim("w", 4, BOTH))).claimed
+            await store.enqueue([job()])
+            assert len((await store.exchange([], Claim("w", 5, BOTH))).claimed) == 1
+            assert not (await store.exchange(ends[4:], Claim("w", 6, BOTH))).claimed
             assert "cmdstat_smembers" not in raw.info("commandstats")
 
 

@@ -22,6 +22,7 @@ from holdfast.errors import StoreError
 from .address import Address
 from .faults import Kind, explained, kind_of
 from .keys import Keys
+from .room import Room
 from .scripts import script
 from .wire import Beginning, Wire, connected, packed
 from .words import Argument
@@ -54,10 +55,9 @@ class Link:
         self.keys = Keys(address.prefix)
         self._known: dict[str, Beginning] = {}  # how each script is called
         self._idle: list[Wire] = []
-        self._room = asyncio.Semaphore(MOST_CONNECTIONS)
+        self._room = Room(MOST_CONNECTIONS)
         self._busy = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._quiet: asyncio.Event | None = None  # set when nobody is busy, for whoever waits to close
 
     async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, patience: float = PATIENCE) -> Any:
         """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
@@ -114,7 +114,9 @@ class Link:
 
     async def close(self) -> None:
         """Let commands under way end, then close the connections."""
-        await self._quiet.wait()
+        while self._busy:
+            self._quiet = self._quiet or asyncio.Event()
+            await self._quiet.wait()
         self._forget()
 
     # -- below ---------------------------------------------------------------------------------------
@@ -126,42 +128,45 @@ class Link:
 
     async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
         self._busy += 1
-        self._quiet.clear()
+        began, pause = monotonic(), PAUSE
         try:
-            return await self._tried(packed, repeat, patience)
+            while True:
+                sent = False
+                try:
+                    if not self._room.taken():
+                        await self._room.take()
+                    try:
+                        wire = self._lively() or await self.connect()
+                        sent = True
+                        return await self._asked(wire, packed)
+                    finally:
+                        self._room.leave()
+                except StoreError:
+                    raise
+                except Exception as error:
+                    last = monotonic() + pause > began + patience
+                    self._judge(error, sent and not repeat, last)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, LONGEST_PAUSE)
         finally:
             self._busy -= 1
-            if not self._busy:
+            if self._quiet is not None and not self._busy:
                 self._quiet.set()
+                self._quiet = None
 
-    async def _tried(self, packed: bytes, repeat: bool, patience: float) -> Any:
-        loop = asyncio.get_running_loop()
-        until, pause = loop.time() + patience, PAUSE
-        while True:
-            sent = False
-            try:
-                await self._room.acquire()
-                try:
-                    wire = self._lively() or await self.connect()
-                    sent = True
-                    return await self._asked(wire, packed)
-                finally:
-                    self._room.release()
-            except StoreError:
-                raise
-            except Exception as error:
-                kind = kind_of(error)
-                if kind is Kind.REFUSED:
-                    if isinstance(error, ResponseError):
-                        raise
-                    raise explained(error, str(self.address)) from error
-                if kind is Kind.BROKEN and sent and not repeat:
-                    raise Unreached(str(explained(error, str(self.address)))) from error
-                self._follow(error)
-                if loop.time() + pause > until:
-                    raise Unreached(str(explained(error, str(self.address)))) from error
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
-            pause = min(2 * pause, LONGEST_PAUSE)
+    def _judge(self, error: Exception, once: bool, last: bool) -> None:
+        """Whether a command may be tried again after this. `once`: it was sent, and must not be said twice; `last`: it was
+        tried for long enough."""
+        kind = kind_of(error)
+        if kind is Kind.REFUSED:
+            if isinstance(error, ResponseError):
+                raise error
+            raise explained(error, str(self.address)) from error
+        if kind is Kind.BROKEN and once:
+            raise Unreached(str(explained(error, str(self.address)))) from error
+        self._follow(error)
+        if last:
+            raise Unreached(str(explained(error, str(self.address)))) from error
 
     def _lively(self) -> Wire | None:
         """One that lies idle and that nobody has closed."""
@@ -176,7 +181,7 @@ class Link:
         whole = False
         began = monotonic()
         try:
-            answer = await wire.ask(packed, ANSWER_WITHIN)
+            answer = await wire.asked(packed, ANSWER_WITHIN)
             whole = True
             return answer
         except ResponseError:

@@ -177,7 +177,8 @@ class RedisStorage(Storage):
             *words.claim(claim, self.chunk),
         ]
         # a claim said twice would take twice: its answer is asked for by `holding`
-        told = await self._used().run("exchange", arguments, repeat=claim is None)
+        link = self._used()
+        told = await link.ask(link.question("exchange", arguments), repeat=claim is None)
         verdicts, woken, ended, due, suspects, claimed, unsettled = _stored(told)
         self._tell([plain(queue) for queue in woken], bool(ended))
         answers = [_VERDICTS[answer] for answer in verdicts]

@@ -51,7 +51,7 @@ async def connected(address: Address, heard: Heard | None, within: float) -> Wir
         async with asyncio.timeout(within):
             await _reach(wire, address)
             for words in _greeting(address):
-                await wire.ask(packed(words), within)
+                await wire.asked(packed(words), within)
     except BaseException:
         wire.close()
         raise
@@ -109,8 +109,8 @@ class Wire(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(packed)
 
-    async def ask(self, packed: bytes, within: float) -> Any:
-        """The answer; an error is raised. Whoever is interrupted here must close the wire: the answer may yet come."""
+    def asked(self, packed: bytes, within: float) -> asyncio.Future[Any]:
+        """The answer to come; an error is raised. Whoever does not await it must close the wire: it may yet come."""
         if not self.lives:
             raise self._ended.result() if self._ended.done() else ConnectionError("the connection was closed")
         self._waiting = answer = self._loop.create_future()
@@ -118,7 +118,7 @@ class Wire(asyncio.Protocol):
         if self._timer is None or self._timer.when() > until:
             self._look_at(until)
         self.say(packed)
-        return await answer
+        return answer
 
     async def ends(self, within: float) -> None:
         """Waits so many seconds; raises at once when the connection ends."""

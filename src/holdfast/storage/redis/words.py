@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import groupby
 from struct import Struct, error, pack
 
 from holdfast.job import ANY, ROW_VERSION, Alike, Hold, NewJob, Routing
 from holdfast.lifecycle import Change, HoldGuard, KeyMove
-from holdfast.storage.contract import Claim, Note, Started, Want
+from holdfast.storage.contract import Claim, Note, Started
 from holdfast.storage.fairness import payer
 from holdfast.storage.plain import are_plain_successes, is_plain
 from holdfast.storage.rules import parents_of
@@ -46,10 +47,10 @@ _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_K
 # ---- enqueue ---------------------------------------------------------------------------------------
 def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
     """Shapes first: most jobs of a list differ only in id and body."""
+    if len(jobs) == 1 and is_plain(job := jobs[0]):
+        return [1, _plain_shape(job), b"\x00\x00", checked_id(job.id), body_of(job)]
     if isinstance(jobs, Alike) and is_plain(jobs.template) and (ids := _joined(jobs.ids)) is not None:
         return _alike(jobs, ids)
-    if len(jobs) == 1 and is_plain(jobs[0]):
-        return [1, _plain_shape(jobs[0]), b"\x00\x00", checked_id(jobs[0].id), body_of(jobs[0])]
     shapes: dict[tuple[object, ...], int] = {}
     texts: list[Argument] = []
     places = bytearray()
@@ -262,19 +263,17 @@ def claim(claim: Claim | None, chunk: int) -> list[Argument]:
         return [-1]
     arguments: list[Argument] = [len(claim.wants), claim.worker, stamp_bytes(claim.stamp), chunk, ROW_VERSION]
     for want in claim.wants:
-        _add_want(arguments, want)
+        alone, limited = "alone" if want.alone else "any", "limited" if want.limited else "plain"
+        arguments += (want.limit, alone, limited, _routing(want.routing), *_names(want.queues), *_names(want.tasks))
     return arguments
 
 
-def _add_want(arguments: list[Argument], want: Want) -> None:
-    alone, limited = "alone" if want.alone else "any", "limited" if want.limited else "plain"
-    arguments += (want.limit, alone, limited, _routing(want.routing))
-    for names in (want.queues, want.tasks):
-        if names is None:
-            arguments.append(-1)
-        else:
-            distinct = [escaped(name) for name in dict.fromkeys(names)]
-            arguments += (len(distinct), *distinct)
+@lru_cache(maxsize=256)
+def _names(names: tuple[str, ...] | None) -> tuple[Argument, ...]:
+    if names is None:
+        return (-1,)
+    distinct = [escaped(name) for name in dict.fromkeys(names)]
+    return (len(distinct), *distinct)
 
 
 def _routing(routing: Routing) -> bytes:

@@ -35,6 +35,12 @@ local function usual_claim(at, now)
     return total, others
   end
 
+  -- Whether nobody waits under limits: then there are none, or slots only (see usual_gate.lua for what else there may be).
+  local function nobody_parked()
+    local first = call('ZRANGE', limits, 0, 0)[1]
+    return not first or string.byte(first) == 115 and string.byte(call('ZRANGE', limits, -1, -1)[1]) == 115
+  end
+
   -- The members of the only lane, or those at the only gate, as many as are wanted; false when it is not as usual.
   local function find()
     local last, queue, task, routing
@@ -42,7 +48,7 @@ local function usual_claim(at, now)
     last = members[#members]
     if not last then
       length = 0
-      if call('EXISTS', limits) == 0 then return true end
+      if nobody_parked() then return true end
       gate = usual_gate(newest, wanted)
       if not gate then return false end
       lane, members, length = gate.line, gate.members, gate.length
@@ -52,7 +58,7 @@ local function usual_claim(at, now)
     lane, queue, task, routing = string.match(members[1], '^(r.([^%z]*)%z([^%z]*)%z([^%z]*)%z)')
     if not lane or string.sub(last, 1, #lane) ~= lane or string.byte(members[1], 2) > newest then return false end
     local limit, limited_too = wanted('plain', queue, task, routing)
-    if not limit or limit < 1 or limit > AT_ONCE or (limited_too and call('EXISTS', limits) > 0) then return false end
+    if not limit or limit < 1 or limit > AT_ONCE or (limited_too and not nobody_parked()) then return false end
     if #members == HEADS and limit > HEADS then members = call('ZRANGE', lanes, 0, limit - 1) end
     length = math.min(#members, limit)
     return true
@@ -88,7 +94,6 @@ local function usual_claim(at, now)
     texts[place - 1], texts[place] = id, kind.text
     held[place - 1], held[place] = kind.leased_until, id
     kind.last = number
-    if gate then gate.start(id) end
   end
   local records = {}
   for number, each in ipairs(kinds) do

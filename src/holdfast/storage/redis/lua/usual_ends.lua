@@ -7,7 +7,7 @@
 --
 -- Jobs under limits give up their slots. That is as usual while no gate is closed by a key: then nobody waits for a slot.
 local function usual_ends(length, now)
-  local ids, texts, over, pruned, results, kinds, slots = {}, {}, {}, {}, {}, {}, {}
+  local ids, texts, over, pruned, results, kinds, slots = {}, {}, {}, {}, {}, {}, {} -- slots: from which id to which, of a kind
 
   local function said_of(run)
     local said, _, guard, options, keep = {}, nil, nil, nil, nil
@@ -67,15 +67,14 @@ local function usual_ends(length, now)
       if text ~= known then
         known, kind = text, kind_of(text, said)
         if not kind then return nil end
+        if kind.slots then slots[#slots + 1] = { kind = kind, first = before + number } end
       end
       local id, place = ids[before + number], 2 * (before + number)
       local started_at = starts == '' and kind.started_at or string.sub(starts, 8 * number - 7, 8 * number)
       texts[place - 1], texts[place] = id, kind.before .. started_at .. kind.behind
       over[place - 1], over[place] = '0', kind.over .. id
       kind.length = kind.length + 1
-      if kind.slots then
-        for _, slot in ipairs(kind.slots) do slots[#slots + 1] = slot .. id end
-      end
+      if kind.slots then slots[#slots].last = before + number end
       if prune_at then
         local next_one = #pruned + 1
         pruned[next_one], pruned[next_one + 1] = prune_at, id
@@ -89,9 +88,20 @@ local function usual_ends(length, now)
   end
   if last ~= length then return nil end
 
+  -- Jobs that were claimed together have their slots under a key in the order of their ids, mostly with nobody between them.
+  local function leave(slot, first, last)
+    local from, to = '[' .. slot .. ids[first], '[' .. slot .. ids[last]
+    if call('ZLEXCOUNT', limits, from, to) == last - first + 1 then return call('ZREMRANGEBYLEX', limits, from, to) end
+    local members = {}
+    for number = first, last do members[number - first + 1] = slot .. ids[number] end
+    call('ZREM', limits, unpack(members))
+  end
+
   local function write(tally)
     call('ZREM', leases, unpack(ids)) -- a removal first: see `flush`
-    for from = 1, #slots, AT_ONCE do call('ZREM', limits, unpack(slots, from, math.min(from + AT_ONCE - 1, #slots))) end
+    for _, each in ipairs(slots) do
+      for _, slot in ipairs(each.kind.slots) do leave(slot, each.first, each.last) end
+    end
     call('HSET', rows, unpack(texts))
     if #results > 0 then call('HSET', outcomes, unpack(results)) end
     call('ZADD', ended, unpack(over))

@@ -47,11 +47,14 @@ local function usual_gate(newest, wanted)
     return has_room(length)
   end
 
-  -- One of the members, in their order, is to start.
-  function gate.start(id)
+  -- All of them are to start.
+  local function enter_slots(ids)
+    local at = 0
     for _, slot in ipairs(keys) do
-      local last_one = #slots
-      slots[last_one + 1], slots[last_one + 2] = '0', slot .. id
+      for number = 1, gate.length do
+        slots[at + 1], slots[at + 2] = '0', slot .. ids[number]
+        at = at + 2
+      end
     end
   end
 
@@ -67,6 +70,7 @@ local function usual_gate(newest, wanted)
   function gate.write(kinds, ids)
     local behind = gate.members[gate.length + 1]
     for _, kind in ipairs(kinds) do leave_aside(kind, ids) end
+    enter_slots(ids)
     call('ZREMRANGEBYRANK', limits, 0, gate.length) -- the head, and those that are taken
     if behind then
       local next_head = 'o' .. lane .. string.sub(behind, #line + 1, #line + 28) .. string.sub(head, -16)
