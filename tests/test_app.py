@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -180,6 +181,34 @@ def test_each_loop_has_its_own_store_and_memory_is_shared(task, app, store):
     app.sync.close()
     assert store.closed == 2
     assert app.jobs.sync.count() == 2
+
+
+def test_an_enqueue_under_way_keeps_its_store_when_the_app_is_closed(tmp_path):
+    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+
+    @app.task
+    async def task(number: int) -> None: ...
+
+    ended, done = threading.Event(), [0] * 4
+
+    def thread(which):
+        while not ended.is_set():
+            task.sync.enqueue(which)
+            app.sync.enqueue([task.call(which), task.call(which)])
+            done[which] += 3
+
+    async def main():
+        async with app:
+            await task.enqueue(0)
+
+    with ThreadPoolExecutor(4) as threads:
+        running = [threads.submit(thread, which) for which in range(4)]
+        for _ in range(20):
+            asyncio.run(main())
+        ended.set()
+    assert [each.exception() for each in running] == [None] * 4
+    assert app.jobs.sync.count() == sum(done) + 20
+    app.sync.close()
 
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])

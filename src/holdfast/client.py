@@ -50,23 +50,32 @@ class Client:
         """Store one job, together with others that are asked for at the same time; waits while its queue says so."""
         place = self._app._place_here("enqueue without connection=tx") or await self._app._places.get()
         pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await place.gatherer.place(job)
-            except Full as full:
-                pause = await _wait_or_refuse(place.storage, full, pause)
+        place.use()
+        try:
+            while True:
+                try:
+                    return await place.gatherer.place(job)
+                except Full as full:
+                    pause = await _wait_or_refuse(place.storage, full, pause)
+        finally:
+            if place.leave():
+                await place.storage.close()
 
     async def place_list(self, jobs: Sequence[NewJob]) -> list[Placed]:
         """Store a list, all or none. One alone goes with others that come alone."""
         if len(jobs) == 1:
             return [await self.place(jobs[0])]
-        storage = (await self._app._place("enqueue without connection=tx")).storage
+        place = await self._app._place("enqueue without connection=tx")
         pause = _FIRST_PAUSE
-        while True:
-            try:
-                return await stored(storage, jobs)
-            except Full as full:
-                pause = await _wait_or_refuse(storage, full, pause)
+        place.use()
+        try:
+            while True:
+                try:
+                    return await stored(place.storage, jobs)
+                except Full as full:
+                    pause = await _wait_or_refuse(place.storage, full, pause)
+        finally:
+            await place.left()
 
     async def place_in(self, connection: object, jobs: Sequence[NewJob]) -> list[Placed]:
         """Store jobs inside the caller's transaction; they exist when it commits."""

@@ -42,15 +42,14 @@ class PerLoop(ABC, Generic[T]):
     async def get(self, *, migrate: bool = True) -> T:
         """That of the running loop, opened by the first who asks."""
         loop = asyncio.get_running_loop()
-        one = self._places.get(loop)
-        if one is not None:
-            return one
-        opening = self._opening.get(loop)
-        if opening is None:
-            opening = loop.create_task(self._opened(loop, migrate), name="holdfast open")
-            self._opening[loop] = opening
-        # a caller who gives up must not take the others' store away
-        return await asyncio.shield(opening)
+        while (one := self._places.get(loop)) is None:  # it may have been closed again before we hear that it is open
+            opening = self._opening.get(loop)
+            if opening is None:
+                opening = loop.create_task(self._opened(loop, migrate), name="holdfast open")
+                self._opening[loop] = opening
+            # a caller who gives up must not take the others' store away
+            await asyncio.shield(opening)
+        return one
 
     async def close(self) -> None:
         """Close that of the running loop, and those of loops that are gone."""
@@ -70,20 +69,20 @@ class PerLoop(ABC, Generic[T]):
         try:
             await self._sweep()
             one = await self._make(migrate)
-            self._guardians[loop] = guardian = self._guard(loop)
+            self._guardians[loop] = guardian = self._guard(loop, one)
             await anext(guardian)
             self._places[loop] = one
             return one
         finally:
             self._opening.pop(loop, None)
 
-    async def _guard(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    async def _guard(self, loop: asyncio.AbstractEventLoop, one: T) -> AsyncGenerator[None, None]:
         try:
             yield
         finally:
-            self._guardians.pop(loop, None)
-            one = self._places.pop(loop, None)
-            if one is not None:
+            if self._places.get(loop) is one:  # else it was closed, and another may be open by now
+                self._guardians.pop(loop, None)
+                del self._places[loop]
                 await self._free(one, orphan=False, for_good=True)
 
     async def _end(self, loop: asyncio.AbstractEventLoop, *, for_good: bool = False) -> None:

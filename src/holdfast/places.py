@@ -37,11 +37,11 @@ class Place:
         self.lookout = Lookout(storage)
         self.rooms: dict[str, Room] = {}  # of bounded queues, as counted lately
         self.counted_until = 0.0
-        self.users = 0  # workers and claims that are at work with its store
+        self.users = 0  # workers, claims and enqueues that are at work with its store
         self._closed = False
 
     async def close(self) -> None:
-        """Its store stays open while a worker needs it: the last one to leave closes it."""
+        """Its store stays open while somebody needs it: the last one to leave closes it."""
         self._closed = True
         await self.lookout.close()
         await self.gatherer.close()
@@ -53,9 +53,13 @@ class Place:
         self.users += 1
 
     async def left(self) -> None:
-        self.users -= 1
-        if self._closed and not self.users:
+        if self.leave():
             await self.storage.close()
+
+    def leave(self) -> bool:
+        """`left`, without waiting. True: the store is to be closed by whoever leaves."""
+        self.users -= 1
+        return self._closed and not self.users
 
 
 class Places(PerLoop[Place]):
