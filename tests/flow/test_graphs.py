@@ -46,7 +46,7 @@ async def test_a_graph_runs_in_its_order(app, note):
         with pytest.raises(InvalidCall, match="what graph"):
             g.add(note.call("x"), after=[handles[0]])
         for wrong in (a, 5, "a"):
-            with pytest.raises(InvalidCall, match="list of what graph"):
+            with pytest.raises(InvalidCall, match="what graph"):
                 g.add(note.call("x"), after=wrong)
         assert await app.enqueue(graph()) == []
 

@@ -82,7 +82,7 @@ class Graph:
     def add(self, call: Call[R], /, *, after: Sequence[Node[Any]] = ()) -> Node[R]:
         """A further call; it waits for these nodes of the same graph."""
         _check_call(call, "graph.add")
-        if isinstance(after, str) or not isinstance(after, Sequence):
+        if not isinstance(after, Sequence):
             raise InvalidCall(f"graph.add: after= takes a list of what graph.add gave, not {type(after).__name__}")
         for node in after:
             if not isinstance(node, Node):
