@@ -71,6 +71,40 @@ async def test_drain_removes_what_is_no_longer_kept(app, task, clock):
     assert {job.payload for job in (await app.jobs.find()).items} <= {'{"a":3}', '{"a":4}'}
 
 
+async def test_drain_waits_for_a_job_that_is_claimed_while_it_looks(app, monkeypatch):
+    looked, begun = asyncio.Event(), asyncio.Event()
+    storage = await app._storage()
+    count, exchange = storage.count, storage.exchange
+
+    async def counted(filter):
+        found = await count(filter)
+        if filter.states == (State.RUNNING,) and not looked.is_set():
+            assert found == 0
+            looked.set()
+            await begun.wait()
+        return found
+
+    async def exchanged(*asked):
+        await looked.wait()
+        return await exchange(*asked)
+
+    async def queues():
+        return []  # as stores that list those with a setting, or where something waits
+
+    @app.task
+    async def slow() -> str:
+        begun.set()
+        await asyncio.sleep(0.1)
+        return "whole"
+
+    monkeypatch.setattr(storage, "count", counted)
+    monkeypatch.setattr(storage, "exchange", exchanged)
+    monkeypatch.setattr(storage, "queues", queues)
+    job = await slow.enqueue()
+    await drain(app)
+    assert (await job.refresh()).result == "whole"
+
+
 async def test_drain_gives_up_in_time(app):
     @app.task
     async def endless():

@@ -14,6 +14,7 @@ from .either import either
 
 if TYPE_CHECKING:
     from holdfast.app import Holdfast
+    from holdfast.worker.worker import Worker
 
 _AT_WORK = (State.READY, State.RUNNING)
 # longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
@@ -32,9 +33,9 @@ async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
     stir = asyncio.Event()
     stop = storage.listen("changed", stir.set)
     try:
-        async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0):
+        async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0) as worker:
             held_back = 0  # looks at nothing but jobs that no worker may start
-            while held_back < LOOKS and (busy := await _busy(app, storage)):
+            while held_back < LOOKS and (busy := await _looked(app, storage, worker)):
                 held_back = held_back + 1 if busy == "held back" else 0
                 stir.clear()
                 with suppress(TimeoutError):
@@ -55,6 +56,14 @@ async def _in_the_outbox(app: Holdfast) -> bool:
         return False
     await relay.once()
     return (await outbox.standing()).waiting > 0
+
+
+async def _looked(app: Holdfast, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
+    """Whether there is anything to wait for. A look is several questions: what the worker did between them, none of them may
+    have seen."""
+    done = worker._quiet()
+    busy = await _busy(app, storage)
+    return busy if done is not None and worker._quiet() == done else True
 
 
 async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:

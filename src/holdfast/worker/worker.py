@@ -147,6 +147,13 @@ class Worker(Lifetime):
         """Jobs that it may speak for."""
         return 0 if self._running is None else len(self._running._held)
 
+    def _quiet(self) -> int | None:
+        """How many attempts it has ended so far; None while it holds any or waits for the store."""
+        running = self._running
+        if running is None or running._held or not running._pump.settled:
+            return None
+        return running._held.settled
+
     async def _flush(self, seconds: float) -> None:
         """Claim nothing more, hand back what has not begun, say what has ended."""
         if self._running is not None:
