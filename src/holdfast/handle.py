@@ -127,8 +127,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
                     async with asyncio.timeout_at(patience):
                         record = await anext(changes)
                 except TimeoutError:
-                    told = f"is {state} after" if state else "was not seen within"
-                    raise ResultTimeout(f"job {self._id} {told} {seconds:g} s; it goes on by itself") from None
+                    raise self._not_yet(state, seconds) from None
                 if record is None and self._late and state is None:
                     continue
                 if record is None or _taken_away(record):
@@ -151,6 +150,12 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
                 raise JobCancelled(
                     f"job {self._id} was cancelled: {record.reason or 'no reason given'}", job_of(record)
                 )
+
+    def _not_yet(self, state: State | None, seconds: float) -> ResultTimeout:
+        told = f"is {state} after" if state else "was not seen within"
+        blocked = "it waits for other jobs: they run yet, or one of them is dead"
+        then = blocked if state is State.BLOCKED else "it goes on by itself"
+        return ResultTimeout(f"job {self._id} {told} {seconds:g} s; {then}")
 
     def _gone(self) -> NotFound:
         if self.dropped:

@@ -17,6 +17,7 @@ from holdfast import (
     JobCancelled,
     JobDead,
     QueueFull,
+    ResultTimeout,
     State,
     Unique,
     chain,
@@ -162,6 +163,8 @@ async def test_dead_keeps_followers_and_cancel_takes_them_along(app, tasks):
         anyway = await tasks.parents.using(after=[dead], run_when="finished").enqueue()
         assert await anyway.result(timeout=20) == [None]
         assert (await kept.refresh()).state is State.BLOCKED
+        with pytest.raises(ResultTimeout, match="one of them is dead"):
+            await kept.result(timeout=0.05)
         assert await app.dead.retry(dead.id) == 1
         assert await kept.result(timeout=20) == [20]
 
