@@ -91,7 +91,8 @@ class Piece(Generic[T]):
 
 
 class Database:
-    """The connections and threads of one file in this process. `told` hears after each commit what became ready."""
+    """The connections and threads of one file in this process. `told` hears of each commit: before it what becomes ready,
+    after it that something changed."""
 
     def __init__(
         self,
