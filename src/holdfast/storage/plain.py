@@ -62,13 +62,18 @@ _SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None,
 def records_like(one: Record) -> Callable[[str, str], Record]:
     """Makes records like this one of what tells usual jobs apart: when each was made and its id ("123 01a1…"), and its
     payload."""
-    another: Callable[[], Record] = one.__copy__  # type: ignore[attr-defined]
+    like = one.__copy__()  # type: ignore[attr-defined]
+    another: Callable[[], Record] = like.__copy__
+    last = ""
 
     def made(short: str, payload: str) -> Record:
+        nonlocal last
+        at, _, id = short.partition(" ")
+        if at != last:  # those of a list were made at the same instant
+            like.created_at = like.run_at = like.rank = int(at)
+            last = at
         record = another()
-        at, _, record.id = short.partition(" ")
-        record.created_at = record.run_at = record.rank = int(at)
-        record.payload = payload
+        record.id, record.payload = id, payload
         return record
 
     return made

@@ -1,4 +1,4 @@
-"""Wake-ups: lossy, but quick, and never for what was rolled back."""
+"""Wake-ups: lossy, but quick, and never for what failed or was rolled back."""
 
 import asyncio
 import os
@@ -80,9 +80,14 @@ async def test_how_quickly_another_process_wakes_us(tmp_path):
         assert sorted(delays)[10] < 0.05  # milliseconds; wide, for a busy machine
 
 
-async def test_who_claims_at_the_signal_finds_the_job(tmp_path):
+@pytest.mark.parametrize("turns", [True, False], ids=["in turn", "without turns"])
+@pytest.mark.parametrize("scheme", ["sqlite", "sqlite+apsw"])
+async def test_who_claims_at_the_signal_finds_the_job(tmp_path, scheme, turns):
+    """It comes before the commit; whoever heeds it has to wait for that."""
+    if scheme == "sqlite+apsw":
+        pytest.importorskip("apsw")
     path = tmp_path / "jobs.db"
-    async with store_at(path) as store:
+    async with store_at(path, scheme=scheme) as store:
         event = asyncio.Event()
         store.listen("ready", event.set)
         # only the datagrams are to be heard here, not the file itself
@@ -91,19 +96,42 @@ async def test_who_claims_at_the_signal_finds_the_job(tmp_path):
             path,
             """
             async def main():
-                async with store_at(path) as store:
+                async with store_at(path, scheme=sys.argv[2]) as store:
+                    if sys.argv[3] == "False":
+                        store._shared.database.turns.close()
                     for _ in range(20):
                         sys.stdin.readline()
                         await store.enqueue([job()])
             asyncio.run(main())
             """,
+            scheme,
+            turns,
         )
+        if not turns:
+            store._shared.database.turns.close()
         for _ in range(20):
             other.stdin.write("\n")
             other.stdin.flush()
             await woken(event, 30)
             assert len((await store.exchange((), claim())).claimed) == 1
         finish(other)
+
+
+async def test_the_signal_does_not_wait_for_the_commit(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path, query="?journal=truncate") as store:
+        event = asyncio.Event()
+        store.listen("ready", event.set)
+        reader = sqlite3.connect(path, isolation_level=None)
+        reader.execute("begin")
+        reader.execute("select * from holdfast_jobs").fetchone()
+        storing = asyncio.ensure_future(store.enqueue([job()]))
+        await woken(event)
+        assert not storing.done()  # a reader is in its way
+        claiming = asyncio.ensure_future(store.exchange((), claim()))
+        reader.close()
+        assert len((await asyncio.wait_for(claiming, 5)).claimed) == 1
+        assert storing.done()
 
 
 async def test_job_ends_are_told_to_who_listens_for_them(tmp_path):

@@ -91,7 +91,8 @@ class Piece(Generic[T]):
 
 
 class Database:
-    """The connections and threads of one file in this process. `told` hears after each commit what became ready."""
+    """The connections and threads of one file in this process. `told` hears of each commit: before it what becomes ready,
+    after it that something changed."""
 
     def __init__(
         self,
@@ -247,7 +248,7 @@ class Database:
             return len(batch) == 1 and not isinstance(error, DoCarefully)
         finally:
             self.wrote_at, self.writing = time.time(), False
-        self.tell(work.ready, changed=work.changed)
+        self.tell((), changed=work.changed)  # who reads would read too early before the commit
         return True
 
     def _in_transaction(self, work: Work, batch: Sequence[Piece[Any]]) -> None:
@@ -256,6 +257,8 @@ class Database:
         try:
             for piece in batch:
                 piece.answer, piece.error = piece.run(work), None
+            # nobody can claim before we are done: who wakes up while the disk works is the next to write
+            self.tell(work.ready, changed=False)
             # a reader in the way leaves the transaction as it is: only the COMMIT is repeated
             self.patiently(connection.rows, "COMMIT")
         except BaseException:
@@ -288,7 +291,7 @@ class Database:
             self.patiently(self._check_mode, connection)
 
     def tell(self, ready: Collection[str], *, changed: bool) -> None:
-        """After a commit: wake whom it concerns. Nothing that goes wrong here can undo it."""
+        """Wake whom a commit concerns. Nothing that goes wrong here can undo it."""
         if ready or changed:
             try:
                 self._told(ready, changed)

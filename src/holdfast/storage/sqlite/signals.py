@@ -25,7 +25,7 @@ class Signals:
         self._ear: Ear | None = None
 
     def tell(self, ready: Collection[str], changed: bool) -> None:
-        """Something was committed here. Called by the writer's thread."""
+        """Something is committed here. Called by the writer's thread."""
         self._tell_here(ready, changed)
         if self._place.in_memory:
             return
