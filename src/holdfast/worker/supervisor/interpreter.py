@@ -3,7 +3,7 @@
 import gc
 import sys
 
-PROMPT = 0.00005  # seconds
+PROMPT = 0.0002  # seconds
 YOUNG = 5_000  # objects
 
 
