@@ -150,6 +150,8 @@ class Exchanges:
             except Conflict:
                 if not claims or patience.over:
                     raise
+                if patience.long:
+                    await self._server().abandoned.end()
                 if turn is not None and turn.met:
                     await self._turns.meet(self._server(), self._now())
                     if turn.abreast:
