@@ -108,6 +108,8 @@ async def test_users_that_may_not(tmp_path):
         async with store_at(f"mongodb://readWrite:s@127.0.0.1:{port}/jobs") as store:
             await store.enqueue([job()])
             assert await store.count(Filter()) == 1
+            assert await store._in_use().abandoned.end(), "it may ask what lies idle of its own"
+            await store.abort(store.leaves())
 
 
 async def test_collections_of_somebody_else():
@@ -117,6 +119,16 @@ async def test_collections_of_somebody_else():
         told = await refused(url)
         assert "were not made by it (holdfast_jobs)" in told
         assert database_of(client, url).list_collection_names() == ["holdfast_jobs"]
+
+
+async def test_a_schema_that_another_process_begins_to_make_is_ours():
+    """A collection is there a moment before its first document, which says whose it is."""
+    url = fresh()
+    with MongoClient(url) as client:
+        database_of(client, url).create_collection("holdfast_meta")
+        async with store_at(url) as store:
+            await store.enqueue([job()])
+            assert await store.count(Filter()) == 1
 
 
 async def test_an_index_of_somebody_else_is_in_the_way():

@@ -271,7 +271,7 @@ async def test_upkeep_forgets_what_counts_no_longer():
         database = store._in_use().database
         notes = [note["_id"] for note in await database["holdfast_notes"].find({}).to_list()]
         kinds = sorted(id.partition("/")[0] for id in notes)
-        assert kinds == ["account", "account", "floor", "knock"]
+        assert kinds == ["account", "account", "floor", "knock", "knock+"]
         assert not any("idle" in id for id in notes)
         assert await database["holdfast_gates"].count_documents({}) == 0
 

@@ -5,7 +5,9 @@ from time import monotonic
 
 from pymongo import AsyncMongoClient
 
+from holdfast.ids import new_stamp
 from holdfast.lifecycle import succeeded
+from holdfast.storage.contract import Claim, Want
 from holdfast.storage.mongo import steps, tickets
 from holdfast.storage.mongo.faults import Conflict
 from holdfast.storage.mongo.places import IN_ORDER
@@ -64,8 +66,12 @@ async def test_what_another_failed_to_take_is_taken(monkeypatch):
             await failed.wait()
             raise Conflict("nothing of it was done")
 
+        async def trying():
+            with store._exchanges._beside_others(None) as choice:
+                await store._exchanges._try(choice, [], claim(5), [], iter([None]))
+
         monkeypatch.setattr(server, "commit", no_commit)
-        first = asyncio.create_task(store._exchanges._try([], claim(5), [], None, iter([None])))
+        first = asyncio.create_task(trying())
         await failing.wait()
         monkeypatch.undo()
         with store._exchanges._beside_others(None) as choice:
@@ -113,3 +119,27 @@ async def test_jobs_that_were_passed_by_are_looked_at_again_soon(monkeypatch):
         assert len(await store.claim(claim(3))) == 3
     assert not nothing.claimed
     assert nothing.next_due == tickets.LOOK_LATER
+
+
+async def test_a_want_for_which_nothing_is_left_asks_nothing(monkeypatch):
+    asked = []
+    take = steps._take
+
+    async def noting(step, database, session):
+        asked.append((type(step).__name__, step.collection))
+        return await take(step, database, session)
+
+    async with store_at() as store:
+        await store.enqueue([job() for _ in range(6)])
+        await store.claim(claim(1))
+        monkeypatch.setattr(steps, "_take", noting)
+        wants = (Want(3), Want(4))
+        taken = await store.claim(Claim("w1", new_stamp(), wants))
+        looked = asked.count(("Find", "places"))
+        await store.enqueue([job() for _ in range(2)])
+        asked.clear()
+        last = await store.claim(Claim("w1", new_stamp(), wants))
+    assert [len(taken), len(last)] == [5, 2]
+    assert looked == 1
+    assert ("Find", "places") not in asked
+    assert asked.count(("Update", "jobs")) == asked.count(("Delete", "places")) == 1

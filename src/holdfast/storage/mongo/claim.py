@@ -17,12 +17,13 @@ from holdfast.storage.rules import set_state, write_claim
 
 from . import slots
 from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from
-from .gates import AT_ONCE, HEARD, KNOCKS, Asked, hear, is_quiet
+from .gates import AT_ONCE, HEARD, KNOCKS, Asked, head_stages, heads_in, hear, is_quiet
 from .knocks import knock
 from .limits import Limits
 from .places import IN_ORDER, forget, takeable
 from .rows import write
 from .steps import Steps, aggregate, find, insert
+from .turns import Turn
 
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
@@ -64,6 +65,10 @@ class Best(NamedTuple):
     ids: list[str]
     all: bool
 
+    def leaves_nothing(self, lanes: Sequence[str], taken: frozenset[str]) -> bool:
+        """Whether nobody else waits in some lanes than those that are taken."""
+        return self.all and taken.issuperset(self.ids) and set(self.lanes).issuperset(lanes)
+
 
 class Outlook(NamedTuple):
     """What waits. Gates and knocks are known if limits were asked for, the best jobs if lanes were."""
@@ -85,17 +90,24 @@ class Claimed(NamedTuple):
 class Choice(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
     beside it. What it takes is added to `mine`. `lanes`: those that the last claim here wanted, and this one probably wants
-    too. `look_again`: microseconds after which it may find more. `outlook`: what it sees, if it has looked already."""
+    too. `look_again`: microseconds after which it may find more. `outlook`: what it sees, if it has looked already. `turn`:
+    its turn among those that claim under limits, if it does. `earlier`: what it has taken already, for other wants."""
 
     only: Sequence[str] | None
     taking: list[set[str]]
     mine: set[str]
     lanes: list[str]
     look_again: int = 0
+    turn: Turn | None = None
     outlook: Outlook | None = None
+    earlier: frozenset[str] = frozenset()
 
     def others(self) -> set[str]:
-        return {id for each in self.taking for id in each}
+        return {id for each in (*self.taking, self.earlier) for id in each}
+
+    def after(self, earlier: frozenset[str]) -> Choice:
+        """The same for another want of the claim, which has taken some jobs already."""
+        return self._replace(only=None, earlier=earlier)
 
 
 def claim(
@@ -104,22 +116,25 @@ def claim(
     """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
     and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
     be heard now."""
-    limited = any(want.limited for want in claim.wants)
-    outlook = choice.outlook or (yield from look_out(limited=limited, guess=guess_of(claim, now, choice)))
+    outlook = choice.outlook or (yield from look_out(guess_of(claim, now, choice), choice.turn is not None))
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
-        outlook = yield from look_out(limited=limited)
-    if not limited:
+        outlook = yield from look_out(limited=choice.turn is not None)
+    limits = None
+    if choice.turn is None:
         yield from insert("notes", knocks)
-    limits = (yield from _limits(outlook, now, knocks, running)) if limited else None
+    else:
+        limits = yield from _limits(outlook, now, knocks, running, choice.turn)
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
-            taken += (yield from limits.take(claim, want)) if limits is not None else []
+            taken += (yield from limits.take(want)) if limits is not None else []
         else:
-            taken += yield from _take(claim, want, outlook, now, choice if number == 0 else choice._replace(only=None))
+            earlier = frozenset(record.id for record in taken)
+            taken += yield from _best(claim, want, outlook, now, choice if number == 0 else choice.after(earlier))
+    yield from _write(taken, claim, now)
     due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
     if choice.only is not None and len(taken) < claim.wants[0].limit:
         due.append(choice.look_again)  # others may leave some of what they are about to take
@@ -131,12 +146,14 @@ def claim(
     return Claimed(taken, min(due, default=None), suspects, ready)
 
 
-def _limits(outlook: Outlook, now: int, knocks: list[Document], running: slots.Change) -> Steps[Limits | None]:
+def _limits(
+    outlook: Outlook, now: int, knocks: list[Document], running: slots.Change, turn: Turn
+) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
     heard = yield from hear(outlook.paused, outlook.limits, knocks)
     if heard is None:
         return None
-    limits = Limits(heard, now, running)
+    limits = Limits(heard, now, running, turn)
     yield from limits.listen()
     return limits
 
@@ -167,50 +184,62 @@ def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
 
 
 class Guess(NamedTuple):
-    """The lanes that a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question."""
+    """What a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question."""
 
-    lanes: list[str]
-    limit: int
     now: int
+    lanes: list[str]
+    limit: int  # of their best jobs
+    gates: dict[str, int]  # how many of the jobs at each
 
     def stages(self) -> list[Document]:
-        return [
+        stages = head_stages(self.gates, takeable(self.now))
+        if not self.lanes:
+            return stages
+        best: list[Document] = [
             {"$match": {"place": {"$in": self.lanes}, **takeable(self.now)}},
             {"$sort": IN_ORDER},
             {"$limit": self.limit},
             {"$project": {"_id": 1}},
         ]
+        return [*stages, {"$lookup": {"from": "holdfast_places", "pipeline": best, "as": "best"}}]
 
-    def best(self, found: Sequence[Document]) -> Best:
-        return Best(self.lanes, [place["_id"] for place in found], len(found) < self.limit)
+    def best(self, found: Document) -> Best | None:
+        if not self.lanes:
+            return None
+        ids = [place["_id"] for place in found["best"]]
+        return Best(self.lanes, ids, len(ids) < self.limit)
 
 
-def look_out(*, limited: bool = False, guess: Guess | None = None) -> Steps[Outlook]:
+NO_GUESS = Guess(0, [], 0, {})
+
+
+def look_out(guess: Guess = NO_GUESS, limited: bool = False) -> Steps[Outlook]:
     """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
     hear of."""
-    stages = [*_OUTLOOK, *_LIMITS] if limited else _OUTLOOK
-    if guess is not None:
-        stages = [*stages, {"$lookup": {"from": "holdfast_places", "pipeline": guess.stages(), "as": "best"}}]
-    seen = yield from aggregate("jobs", stages)
+    seen = yield from aggregate("jobs", [*_OUTLOOK, *(_LIMITS if limited else ()), *guess.stages()])
     if not seen:  # there is no job at all
         return Outlook(None, frozenset(), [], Asked([], [], []) if limited else None)
-    outlook = seen[0]
+    (outlook,) = seen
+    limits = None
+    if limited:
+        limits = Asked(outlook["knocks"], outlook["gates"], outlook["slots"], heads_in(outlook, guess.gates))
     return Outlook(
         int(outlook["due"][0]["order"]) if outlook["due"] else None,
         frozenset(queue["_id"] for queue in outlook["paused"]),
         [lane_of(place["_id"]) for place in outlook["lanes"]],
-        Asked(outlook["knocks"], outlook["gates"], outlook["slots"]) if limited else None,
-        None if guess is None else guess.best(outlook["best"]),
+        limits,
+        guess.best(outlook),
     )
 
 
-def guess_of(claim: Claim, now: int, choice: Choice) -> Guess | None:
+def guess_of(claim: Claim, now: int, choice: Choice) -> Guess:
     want = claim.wants[0] if claim.wants else None
+    limited = sum(want.limit for want in claim.wants if want.limited)
+    gates = {} if choice.turn is None else choice.turn.guess(limited)
     if want is None or want.limited or want.limit <= 0 or choice.only is not None:
-        return None
-    if not 0 < len(choice.lanes) <= LANES_AT_ONCE:
-        return None
-    return Guess(list(choice.lanes), want.limit + len(choice.others()), now)
+        return Guess(now, [], 0, gates)
+    lanes = list(choice.lanes) if len(choice.lanes) <= LANES_AT_ONCE else []
+    return Guess(now, lanes, want.limit + len(choice.others()), gates)
 
 
 def best_positions(want: Want, most: int) -> Steps[list[Position]]:
@@ -229,7 +258,8 @@ def _lanes(outlook: Outlook, want: Want) -> list[str]:
     return [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
 
 
-def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) -> Steps[list[Record]]:
+def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) -> Steps[list[Record]]:
+    """The best of the wanted lanes; of very many, group by group."""
     lanes = _lanes(outlook, want)
     if want.limit <= 0 or not lanes:
         return []
@@ -237,21 +267,21 @@ def _take(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) 
     if want is claim.wants[0]:
         choice.lanes[:] = lanes
         seen = outlook.best if outlook.best is not None and outlook.best.lanes == lanes else None
-    records = yield from _best(lanes, want.limit, now, choice, seen)
+    elif outlook.best is not None and outlook.best.leaves_nothing(lanes, choice.earlier):
+        return []
+    best: list[Record] = []
+    for begin in range(0, len(lanes), LANES_AT_ONCE):
+        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], want.limit, now, choice, seen)
+        best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[: want.limit]
+    return best
+
+
+def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
+    """Put on record who has taken them: at once for all wants of a claim."""
     before = {record.id: copy(record) for record in records}
     for record in records:
         write_claim(record, claim, now)
     yield from write(before, records)
-    return records
-
-
-def _best(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:
-    """The best of some lanes; of very many, group by group. `seen`: the best of them as far as the outlook went."""
-    best: list[Record] = []
-    for begin in range(0, len(lanes), LANES_AT_ONCE):
-        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], limit, now, choice, seen)
-        best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[:limit]
-    return best
 
 
 def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:

@@ -6,10 +6,9 @@ little. What it saw holds for the transaction as well, as if the claim had been 
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -23,12 +22,14 @@ from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
 from .documents import Document
 from .faults import Conflict
+from .gates import is_quiet
 from .knocks import without_knocks
 from .rows import Outdated, as_claimed
 from .server import Patience, Server
 from .settling import Way, settled, ways
 from .steps import Steps, insert, inserting_last
 from .tickets import Tickets
+from .turns import Turn, Turns, Unusual
 
 REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
 
@@ -101,17 +102,26 @@ class Exchanges:
         self._signal = signal
         self._chunk = chunk
         self._tickets = Tickets()
-        self._limited = asyncio.Lock()  # claims under limits come one after the other in any case
+        self._turns = Turns()  # of claims under limits
         self._under_way: list[Choice] = []  # of the claims here
         self._lanes: list[str] = []  # that the last claim here wanted
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
-        limited = claim is not None and any(want.limited for want in claim.wants)
-        async with self._limited if limited else nullcontext():
+        if claim is not None and any(want.limited for want in claim.wants):
+            told = await self._take_turns(changes, claim, started)
+        else:
             told = await self._take(changes, claim, started)
         self._remember(changes, told.exchanged.claimed)
         return told
+
+    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> Told:
+        while True:
+            async with self._turns.taken(claim) as turn:
+                try:
+                    return await self._take(changes, claim, started, turn)
+                except Unusual:
+                    self._turns.unusual(turn)
 
     def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
         for change in ended:
@@ -122,14 +132,17 @@ class Exchanges:
         for id in list(islice(self._claimed, max(0, len(self._claimed) - REMEMBERED))):
             del self._claimed[id]
 
-    async def _take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+    async def _take(
+        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: Turn | None = None
+    ) -> Told:
         """One claim after another, as far as claimers know of each other; see `tickets`."""
         claims = claim is not None and bool(claim.wants)
         patience, ways_to_settle = Patience(), ways()
         while True:
             try:
                 async with self._tickets.drawn(self._server(), claim, self._now()) as only:
-                    return await self._try(changes, claim, started, only, ways_to_settle)
+                    with self._beside_others(only, turn) as choice:
+                        return await self._try(choice, changes, claim, started, ways_to_settle)
             except Outdated as outdated:
                 for id in outdated.ids:  # they are read then
                     self._claimed.pop(id, None)
@@ -137,26 +150,22 @@ class Exchanges:
             except Conflict:
                 if not claims or patience.over:
                     raise
-                self._tickets.conflict()
+                if patience.long:
+                    await self._server().abandoned.end()
+                if turn is not None and turn.met:
+                    await self._turns.meet(self._server(), self._now())
+                    if turn.abreast:
+                        raise Unusual from None
+                else:
+                    self._tickets.conflict()
             await patience.pause()
 
-    async def _try(
-        self,
-        changes: Sequence[Change],
-        claim: Claim | None,
-        started: Sequence[Started],
-        only: Sequence[str] | None,
-        ways_to_settle: Iterator[Way],
-    ) -> Told:
-        with self._beside_others(only) as choice:
-            return await self._try_with(choice, changes, claim, started, ways_to_settle)
-
     @contextmanager
-    def _beside_others(self, only: Sequence[str] | None) -> Iterator[Choice]:
+    def _beside_others(self, only: Sequence[str] | None, turn: Turn | None = None) -> Iterator[Choice]:
         """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
         they fail they take nothing."""
         beside = [other.mine for other in self._under_way]
-        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again)
+        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again, turn)
         for other in self._under_way:
             other.taking.append(choice.mine)
         self._under_way.append(choice)
@@ -168,7 +177,7 @@ class Exchanges:
         finally:
             self._under_way[:] = [each for each in self._under_way if each is not choice]
 
-    async def _try_with(
+    async def _try(
         self,
         choice: Choice,
         changes: Sequence[Change],
@@ -178,17 +187,20 @@ class Exchanges:
     ) -> Told:
         if claim is not None and choice.only is None and not changes and not started:
             guess = guess_of(claim, self._now(), choice)
-            limited = any(want.limited for want in claim.wants)
-            outlook = await self._read(lambda: look_out(limited=limited, guess=guess))
+            limited = choice.turn is not None
+            outlook = await self._read(lambda: look_out(guess, limited))
             now = self._now()
             if is_vain(claim, outlook, now):
                 due = None if outlook.next_due is None else outlook.next_due - now
                 return Told(Exchanged([], next_due=due), set(), False, [])
-            choice = choice._replace(outlook=outlook._replace(limits=None))  # gates are looked at inside alone
+            if not limited or is_quiet(outlook.limits):  # gates are looked at inside alone
+                choice = choice._replace(outlook=outlook)
         claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
         def steps() -> Steps[Told]:
             choice.mine.clear()
+            if choice.turn is not None:
+                choice.turn.begin()
             way = next(ways_to_settle)
             running: slots.Change = Counter()
             exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)

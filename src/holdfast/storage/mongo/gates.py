@@ -1,8 +1,8 @@
 """Gates: the lanes of parked jobs under the same limits, and whether they are open.
 
 A gate is open, or shut by a rate until an instant (`at`), or shut by a key that is used up (`shut_by`). Only claims under
-limits write gates, and one at a time: each writes the note `knock`, so that two at once are a conflict. A claim looks at the
-gates that are open and at no others, however many jobs wait behind the rest. A gate at which nobody stands is forgotten.
+limits write gates, and one at a time (see `turns`). A claim looks at the gates that are open and at no others, however many
+jobs wait behind the rest. A gate at which nobody stands is forgotten. One that a claim opens and shuts again is not written.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from holdfast.storage.contract import Want
 from holdfast.storage.limiting import Closed, Place
 
 from .documents import Document, gate_of
-from .notes import KNOCK, add, take_off
+from .notes import KNOCK, MET, TURNS, add, take_off
 from .steps import PREFIX, Steps, aggregate, delete, find, insert, update
 
 AT_ONCE = 64  # gates that are looked at together
 HEARD = 1_000  # knocks that one claim hears
 LONG = 600 * SECOND
-KNOCKS: Document = {"$gte": KNOCK, "$lt": f"{KNOCK}0"}  # ids of knocks, and of the note that every claim writes
+KNOCKS: Document = {"$gte": KNOCK, "$lt": f"{KNOCK}0"}  # ids of knocks, and of the notes that claims write
+OF_TURNS = (*TURNS, MET)
 
 
 class Heard(NamedTuple):
@@ -30,10 +31,12 @@ class Heard(NamedTuple):
 
     knocks: list[Document]  # on record
     fresh: list[Document]  # of this very exchange, not on record yet
+    turns: list[Document]  # the notes of turns
     last: int  # when the last claim looked
     paused: frozenset[str]
     gates: list[Document] | None  # all of them, if they are few
     slots: list[Document] | None  # the same
+    heads: Mapping[str, Heads]  # of some gates
 
     @property
     def places(self) -> dict[str, None]:
@@ -50,6 +53,14 @@ class Asked(NamedTuple):
     notes: list[Document]
     gates: list[Document]
     slots: list[Document]
+    heads: Mapping[str, Heads] = {}  # of gates at which it probably looks
+
+
+class Heads(NamedTuple):
+    """The best jobs at a gate, and whether nobody else stands there."""
+
+    jobs: list[Place]
+    all: bool
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
@@ -62,31 +73,28 @@ def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> 
         asked = Asked(notes, known, (yield from find("slots", {}, limit=AT_ONCE + 1)))
     if is_quiet(asked) and not fresh:
         return None
+    turns = [note for note in asked.notes if note["_id"] in OF_TURNS]
     return Heard(
-        [note for note in asked.notes if note["_id"] != KNOCK],
+        [note for note in asked.notes if note["_id"] not in OF_TURNS],
         fresh,
-        max((int(note["at"]) for note in asked.notes if note["_id"] == KNOCK), default=0),
+        turns,
+        max((int(note["at"]) for note in turns if note["_id"] in TURNS), default=0),
         paused,
         asked.gates if len(asked.gates) <= AT_ONCE else None,
         asked.slots if len(asked.slots) <= AT_ONCE else None,
+        asked.heads,
     )
 
 
 def is_quiet(asked: Asked | None) -> bool:
     """Whether it is known that nobody has knocked, and that there is no gate."""
-    return asked is not None and not asked.gates and all(note["_id"] == KNOCK for note in asked.notes)
+    return asked is not None and not asked.gates and all(note["_id"] in OF_TURNS for note in asked.notes)
 
 
 def heard_of(heard: Heard, kept: Collection[str]) -> Steps[None]:
     """Remove the knocks, but for those of `kept` keys; fresh ones of these come on record."""
     yield from take_off(knock["_id"] for knock in heard.knocks if knock.get("key") not in kept)
     yield from insert("notes", [knock for knock in heard.fresh if knock.get("key") in kept])
-
-
-def lock(now: int) -> Steps[None]:
-    """From here on this claim is the only one."""
-    mine: Document = {"$set": {"at": now}, "$inc": {"claims": 1}}
-    yield from update("notes", [{"q": {"_id": KNOCK}, "u": mine, "upsert": True}])
 
 
 def repair(now: int) -> Steps[None]:
@@ -111,33 +119,45 @@ def wanted(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
     return condition
 
 
-def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, list[Place]]]:
+def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, Heads]]:
     """The best jobs at some gates, at most so many of each. One question: a look-up of its own for each gate."""
     if not most:
         return {}
-    numbers = {str(number): place for number, place in enumerate(most)}
-    stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}]
-    for number, place in numbers.items():
+    stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}, *head_stages(most, takeable)]
+    (found,) = yield from aggregate("gates", stages)
+    return heads_in(found, most)
+
+
+def head_stages(most: Mapping[str, int], takeable: Document) -> list[Document]:
+    """Look up the best jobs at some gates."""
+    stages: list[Document] = []
+    for number, (place, jobs) in enumerate(most.items()):
         best: list[Document] = [
             {"$match": {"place": place, **takeable}},
             {"$sort": {"order": 1, "tie": 1, "_id": 1}},
-            {"$limit": most[place]},
+            {"$limit": jobs},
             {"$project": {"order": 1, "tie": 1}},
         ]
-        stages.append({"$lookup": {"from": f"{PREFIX}places", "pipeline": best, "as": number}})
-    (found,) = yield from aggregate("gates", stages)
-    return {
-        place: [(int(job["order"]), int(job["tie"]), job["_id"]) for job in found[number]]
-        for number, place in numbers.items()
-        if found[number]
-    }
+        stages.append({"$lookup": {"from": f"{PREFIX}places", "pipeline": best, "as": f"gate{number}"}})
+    return stages
+
+
+def heads_in(found: Document, most: Mapping[str, int]) -> dict[str, Heads]:
+    """What such stages have found."""
+    told: dict[str, Heads] = {}
+    for number, (place, asked) in enumerate(most.items()):
+        jobs = [(int(job["order"]), int(job["tie"]), job["_id"]) for job in found[f"gate{number}"]]
+        told[place] = Heads(jobs, len(jobs) < asked)
+    return told
 
 
 class Gates:
-    """The gates, as one claim sees and writes them: all of them at hand if they are few, else asked for."""
+    """The gates, as one claim sees and writes them: all of them at hand if they are few, else asked for. What becomes of
+    those at hand is written in the end."""
 
     def __init__(self, known: Iterable[Document] | None) -> None:
         self._known = None if known is None else {gate["_id"]: gate for gate in known}
+        self._stored = dict(self._known or {})
 
     # -- looking -------------------------------------------------------------------------------------
     def open_ones(self, condition: Document, now: int, seen: Collection[str]) -> Steps[list[Document]]:
@@ -153,6 +173,11 @@ class Gates:
         if self._known is not None:
             return self._unshut(condition)
         return (yield from find("gates", {"shut_by": None} | condition, sort={"at": 1}, limit=AT_ONCE))
+
+    def all_open(self, condition: Document, now: int) -> bool:
+        """Whether it is known that all gates that fit are open."""
+        fitting = [gate for gate in (self._known or {}).values() if _fits(gate, condition)]
+        return self._known is not None and all(gate["shut_by"] is None and gate["at"] <= now for gate in fitting)
 
     def any_ones(self, condition: Document) -> Steps[list[str]]:
         """Some gates that fit, open or not."""
@@ -183,7 +208,9 @@ class Gates:
         new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places}
         if self._known is not None:
             new = {place: gate for place, gate in new.items() if place not in self._known}
-            self._known |= {place: {"_id": place, **gate} for place, gate in new.items()}
+            made_known: dict[str, Document] = {place: {"_id": place, **gate} for place, gate in new.items()}
+            self._known |= made_known
+            self._stored |= made_known
         made = [{"q": {"_id": place}, "u": {"$setOnInsert": gate}, "upsert": True} for place, gate in new.items()]
         yield from update("gates", made)
 
@@ -240,14 +267,34 @@ class Gates:
             if self._known is not None:
                 self._known = {id: gate for id, gate in self._known.items() if id not in empty}
 
+    def write(self, now: int) -> Steps[None]:
+        """Put on record what became of the gates at hand."""
+        states: dict[tuple[str | None, int], list[str]] = {}
+        for id, gate in (self._known or {}).items():
+            if gate is not self._stored[id] and _differs(self._stored[id], gate, now):
+                states.setdefault((gate["shut_by"], gate["at"]), []).append(id)
+        yield from update("gates", [_statement(ids, *state) for state, ids in states.items()])
+
     def _set(self, ids: Sequence[str], shut_by: str | None, at: int) -> Steps[None]:
         if not ids:
             return
-        state: Document = {"shut_by": shut_by, "at": at}
+        if self._known is None:
+            yield from update("gates", [_statement(ids, shut_by, at)])
+            return
         for id in ids:
-            if self._known is not None and id in self._known:
-                self._known[id] = self._known[id] | state
-        yield from update("gates", [{"q": {"_id": {"$in": list(ids)}}, "u": {"$set": state}, "multi": True}])
+            if id in self._known:
+                self._known[id] = self._known[id] | {"shut_by": shut_by, "at": at}
+
+
+def _differs(was: Document, gate: Document, now: int) -> bool:
+    """Since when a gate is shut by a key matters only after a long time: where there are few, all of a key are opened."""
+    if gate["shut_by"] is not None and gate["shut_by"] == was["shut_by"]:
+        return bool(was["at"] < now - LONG // 2)
+    return bool(gate["shut_by"] != was["shut_by"] or gate["at"] != was["at"])
+
+
+def _statement(ids: Sequence[str], shut_by: str | None, at: int) -> Document:
+    return {"q": {"_id": {"$in": list(ids)}}, "u": {"$set": {"shut_by": shut_by, "at": at}}, "multi": True}
 
 
 def _shut_by(keys: Iterable[str]) -> Document:

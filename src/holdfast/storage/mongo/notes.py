@@ -6,7 +6,9 @@
     starts/KEY    when jobs started under a key with a rate
     account/…     the rank of a tenant's last job in a fair queue
     floor/…       where its new tenants begin
-    knock         written by every claim under limits, so that one comes after the other
+    knock         written by every claim under limits, so that one comes after the other (see `turns`)
+    knock+        the same
+    knock-        that two of them have met
 
 Those that come in order are only ever inserted and removed, so that nobody meets anybody there.
 """
@@ -21,6 +23,8 @@ from .documents import Document
 from .steps import Steps, delete, find, insert
 
 KNOCK = "knock"
+TURNS = (KNOCK, f"{KNOCK}+")
+MET = f"{KNOCK}-"
 
 
 def kind(name: str) -> Document:

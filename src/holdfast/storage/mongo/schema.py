@@ -74,7 +74,7 @@ class MongoLedger:
         ours = {name for name in self._database.list_collection_names() if name.startswith(PREFIX)}
         noted = self._database[META].find_one({"_id": "schema"}) if META in ours else None
         if noted is None:
-            if ours:
+            if ours - {META}:  # which another process may be making: it is there a moment before its first document
                 raise StoreError(
                     f"{self._address} has collections that are named as Holdfast's but were not made by it "
                     f"({', '.join(sorted(ours))}): rename them, or use another database"

@@ -27,6 +27,7 @@ from pymongo.write_concern import WriteConcern
 from holdfast.clock import instant_of
 from holdfast.job import Hold
 
+from .abandoned import APPNAME, Abandoned
 from .address import MongoAddress
 from .faults import explained, is_broken, is_conflict, is_transient, is_unknown_commit
 from .steps import PREFIX, Steps, WouldWrite, awaited, only_reading
@@ -39,6 +40,7 @@ LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
 PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
+LONG = 0.25  # seconds of conflicts after which somebody may be in the way who will never be out of it
 SETTLED = 0.1  # seconds after which the driver has made its first connections
 # the driver's monitor asks every so often and hangs up on all connections when nobody answers it for the sum of the first
 # two; one that lay idle may have been forgotten on its way while the monitor's own lives. No socketTimeoutMS: with it the
@@ -50,7 +52,7 @@ DEFAULTS = {
     "serverselectiontimeoutms": 5_000,
     "maxidletimems": 60_000,
     "servermonitoringmode": "poll",
-    "appname": "holdfast",
+    "appname": APPNAME,
 }
 
 
@@ -58,12 +60,17 @@ class Patience:
     """How long to go on trying, and how to pause in between."""
 
     def __init__(self, seconds: float = PATIENCE) -> None:
-        self._until = asyncio.get_running_loop().time() + seconds
+        self._began = asyncio.get_running_loop().time()
+        self._until = self._began + seconds
         self._pause = FIRST_PAUSE
 
     @property
     def over(self) -> bool:
         return asyncio.get_running_loop().time() >= self._until
+
+    @property
+    def long(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._began + LONG
 
     async def pause(self) -> None:
         await asyncio.sleep(self._pause * random.random())
@@ -83,6 +90,7 @@ class Server:
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address.url, **options)  # type: ignore[arg-type]
         except PyMongoError as error:
             raise explained(error, address) from error
+        self.abandoned = Abandoned(self.client, ours="appname" not in address.options)
         database = self.client.get_database(
             address.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, write_concern=MAJORITY
         )
@@ -149,6 +157,8 @@ class Server:
                 again = is_transient(error) or is_broken(error)
                 if not again or trying.over or (is_conflict(error) and not through_conflicts):
                     raise explained(error, self.address) from error
+                if is_conflict(error) and trying.long:
+                    await self.abandoned.end()
             await trying.pause()
 
     async def look_first(self, steps: Callable[[], Steps[T]]) -> T:

@@ -21,7 +21,7 @@ from .documents import Document
 from .steps import Insert, Steps, aggregate, delete, find, insert, keeping_back
 
 T = TypeVar("T")
-MANY = 32  # documents of the keys of one claim; more are put together
+MANY = 16  # documents of the keys of one claim beside one for each; more are put together
 REMOVED = 10_000  # documents that one prune looks at
 Change = Counter[str]  # limits → how many more jobs run under them
 
@@ -66,7 +66,7 @@ def running(keys: Collection[str], known: list[Document] | None, change: Change)
     wanted = set(keys)
     found = (yield from find("slots", {"keys": {"$in": list(keys)}})) if known is None else known
     slots = [slot for slot in found if not wanted.isdisjoint(slot["keys"])]
-    if len(slots) > MANY:
+    if are_many(slots, wanted):
         yield from delete("slots", {"_id": {"$in": [slot["_id"] for slot in slots]}})
         for slot in slots:
             change[slot["limits"]] += _jobs(slot)
@@ -77,6 +77,12 @@ def running(keys: Collection[str], known: list[Document] | None, change: Change)
     for limits, jobs in [*((slot["limits"], _jobs(slot)) for slot in slots), *change.items()]:
         counted.update(dict.fromkeys(keys_of([limits]), jobs))
     return counted
+
+
+def are_many(slots: Iterable[Document], keys: Collection[str]) -> bool:
+    """Whether those of these keys should be put together."""
+    wanted = set(keys)
+    return sum(not wanted.isdisjoint(slot["keys"]) for slot in slots) > MANY + len(wanted)
 
 
 def prune() -> Steps[None]:

@@ -9,9 +9,10 @@ some seconds.
 
 Tickets only make conflicts rare. What is right is decided by the transactions. A lone claimer never draws one.
 
-A claimer that was killed before its commit has no ticket that is worth anything, but the server keeps its transaction for up
-to a minute, and with it the best jobs. Who meets conflicts in spite of its ticket passes them by for some seconds, twice as
-many each time and never more than half of what is there, so that the others are not held up; they are tried again later.
+A claimer that was killed before its commit has no ticket that is worth anything, but the server keeps its transaction, and
+with it the best jobs. Who meets conflicts in spite of its ticket passes them by for some seconds, twice as many each time
+and never more than half of what is there, so that the others are not held up. They are tried again later, or as soon as that
+transaction was found abandoned, and ended (see `abandoned`).
 """
 
 from __future__ import annotations
@@ -103,6 +104,8 @@ class Tickets:
     ) -> tuple[list[Position], list[Position] | None]:
         """Look, choose, and note it if nobody else has noted anything meanwhile; gives what was seen too."""
         self._passed = [each for each in self._passed if each.until > monotonic()]
+        if self._passed and await server.abandoned.end():
+            self._passed, self._in_vain = [], 0
         most = sum(each.jobs for each in self._passed) + (FURTHER * want.limit << min(self._in_vain, 4))
         passed: list[Range] = [(each.first, each.last) for each in self._passed]
         try:
