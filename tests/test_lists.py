@@ -24,6 +24,7 @@ class _Given(Calls):
         (10_000, True, 1_700, 3, 1_667),  # two
         (600, True, 1_700, 3, 500),  # never smaller than what is stored all or none
         (5_000, False, 1_700, 3, 500),  # heavy payloads travel in small chunks
+        (5_000, True, 2_500, 2, 2_500),
         (5_000, True, 500, 4, 500),
         (5_000, True, 500, 1, 500),
     ],

@@ -117,7 +117,8 @@ class Storage(ABC):
     list_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
     # enqueues of one list that may be under way at once; their jobs are claimed in the order of their calls
     lists_ahead: int = 1
-    # seconds that a loop gives a thread of the store to begin with such an enqueue: it needs the interpreter for that
+    # seconds that a loop gives the store to begin with such an enqueue, before it makes the next one: a thread of the store
+    # needs the interpreter for that, an answer of its server needs the loop
     head_start: float = 0.0
     # seconds without an answer after which a worker gives a question up and asks on another connection; a slow store is
     # given longer. Infinite where that would mend nothing.

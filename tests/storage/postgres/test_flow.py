@@ -11,7 +11,7 @@ from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
 from holdfast.job import State
 from holdfast.lifecycle import Cancelled, Continued, Died, Failed, Succeeded, decide
-from holdfast.storage.contract import PARENT_CANCELLED, Claim, Filter, Orphan, QueueSettings, Shelving, Want
+from holdfast.storage.contract import ACCEPTED, PARENT_CANCELLED, Claim, Filter, Orphan, QueueSettings, Shelving, Want
 from holdfast.storage.fairness import SHARE
 from holdfast.storage.urls import parse
 from holdfast.testing import ManualClock
@@ -237,6 +237,26 @@ async def test_who_waited_for_a_turn_passes_over_what_is_gone(url):
             taken = f'delete from "{address.schema}".waiting where id = %s'
             other.execute(taken.encode(), [jobs[1].id])
         assert [record.id for record in await waiting] == [jobs[2].id]
+
+
+async def test_who_waits_for_a_turn_keeps_no_others_waiting(url):
+    """However many claims of limited jobs wait, there are connections for everything else."""
+    async with opened(url) as store:
+        jobs = [job(limits='[["k",9]]') for _ in range(9)]
+        await store.enqueue(jobs)
+        held = await claim(store, 1, limited=True)
+        address = parse(url).server
+        with psycopg.connect(address.dsn) as other:
+            turn = f'holdfast limits "{address.schema}"'
+            other.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [turn])
+            waiting = [asyncio.create_task(claim(store, 1, limited=True)) for _ in range(8)]
+            while not run(url, "select 1 from pg_locks where locktype = 'advisory' and not granted"):
+                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                await store.enqueue([job()])
+                assert await store.renew([held[0].hold]) == [ACCEPTED]
+        claimed = [record.id for records in await asyncio.gather(*waiting) for record in records]
+        assert sorted(claimed) == sorted(each.id for each in jobs[1:])
 
 
 async def test_lanes_of_several_limits_are_claimed_together(url):

@@ -21,6 +21,7 @@ from holdfast.storage.contract import Placed, QueueSettings
 from holdfast.storage.plain import ids_of, is_plain
 from holdfast.storage.rules import KeyName, key_name, parents_of, plan, refuse_orphans
 
+from .copying import Instant, store
 from .insertion import USUAL, full_text, insert_into, unusual
 from .queries import ONE_INSTANT, load
 from .rows import JOINT, array, marked, numbers_or_none
@@ -83,6 +84,16 @@ class Enqueue:
         except (_Bounded, UniqueViolation):
             return None  # a bounded queue, or an enqueue that is repeated
         return [Placed(id) for id in ids_of(jobs)]
+
+    async def put_copied(
+        self, connection: Connection, jobs: Alike, instant: Instant, *, waiting_first: bool
+    ) -> list[Placed] | None:
+        """The same by COPY."""
+        try:
+            stored = await store(connection, self._schema, jobs, instant, waiting_first=waiting_first)
+        except UniqueViolation:
+            return None
+        return [Placed(id) for id in jobs.ids] if stored else None
 
     async def _at_once(self, connection: Connection, inserts: Sequence[Statement]) -> None:
         if len(inserts) == 1:

@@ -259,7 +259,7 @@ class Exchanges:
                     suspects |= (await read_outlook(await together(connection, outlooks))).suspects
             return Taken(claimed, due, suspects)
 
-        return await self._server().quickly(run)
+        return await self._server().in_turn(run)
 
 
 def _limited(claim: Claim) -> bool:

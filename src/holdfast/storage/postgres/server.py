@@ -1,9 +1,10 @@
-"""The way to the server: three pools of connections, transactions, and patience.
+"""The way to the server: four pools of connections, transactions, and patience.
 
 `quick` connections run the few statements that a queue lives on. Their planner settings keep those on their indexes: a
 plan made while a table was empty would otherwise read the whole table for ever. `plain` connections run everything else
-with the user's own settings, so that a long listing never keeps a renewal waiting. The third pool is for transactions of
-handlers.
+with the user's own settings, so that a long listing never keeps a renewal waiting. One connection is for claims of limited
+jobs, for which everybody takes turns: who waits there keeps nobody else waiting, and their statements, which are the
+longest to plan, are planned once. The fourth pool is for transactions of handlers.
 
 Work runs in a task of its own. A caller who is cancelled does not cut a statement in two: it ends, or its connection is
 given up, before the caller goes on. A server that does not answer for long is hung up on.
@@ -124,9 +125,10 @@ class Server:
         self.version = 0
         self._sql = load("server", address.schema)
         self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
+        self._turns = Pool(partial(self._session, _ON_INDEXES), 1)
         self._plain = Pool(partial(self._session, {}), PLAIN)
         self._transactions = Pool(self._for_handlers, TRANSACTIONS)
-        self._pools = (self._quick, self._plain, self._transactions)
+        self._pools = (self._quick, self._turns, self._plain, self._transactions)
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -173,6 +175,10 @@ class Server:
     async def quickly(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
         """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
         return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
+
+    async def in_turn(self, work: Work[T]) -> T:
+        """Run work for which all take turns: of one loop, one after the other, on a connection that keeps its plans."""
+        return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
 
     async def plainly(self, work: Work[T], *, repeat: bool = True) -> T:
         """Run other work."""

@@ -75,8 +75,9 @@ class PostgresStorage(Storage):
 
     name = "PostgreSQL"
     in_flight = 3
-    list_chunk = 1_700
-    lists_ahead = 3  # each on a connection of its own
+    list_chunk = 2_500
+    lists_ahead = 2  # each on a connection of its own
+    head_start = 0.001
     answers_within = 5.0
 
     def __init__(
