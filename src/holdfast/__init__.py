@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .app import Holdfast as Holdfast
     from .context import Context as Context
+    from .context import Transaction as Transaction
+    from .doors import QueueInfo as QueueInfo
+    from .doors import WorkerInfo as WorkerInfo
     from .errors import DuplicateTask as DuplicateTask
     from .errors import HoldfastError as HoldfastError
     from .errors import HoldLost as HoldLost
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from .errors import InvalidCall as InvalidCall
     from .errors import JobCancelled as JobCancelled
     from .errors import JobDead as JobDead
+    from .errors import JobNotSuccessful as JobNotSuccessful
     from .errors import JobSkipped as JobSkipped
     from .errors import NoApp as NoApp
     from .errors import NoContext as NoContext
@@ -34,12 +38,15 @@ if TYPE_CHECKING:
     from .errors import StoreError as StoreError
     from .errors import UnknownParent as UnknownParent
     from .flow.flow import Continue as Continue
+    from .flow.flow import Flow as Flow
+    from .flow.flow import Graph as Graph
     from .flow.flow import chain as chain
     from .flow.flow import graph as graph
     from .flow.flow import group as group
     from .handle import JobHandle as JobHandle
     from .item import Item as Item
     from .job import ANY as ANY
+    from .job import AttemptError as AttemptError
     from .job import Job as Job
     from .job import Loss as Loss
     from .job import Page as Page
@@ -60,6 +67,7 @@ if TYPE_CHECKING:
     from .task import Task as Task
     from .timetable import ScheduleInfo as ScheduleInfo
     from .worker.pool import WorkerPool as WorkerPool
+    from .worker.worker import Worker as Worker
     from .worker.worker import WorkerSpec as WorkerSpec
 
 __version__ = "0.1.0"
@@ -68,7 +76,7 @@ __version__ = "0.1.0"
 # or catches errors does not pay for the rest.
 _HOMES = {
     "app": ("Holdfast",),
-    "context": ("Context",),
+    "context": ("Context", "Transaction"),
     "errors": (
         "DuplicateTask",
         "HoldLost",
@@ -77,6 +85,7 @@ _HOMES = {
         "InvalidCall",
         "JobCancelled",
         "JobDead",
+        "JobNotSuccessful",
         "JobSkipped",
         "NoApp",
         "NoContext",
@@ -87,10 +96,11 @@ _HOMES = {
         "StoreError",
         "UnknownParent",
     ),
-    "flow.flow": ("Continue", "chain", "graph", "group"),
+    "doors": ("QueueInfo", "WorkerInfo"),
+    "flow.flow": ("Continue", "Flow", "Graph", "chain", "graph", "group"),
     "handle": ("JobHandle",),
     "item": ("Item",),
-    "job": ("ANY", "Job", "Loss", "Page", "State"),
+    "job": ("ANY", "AttemptError", "Job", "Loss", "Page", "State"),
     "limit": ("Limit",),
     "options": ("Unique",),
     "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
@@ -101,7 +111,7 @@ _HOMES = {
     "task": ("Call", "Task"),
     "timetable": ("ScheduleInfo",),
     "worker.pool": ("WorkerPool",),
-    "worker.worker": ("WorkerSpec",),
+    "worker.worker": ("Worker", "WorkerSpec"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
