@@ -219,8 +219,11 @@ async def test_no_connection_left(own_url, admin):
                 await asyncio.gather(*(narrow.enqueue([job()]) for _ in range(10)))
                 with pytest.raises(StoreError, match="no connection left"):
                     await narrow.begin(10**6)
+                await narrow.enqueue([job(limits='[["k",1]]')])
+                want = Want(5, limited=True)
+                assert len((await narrow.exchange([], Claim("w", new_stamp(), (want,)))).claimed) == 1
             await asyncio.gather(*(narrow.enqueue([job()]) for _ in range(30)))
-            assert await narrow.count(Filter()) == 41
+            assert await narrow.count(Filter()) == 42
     finally:
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'limited'")
         admin.execute("drop owned by limited")

@@ -32,7 +32,7 @@ from psycopg.types.string import TextLoader
 from holdfast.errors import StoreError
 
 from .address import CONNECT_WITHIN, Address
-from .faults import READ_ONLY, Unreached, broken, conflicting, explained, state_of
+from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, state_of
 from .pool import Connection as Connection
 from .pool import Pool, hang_up
 from .queries import load
@@ -178,7 +178,14 @@ class Server:
 
     async def in_turn(self, work: Work[T]) -> T:
         """Run work for which all take turns: of one loop, one after the other, on a connection that keeps its plans."""
-        return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
+        if self.pooled:  # nobody keeps plans there, and connections are few
+            return await self.quickly(work)
+        try:
+            return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
+        except StoreError as error:
+            if error.__cause__ is None or state_of(error.__cause__) != FULL_HOUSE:
+                raise
+            return await self.quickly(work)  # no connection left: on one of those that are there
 
     async def plainly(self, work: Work[T], *, repeat: bool = True) -> T:
         """Run other work."""
