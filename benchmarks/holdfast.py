@@ -5,8 +5,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-from holdfast.worker.supervisor.interpreter import make_prompt
-
 from .contender import SLOTS, Mode
 from .loop import Done, LoopContender, handler
 from .probe import Probe
@@ -56,6 +54,8 @@ class HoldfastContender(LoopContender):
         return int(await app.jobs.count(state=State(state)))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
+        from holdfast.worker.supervisor.interpreter import make_prompt
+
         def blocking(text: str) -> None:
             probe(text)
 

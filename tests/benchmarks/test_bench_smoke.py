@@ -32,6 +32,19 @@ HEADINGS = (
 )
 
 
+def test_contenders_in_environments_of_their_own_need_no_holdfast():
+    """Some have older drivers or another Python than Holdfast, and run where it is not installed."""
+    program = f"""
+import sys
+sys.modules["holdfast"] = None
+from benchmarks.registry import suite_named
+for name in {sorted(SUITES)!r}:
+    suite_named(name)
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("name", SUITES)
 def test_a_tiny_run_of_the_command(name, tmp_path):
     """One test for all that it is asked, because it is dozens of processes. Only what is importable here takes part."""
