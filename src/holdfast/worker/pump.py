@@ -160,7 +160,7 @@ class Pump:
     @property
     def settled(self) -> bool:
         """Nothing is left to say, and no answer is outstanding."""
-        return self._nothing_to_say
+        return not (self._ended or self._messengers.away or self._lost_claims or self._followers.waiting)
 
     def stop_claiming(self) -> None:
         self._appetite.claiming = False
@@ -215,7 +215,7 @@ class Pump:
         until = min(self._poll_at, self._due_at) if self._appetite.asks(everyone=True) else float("inf")
         if self._ended:
             until = min(until, self._ended_since + GATHER)
-        if self._foreseen is None and self._nothing_to_say and self._appetite.foreseeable:
+        if self._foreseen is None and self.settled and self._appetite.foreseeable:
             self._foreseen = self._next_claim()
         self._waker = asyncio.get_running_loop().create_future()
         timer = asyncio.get_running_loop().call_later(min(max(until - monotonic(), 0.0005), self._poll), self.wake)
@@ -224,10 +224,6 @@ class Pump:
         finally:
             timer.cancel()
             self._waker = None
-
-    @property
-    def _nothing_to_say(self) -> bool:
-        return not (self._ended or self._messengers.away or self._lost_claims or self._followers.waiting)
 
     def _begin_exchange(self) -> None:
         claim = self._take_foreseen() or self._next_claim()
@@ -242,7 +238,7 @@ class Pump:
 
     def _take_foreseen(self) -> Claim | None:
         claim, self._foreseen = self._foreseen, None
-        return claim if claim is not None and self._nothing_to_say and self._appetite.foreseeable else None
+        return claim if claim is not None and self.settled and self._appetite.foreseeable else None
 
     def _next_claim(self) -> Claim | None:
         appetite = self._appetite
