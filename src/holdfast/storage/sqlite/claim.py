@@ -19,6 +19,7 @@ from .database import Work
 from .driver import TOOBIG
 from .gates import Standing, Waiting, forget, know
 from .limited import Suspect, Wide
+from .near import Numbers
 from .queries import load
 from .rows import FIELDS, json_text, lists_of, literal, records_of, value_of
 from .settle import settle
@@ -92,13 +93,18 @@ class Claimed(NamedTuple):
     suspects: bool
     unsettled: bool
 
-    def records(self) -> list[Record]:
-        """For the loop: the writer has other things to do."""
-        return [record for part in self.taken for record in _read(part)]
+    def records(self, numbers: Numbers) -> list[Record]:
+        """For the loop: the writer has other things to do. It remembers where usual jobs are."""
+        return [record for part in self.taken for record in _read(part, numbers)]
 
 
-def _read(part: Taken) -> list[Record]:
-    return records_of(part) if isinstance(part, bytes) else part.records()
+def _read(part: Taken, numbers: Numbers) -> list[Record]:
+    if isinstance(part, bytes):
+        return records_of(part)
+    records = part.records()
+    if all(part.shorts):
+        numbers.learn(records, lists_of(part.numbers))
+    return records
 
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:

@@ -36,6 +36,7 @@ class Usual(NamedTuple):
     """Claimed jobs on their way to the loop. `others`: those that are not as usual, as `records_of` takes them."""
 
     record: Record
+    numbers: str  # of their rows, a JSON array
     shorts: Sequence[str]  # when it was created and its id, or '' for one of the others
     payloads: Sequence[str]
     others: bytes
@@ -107,7 +108,7 @@ def read(work: Work, claim: Claim, place: Place, row: tuple[Any, ...], now: int)
     )
     if 2 * len(others) > len(shorts):
         del work.known.heads[place]  # most are like another one
-    return numbers, Usual(_claimed(head, claim, now), shorts, payloads, b"[]"), others
+    return numbers, Usual(_claimed(head, claim, now), numbers, shorts, payloads, b"[]"), others
 
 
 def _head(work: Work, place: Place) -> Record | None:

@@ -21,6 +21,17 @@ FROM json_each(?) AS given
 WHERE holdfast_jobs.id = given.key AND state = 'running'
     AND holdfast_jobs.attempt = ? AND holdfast_jobs.stamp = ?;
 
+-- name: succeed_near
+-- The same of jobs whose rows lie close together: from one row to another, with what is expected in each, 36 characters of
+-- an id and 8 of its start.
+UPDATE holdfast_jobs SET
+    state = 'succeeded', version = version + 1, failures = ?1, losses = 0, suspect = 0,
+    result = NULL, reason = NULL, started_at = ?8 + CAST(substr(?9, (rowid - ?6) * 44 + 37, 8) AS INTEGER),
+    finished_at = ?2, prune_at = ?3,
+    settled = ?4, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+WHERE rowid BETWEEN ?6 AND ?7 AND state = 'running' AND attempt = ?5 AND stamp = ?4
+    AND id = CAST(substr(?9, (rowid - ?6) * 44 + 1, 36) AS TEXT);
+
 -- name: limited_queues
 -- The queues of those of these jobs that run under limits.
 SELECT json_group_array(DISTINCT queue) FROM holdfast_jobs

@@ -1,0 +1,101 @@
+"""Successes that are written along the rows of their jobs."""
+
+import sqlite3
+from contextlib import closing
+from types import SimpleNamespace
+
+import pytest
+
+from holdfast.job import State
+from holdfast.lifecycle import succeeded
+from holdfast.storage.contract import ACCEPTED, Refusal
+from holdfast.storage.sqlite.near import Near, Numbers
+
+from .helpers import claim, job, store_at
+
+STARTED = 1_700_000_000_000_000
+
+
+async def held_by(store, jobs):
+    await store.enqueue(jobs)
+    return (await store.exchange((), claim(len(jobs)))).claimed
+
+
+def ends(records):
+    return [succeeded(record, None, STARTED + 1_000 * place) for place, record in enumerate(records)]
+
+
+async def states(store, records):
+    return [found and found.state for found in await store.get([record.id for record in records])]
+
+
+async def test_neighbours_that_still_run_go_on(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        held = await held_by(store, [job() for _ in range(30)])
+        over = held[20:24] + held[3:18:2]
+        assert await store.apply(ends(over)) == [ACCEPTED] * len(over)
+        found = await store.get([record.id for record in over])
+        assert [record.started_at for record in found] == [STARTED + 1_000 * place for place in range(len(over))]
+        others = [record for record in held if record not in over]
+        assert await states(store, others) == [State.RUNNING] * len(others)
+        assert await store.apply(ends(others)) == [ACCEPTED] * len(others)
+
+
+async def test_rows_that_have_moved_meanwhile_are_not_taken_for_each_other(tmp_path):
+    """A VACUUM may number rows anew: where one job was, there is another of the same claim."""
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        held = await held_by(store, [job() for _ in range(20)])
+        with closing(sqlite3.connect(path, isolation_level=None)) as raw:
+            raw.execute("update holdfast_jobs set rowid = rowid + 1000")
+            raw.execute("update holdfast_jobs set rowid = rowid - 1003")
+        over, others = held[:4], held[4:]
+        assert await store.apply(ends(over)) == [ACCEPTED] * 4
+        assert await states(store, held) == [State.SUCCEEDED] * 4 + [State.RUNNING] * len(others)
+
+
+async def test_one_word_of_a_lost_hold_is_refused_alone(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        held = await held_by(store, [job() for _ in range(6)])
+        assert await store.apply(ends(held[2:3])) == [ACCEPTED]
+        verdicts = await store.apply(ends(held))
+        assert [verdict.accepted for verdict in verdicts] == [True] * 6  # one of them is the same word again
+        later = await held_by(store, [job() for _ in range(3)])
+        later[1].stamp += 1
+        verdicts = await store.apply(ends(later))
+        assert [verdict.refusal for verdict in verdicts] == [None, Refusal.TAKEN, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "starts", "known"),
+    [
+        ([7, 8, 9], [5, 6, 7], True),
+        ([9, 7, 8], [5, 6, 7], True),
+        ([7, 12], [5, 5], True),
+        ([7, 700], [5, 5], False),  # too far apart
+        ([7, None], [5, 5], False),  # not claimed here
+        ([7, 8], [5, None], False),
+        ([7, 8], [5, 5 + 10**8], False),  # too long apart
+    ],
+)
+def test_rows_close_together(rows, starts, known):
+    ids = [f"{place:036d}" for place in range(len(rows))]
+    numbers = Numbers()
+    learnt = [(id, row) for id, row in zip(ids, rows, strict=True) if row is not None]
+    numbers.learn([SimpleNamespace(id=id) for id, _ in learnt], [row for _, row in learnt])
+    near = numbers.near(dict(zip(ids, starts, strict=True)))
+    assert (near is not None) is known
+    if near is not None:
+        told = near.rows.decode()
+        expected = {row: f"{id}{at - min(starts):8d}" for row, id, at in zip(rows, ids, starts, strict=True)}
+        assert near == Near(min(rows), max(rows), min(starts), near.rows)
+        assert [told[begin : begin + 44] for begin in range(0, len(told), 44)] == [
+            expected.get(row, " " * 44) for row in range(min(rows), max(rows) + 1)
+        ]
+        assert numbers.near(dict.fromkeys(ids, 5)) is None  # forgotten
+
+
+def test_ids_of_another_length_are_found_by_their_ids():
+    numbers = Numbers()
+    numbers.learn([SimpleNamespace(id="short")], [1])
+    assert numbers.near({"short": 5}) is None
