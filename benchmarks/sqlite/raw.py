@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.payload import payloads
 
-BATCHES = (100, 500)
+BATCHES = (100, 500, 1_000)
 LEASE = 60.0
 
 SCHEMA = """

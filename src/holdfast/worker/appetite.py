@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..job import Record, Routing
+from ..lifecycle import Change
 from ..storage.contract import Claim, Storage, Want
 from .attempt import Attempt
 from .gates import Gates
@@ -97,10 +98,10 @@ class Appetite:
             self._suspects_since = monotonic()
             self.more = True
 
-    def settled(self, batch: Sequence[Attempt], settled: int) -> None:
+    def settled(self, batch: Sequence[tuple[Attempt, Change]], settled: int) -> None:
         """So many attempts have been settled in all, these of them just now."""
         if self._menu is not None:  # how fast batches are says nothing about other jobs
-            self._together += sum(1 for attempt in batch if attempt.batch is not None)
+            self._together += sum(1 for attempt, _ in batch if attempt.batch is not None)
             settled -= self._together
         now = monotonic()
         since, before = self._rate_from

@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import traceback
+from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -86,15 +87,24 @@ class Attempt(msgspec.Struct, eq=False):
     @staticmethod
     def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
         """The store granted this job, with a lease, to a request made at `asked_at`."""
-        lease = record.lease / 1_000_000
-        return Attempt(record, definition, asked_at, asked_at + lease * (1 - MARGIN), asked_at + lease / 3)
+        return Attempt(record, definition, asked_at, *_times(record.lease, asked_at))
+
+    @staticmethod
+    def of_all(records: Iterable[Record], definitions: Mapping[str, Definition], asked_at: float) -> list[Attempt]:
+        """The same for all jobs that a request was granted: mostly their leases are equal."""
+        lease, trusted_until, renew_at = 0, asked_at, asked_at
+        attempts = []
+        for record in records:
+            if record.lease != lease:
+                lease = record.lease
+                trusted_until, renew_at = _times(lease, asked_at)
+            attempts.append(Attempt(record, definitions.get(record.task), asked_at, trusted_until, renew_at))
+        return attempts
 
     def trust(self, asked_at: float) -> None:
         """The store prolonged the lease at a request made at `asked_at`."""
-        lease = self.record.lease / 1_000_000
         self.asked_at = asked_at
-        self.trusted_until = asked_at + lease * (1 - MARGIN)
-        self.renew_at = asked_at + lease / 3
+        self.trusted_until, self.renew_at = _times(self.record.lease, asked_at)
 
     @property
     def at_work(self) -> bool:
@@ -113,6 +123,12 @@ class Attempt(msgspec.Struct, eq=False):
         if self.batch is not None:
             self.batch.lost_one(reason)
         return True
+
+
+def _times(lease: int, asked_at: float) -> tuple[float, float]:
+    """Until when to trust a lease that was asked for then, and when to renew it."""
+    seconds = lease / 1_000_000
+    return asked_at + seconds * (1 - MARGIN), asked_at + seconds / 3
 
 
 def change_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Change | None:

@@ -64,7 +64,11 @@ class Ends:
                 if context._transaction is not None:
                     self._begin(attempt, self._settle(attempt, value, error))
                     return
-            self._say(attempt, value, error)
+            change = change_of(attempt, value, error, self._now)
+            if change.__class__ is PlainSuccess:  # the way of nearly every job
+                self._tell(attempt, change)
+            else:
+                self._say(attempt, change)
         except Exception as broke:
             self._fail_instead(attempt, broke)
 
@@ -97,11 +101,7 @@ class Ends:
         self.settling.discard(task)
         self._settled()
 
-    def _say(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
-        change = change_of(attempt, value, error, self._now)
-        if change.__class__ is PlainSuccess:  # the way of nearly every job
-            self._tell(attempt, change)
-            return
+    def _say(self, attempt: Attempt, change: Change | None) -> None:
         if change is not None and change.next_id is not None and parents_outside(change):
             self._begin(attempt, self._go_on(attempt, change))
             return
@@ -123,7 +123,7 @@ class Ends:
         if unfit is None:
             self._tell(attempt, change)
         else:
-            self._say(attempt, None, unfit)
+            self._say(attempt, change_of(attempt, None, unfit, self._now))
 
     async def _bury(self, attempt: Attempt, change: Change) -> None:
         """A job dies: what undoes it is put on record with its end."""
@@ -142,13 +142,13 @@ class Ends:
         inner = attempt.context._transaction._inner
         if error is not None or attempt.lost not in _MAY_STAND:
             await _quietly(inner.rollback())
-            self._say(attempt, value, error)
+            self._say(attempt, change_of(attempt, value, error, self._now))
             return
         change = change_of(attempt, value, None, self._now)
         assert change is not None
         if change.errors is not None:  # a result that cannot be stored is an error like any other
             await _quietly(inner.rollback())
-            self._say(attempt, value, None)
+            self._say(attempt, change)
             return
         attempt.said_change = True
         try:
@@ -156,7 +156,7 @@ class Ends:
         except Exception as raised:
             await _quietly(inner.rollback())
             attempt.said_change = False
-            self._say(attempt, None, raised)
+            self._say(attempt, change_of(attempt, None, raised, self._now))
             return
         if verdict.refusal is not None:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)

@@ -37,11 +37,12 @@ class Held:
         return attempt is not None and attempt.record.stamp == record.stamp
 
     def add(self, attempts: Sequence[Attempt]) -> None:
-        if not self._attempts.keys().isdisjoint([attempt.record.id for attempt in attempts]):
+        ids = [attempt.record.id for attempt in attempts]
+        if not self._attempts.keys().isdisjoint(ids):
             self._replace(attempts)
         if self.board is not None:
             self.board.publish(attempts)
-        self._attempts.update([(attempt.record.id, attempt) for attempt in attempts])
+        self._attempts.update(zip(ids, attempts, strict=True))
         if attempts and not self.filled.is_set():
             self.filled.set()
 
@@ -63,13 +64,16 @@ class Held:
 
     def drop_all(self, ends: Iterable[tuple[Attempt, Change]]) -> None:
         """The store has confirmed these ends."""
-        attempts = self._attempts
+        held, board, dropped = self._attempts, self.board, 0
         for attempt, change in ends:
-            if attempts.get(change.id) is attempt:
-                del attempts[change.id]
-                self.settled += 1
-                if self.board is not None:
-                    self.board.clear(attempt)
+            known = held.pop(change.id, None)
+            if known is attempt:
+                dropped += 1
+                if board is not None:
+                    board.clear(attempt)
+            elif known is not None:
+                held[change.id] = known  # another hold of the same job
+        self.settled += dropped
 
     def due_for_renewal(self, now: float) -> list[Attempt]:
         due = [attempt for attempt in self._attempts.values() if attempt.renew_at <= now]

@@ -323,7 +323,7 @@ class Pump:
 
     def _settle(self, batch: Sequence[tuple[Attempt, Change]], verdicts: Sequence[Verdict]) -> None:
         if not batch:
-            self._appetite.settled((), self._held.settled)
+            self._appetite.settled(batch, self._held.settled)
             return
         self._held.drop_all(batch)
         self.tally.count([attempt for attempt, change in batch if change.state in FINAL])
@@ -334,7 +334,7 @@ class Pump:
         if self._confirming:
             for (attempt, _), verdict in zip(batch, verdicts, strict=True):
                 self._confirmed(attempt, verdict)
-        self._appetite.settled([attempt for attempt, _ in batch], self._held.settled)
+        self._appetite.settled(batch, self._held.settled)
 
     async def _one_by_one(self, batch: Sequence[tuple[Attempt, Change]], error: Exception) -> None:
         """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure."""
@@ -378,8 +378,7 @@ class Pump:
 
     def _adopt(self, claim: Claim, records: Sequence[Record], asked_at: float, *, served: bool = False) -> None:
         """`served`: whoever brought them goes on as a slot."""
-        definitions = self._definitions
-        attempts = [Attempt.of(record, definitions.get(record.task), asked_at) for record in records]
+        attempts = Attempt.of_all(records, self._definitions, asked_at)
         self._held.add(attempts)
         if self._held.board is not None:
             self._held.board.claimed(claim.stamp)

@@ -63,6 +63,7 @@ class Slots:
         self._app = app
         self._worker = worker
         self._held = held
+        self._board = held.board
         self._speaker = speaker
         self._now = now
         self._dry = dry
@@ -269,6 +270,7 @@ class Slots:
         return None
 
     async def _waits(self, attempt: Attempt, task: asyncio.Task[None], handler: Driven) -> None:
+        self._deadlines.watch(attempt)  # before it waits for something nobody could stop it
         if self._queue:
             self._wake(2)
         value: object = None
@@ -323,8 +325,8 @@ class Slots:
     def _begin_item(self, attempt: Attempt, batch: Batch) -> Item[Any] | None:
         """An item with its arguments. Those that do not fit are the failure of this item alone."""
         attempt.started_at = attempt.record.started_at = self._now()
-        if self._held.board is not None:
-            self._held.board.begun(attempt)
+        if self._board is not None:
+            self._board.begun(attempt)
         self._deadlines.watch(attempt)
         assert attempt.definition is not None
         try:
@@ -385,7 +387,9 @@ class Slots:
     def _run_in_thread(self, attempt: Attempt) -> object:
         if not self._may_begin(attempt):
             return None
-        return self._calling.in_thread(attempt, self._begin(attempt))
+        context = self._begin(attempt)
+        self._deadlines.watch(attempt)
+        return self._calling.in_thread(attempt, context)
 
     def _over_in_thread(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
         if attempt.given_up:
@@ -413,31 +417,30 @@ class Slots:
         return False
 
     def _begin(self, attempt: Attempt) -> Context:
-        attempt.started_at = attempt.record.started_at = self._now()
+        record = attempt.record
+        attempt.started_at = record.started_at = self._now()
         if attempt.definition is not None and attempt.definition.run_in == "process":
             attempt.untimed = True
-        elif self._held.board is not None:
-            self._held.board.begun(attempt)
-        context = attempt.context = Context(self._app, attempt.record, self._worker, self._speaker, self._loop)
+        elif self._board is not None:
+            self._board.begun(attempt)
+        context = attempt.context = Context(self._app, record, self._worker, self._speaker, self._loop)
         if attempt.parents:
             context._parents = attempt.parents
         if attempt.lost is not None:  # told just before the context was there
             context.lost._set(attempt.lost)
-        if attempt.record.timeout is not None:
-            self._deadlines.watch(attempt)
         return context
 
     def _begun_in_child(self, attempt: Attempt) -> None:
         """A child process takes it up: its time begins now."""
         attempt.started_at = attempt.record.started_at = self._now()
         attempt.started_boot, attempt.untimed = boottime(), False
-        if self._held.board is not None:
-            self._held.board.begun(attempt, ELSEWHERE)
+        if self._board is not None:
+            self._board.begun(attempt, ELSEWHERE)
         self._deadlines.watch(attempt)
 
     def _gave_up_thread(self) -> None:
-        if self._held.board is not None:
-            self._held.board.gave_up_thread()
+        if self._board is not None:
+            self._board.gave_up_thread()
 
     def _overdue(self, attempt: Attempt) -> None:
         if attempt.batch is not None:

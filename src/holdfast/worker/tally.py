@@ -24,11 +24,19 @@ class Tally:
 
     def count(self, ended: Iterable[Attempt]) -> None:
         """These jobs have come to an end here."""
-        sums = self._sums
+        queue, jobs, kept = None, 0, 0.0
         for attempt in ended:
-            queue = attempt.record.queue
-            jobs, kept = sums.get(queue, (0, 0.0))
-            sums[queue] = (jobs + 1, kept + attempt.took)
+            if attempt.record.queue != queue:  # it seldom is another than the last one's
+                self._add(queue, jobs, kept)
+                queue, jobs, kept = attempt.record.queue, 0, 0.0
+            jobs += 1
+            kept += attempt.took
+        self._add(queue, jobs, kept)
+
+    def _add(self, queue: str | None, jobs: int, kept: float) -> None:
+        if queue is not None:
+            jobs_before, kept_before = self._sums.get(queue, (0, 0.0))
+            self._sums[queue] = (jobs_before + jobs, kept_before + kept)
 
     def told(self) -> dict[str, tuple[float, float]]:
         """By queue: jobs a second in about the last minute, and seconds of a slot per job (of all, if none ended lately)."""

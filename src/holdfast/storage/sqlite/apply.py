@@ -84,7 +84,10 @@ class Changes:
         self.plain = changes if all_plain else [change for change in changes if is_plain_success(change)]
         self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
         alike, self._others = _alike(self.plain)
-        self._alike = [_Alike(common, numbers and numbers.near(starts), starts) for common, starts in alike.items()]
+        self._alike = [
+            _Alike(common, None if numbers is None else numbers.near(starts), starts)
+            for common, starts in alike.items()
+        ]
         if numbers is not None and (not all_plain or self._others):
             numbers.forget([change.id for change in changes])
 

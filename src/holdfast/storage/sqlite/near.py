@@ -41,7 +41,7 @@ class Numbers:
         self._numbers.update(zip([record.id for record in records], numbers, strict=True))
 
     def near(self, started: Mapping[str, int | None]) -> Near | None:
-        """Where these jobs are, each with its start, which are forgotten with that. None: not known, or not close together."""
+        """Where these jobs are, each with its start; that is forgotten now. None: not known, or not close together."""
         numbers = [self._numbers.pop(id, -1) for id in started]
         first, last = min(numbers), max(numbers)
         if first < 0 or last - first >= APART * len(numbers):
