@@ -32,7 +32,7 @@ SUITE = Suite(
     goals=goals,
     machine=_machine,
     remarks=(
-        "Holdfast claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its 50 slots, and "
+        "Holdfast claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
         "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
         "A worker that is killed leaves what it held and what was not yet stored to run again.",
         "Queues that can only poll do so every millisecond, which is the least latency they can have; "

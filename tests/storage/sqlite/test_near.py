@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from holdfast.job import State
-from holdfast.lifecycle import succeeded
+from holdfast.lifecycle import HoldGuard, PlainSuccess, succeeded
 from holdfast.storage.contract import ACCEPTED, Refusal
+from holdfast.storage.sqlite import near
 from holdfast.storage.sqlite.near import Near, Numbers
 
 from .helpers import claim, job, store_at
@@ -66,6 +67,30 @@ async def test_one_word_of_a_lost_hold_is_refused_alone(tmp_path):
         assert [verdict.refusal for verdict in verdicts] == [None, Refusal.TAKEN, None]
 
 
+async def test_results_stay_with_their_jobs(tmp_path):
+    async with store_at(tmp_path / "jobs.db") as store:
+        held = await held_by(store, [job() for _ in range(6)])
+        results = ['"ä€𝄞"', None, '""', "[1,2]", '"\\u0000"', "null"]
+        told = [succeeded(record, result, STARTED) for record, result in zip(held, results, strict=True)]
+        told = [told[5], *told[:5]]
+        assert await store.apply(told) == [ACCEPTED] * 6
+        assert [found.result for found in await store.get([record.id for record in held])] == results
+
+
+async def test_very_large_results_are_stored_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(near, "HEAVY", 1_000)
+    async with store_at(tmp_path / "jobs.db") as store:
+        held = await held_by(store, [job() for _ in range(3)])
+        results = [f'"{letter * 500}"' for letter in "abc"]
+        told = [succeeded(record, result, STARTED) for record, result in zip(held, results, strict=True)]
+        assert await store.apply(told) == [ACCEPTED] * 3
+        assert [found.result for found in await store.get([record.id for record in held])] == results
+
+
+def end(id, started_at, result=None):
+    return PlainSuccess(id, HoldGuard(1, 7), started_at=started_at, result=result)
+
+
 @pytest.mark.parametrize(
     ("rows", "starts", "known"),
     [
@@ -83,19 +108,23 @@ def test_rows_close_together(rows, starts, known):
     numbers = Numbers()
     learnt = [(id, row) for id, row in zip(ids, rows, strict=True) if row is not None]
     numbers.learn([SimpleNamespace(id=id) for id, _ in learnt], [row for _, row in learnt])
-    near = numbers.near(dict(zip(ids, starts, strict=True)))
-    assert (near is not None) is known
-    if near is not None:
-        told = near.rows.decode()
-        expected = {row: f"{id}{at - min(starts):8d}" for row, id, at in zip(rows, ids, starts, strict=True)}
-        assert near == Near(min(rows), max(rows), min(starts), near.rows)
-        assert [told[begin : begin + 44] for begin in range(0, len(told), 44)] == [
-            expected.get(row, " " * 44) for row in range(min(rows), max(rows) + 1)
+    ended = [end(id, at, "12") for id, at in zip(ids, starts, strict=True)]
+    found = numbers.near(ended)
+    assert (found is not None) is known
+    if found is not None:
+        told = found.rows.decode()
+        expected = {
+            row: f"{id}{at - min(starts):8d}{1 + 2 * place:8d}{2:8d}"
+            for place, (row, id, at) in enumerate(zip(rows, ids, starts, strict=True))
+        }
+        assert found == Near(min(rows), max(rows), min(starts), found.rows, b"12" * len(rows))
+        assert [told[begin : begin + 60] for begin in range(0, len(told), 60)] == [
+            expected.get(row, " " * 60) for row in range(min(rows), max(rows) + 1)
         ]
-        assert numbers.near(dict.fromkeys(ids, 5)) is None  # forgotten
+        assert numbers.near(ended) is None  # forgotten
 
 
 def test_ids_of_another_length_are_found_by_their_ids():
     numbers = Numbers()
     numbers.learn([SimpleNamespace(id="short")], [1])
-    assert numbers.near({"short": 5}) is None
+    assert numbers.near([end("short", 5)]) is None

@@ -33,12 +33,12 @@ from .database import DoCarefully, Work
 from .driver import Connection
 from .enqueue import Jobs, check_parents, enqueue, special_queues
 from .gates import know
-from .near import Near, Numbers
+from .near import Numbers
 from .queries import load
 from .rows import RECORD, Many, json_text, lists_of
+from .successes import Successes
 
 _sql = load("apply", record=RECORD)
-_SUCCEED = Many(_sql["succeed"], 7, (100, 20, 5, 1), padded=True)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
 _STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
@@ -46,8 +46,6 @@ _RENEW = Many(_sql["renew"], 3, (500, 100, 20, 4, 1), padded=True)
 _PROGRESS = Many(_sql["progress"], 2, (100, 10, 1))
 _LOG = Many(_sql["log"], 2, (100, 10, 1))
 HOLDING = _sql["holding"]
-
-_Common = tuple[int, int, int, int | None]  # attempt, stamp, failures, and how long it is kept
 
 
 class Seen(msgspec.Struct, array_like=True):
@@ -83,12 +81,8 @@ class Changes:
         all_plain = are_plain_successes(changes)  # as nearly always
         self.plain = changes if all_plain else [change for change in changes if is_plain_success(change)]
         self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
-        alike, self._others = _alike(self.plain)
-        self._alike = [
-            _Alike(common, None if numbers is None else numbers.near(starts), starts)
-            for common, starts in alike.items()
-        ]
-        if numbers is not None and (not all_plain or self._others):
+        self._successes = Successes(self.plain, numbers)
+        if numbers is not None and not all_plain:
             numbers.forget([change.id for change in changes])
 
     def succeed(self, work: Work, now: int) -> None:
@@ -96,52 +90,9 @@ class Changes:
         if work.known.limited and work.connection.value(_sql["any_closed"]):
             ids = json_text([change.id for change in self.plain])
             work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
-        for alike in self._alike:
-            if not alike.succeed(work, now):
-                raise DoCarefully
-        rows = [(*row[:5], None if row[5] is None else now + row[5], row[6]) for row in self._others]
-        if _SUCCEED.run(work.connection, rows, now) != len(rows):
+        if not self._successes.write(work, now):
             raise DoCarefully
         work.changed = True
-
-
-class _Alike:
-    """Successes without a result that have all but their starts in common."""
-
-    def __init__(self, common: _Common, near: Near | None, starts: dict[str, int | None]) -> None:
-        self._common = common
-        self._near = near
-        self._starts = "" if near is not None else json_text(starts)
-        self._many = len(starts)
-
-    def succeed(self, work: Work, now: int) -> bool:
-        """Write them. False: somebody's guard does not hold."""
-        attempt, stamp, failures, keep = self._common
-        prune_at = None if keep is None else now + keep
-        if self._near is not None:
-            given: tuple[Any, ...] = (failures, now, prune_at, stamp, attempt, *self._near)
-            return work.connection.change(_sql["succeed_near"], given) == self._many
-        given = (failures, now, prune_at, stamp, self._starts, attempt, stamp)
-        return work.connection.change(_sql["succeed_alike"], given) == self._many
-
-
-def _alike(plain: Sequence[Change]) -> tuple[dict[_Common, dict[str, int | None]], list[tuple[Any, ...]]]:
-    """Those without a result, by what they have in common, each group with the starts of its jobs; and the others."""
-    groups: dict[_Common, dict[str, int | None]] = {}
-    others = []
-    for change in plain:
-        guard = change.guard
-        assert isinstance(guard, HoldGuard)
-        if change.result is None:
-            common = (guard.attempt, guard.stamp, change.failures, change.keep)
-            started = groups.get(common)
-            if started is None:
-                started = groups[common] = {}
-            started[change.id] = change.started_at
-        else:
-            row = (guard.attempt, guard.stamp, change.failures, change.result, change.keep, change.started_at)
-            others.append((change.id, *row))
-    return groups, others
 
 
 def orphan_among(work: Work, adds: Sequence[NewJob]) -> Orphan | None:

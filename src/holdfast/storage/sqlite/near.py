@@ -1,32 +1,37 @@
 """Successes of jobs whose rows lie close together, as those of one claim mostly do.
 
 Such jobs are written along their rows, from the first to the last, with one text that tells of each row which job is
-expected there and when it began: no search for each id, and no list that SQLite would have to make of them first. Row
-numbers are only a hint. A VACUUM may give a job another one, so each row is compared with the id that is expected there; a
-row that is another job's is not written, and then everything is done again by the ids.
+expected there, when it began and where its result is: no search for each id, and no list that SQLite would have to make of
+them first. Row numbers are only a hint. A VACUUM may give a job another one, so each row is compared with the id that is
+expected there; a row that is another job's is not written, and then everything is done again by the ids.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
 
 from holdfast.job import Record
+from holdfast.lifecycle import Change
 
 APART = 3  # rows for each job, at most, from the first to the last
 MOST = 20_000  # jobs whose rows are remembered
 LATE = 10**8  # microseconds between the first start and the last that can be told
-_ROW, _NO_ROW, _WIDTH = "%s%8d", " " * 44, 44  # an id and when it began, counted from the first; see succeed_near
+HEAVY = 8_000_000  # bytes of results that are too many for one text
+
+# an id, when it began, counted from the first, and where its result begins and how long it is; see succeed_near
+_ROW, _WIDTH = "%s%8d%8d%8d", 60
 
 
 class Near(NamedTuple):
-    """Rows from the first to the last; the first of the starts; and what is expected in each row."""
+    """Rows from the first to the last; the first of the starts; what is expected in each row; and the results."""
 
     first: int
     last: int
     began: int
     rows: bytes
+    results: bytes
 
 
 class Numbers:
@@ -40,27 +45,32 @@ class Numbers:
             self._numbers.clear()  # of jobs whose end was never told
         self._numbers.update(zip([record.id for record in records], numbers, strict=True))
 
-    def near(self, started: Mapping[str, int | None]) -> Near | None:
-        """Where these jobs are, each with its start; that is forgotten now. None: not known, or not close together."""
-        numbers = [self._numbers.pop(id, -1) for id in started]
+    def near(self, ended: Sequence[Change]) -> Near | None:
+        """Where these jobs are, whose rows are forgotten now. None: that is not known, or they are not close together."""
+        ids = [change.id for change in ended]
+        numbers = self.forget(ids)
         first, last = min(numbers), max(numbers)
         if first < 0 or last - first >= APART * len(numbers):
             return None
-        starts = [at for at in started.values() if at is not None]
-        if len(starts) < len(numbers) or max(starts) - (began := min(starts)) >= LATE:
+        starts = [change.started_at for change in ended if change.started_at is not None]
+        if len(starts) < len(ids) or max(starts) - (began := min(starts)) >= LATE:
             return None
-        since = [at - began for at in starts]
+        results = [(change.result or "").encode() for change in ended]
+        lengths = [*map(len, results)]
+        if sum(lengths) > HEAVY:
+            return None
+        told = zip(ids, [at - began for at in starts], accumulate(lengths, initial=1), lengths, strict=False)
         if last - first + 1 == len(numbers) and numbers == [*range(first, last + 1)]:
-            rows = _ROW * len(numbers) % tuple(chain.from_iterable(zip(started, since, strict=True)))
+            rows = _ROW * len(numbers) % tuple(chain.from_iterable(told))
         else:
-            places = [_NO_ROW] * (last - first + 1)
-            for number, told in zip(numbers, zip(started, since, strict=True), strict=True):
-                places[number - first] = _ROW % told
+            places = [" " * _WIDTH] * (last - first + 1)
+            for number, one in zip(numbers, told, strict=True):
+                places[number - first] = _ROW % one
             rows = "".join(places)
         text = rows.encode()
-        return Near(first, last, began, text) if len(text) == _WIDTH * (last - first + 1) else None
+        fits = len(text) == _WIDTH * (last - first + 1)
+        return Near(first, last, began, text, b"".join(results)) if fits else None
 
-    def forget(self, ids: Sequence[str]) -> None:
-        """Their ends are told in another way."""
-        for id in ids:
-            self._numbers.pop(id, None)
+    def forget(self, ids: Sequence[str]) -> list[int]:
+        """Their ends are about to be told. Gives their rows, -1 where that is not known."""
+        return [self._numbers.pop(id, -1) for id in ids]
