@@ -21,7 +21,8 @@ SELECT (
             FROM lane CROSS JOIN LATERAL (
                 SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
                 WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(given.queue, 0)
-                    AND ({lane_hash}) > ({hash_of_lane})
+                    AND hashtextextended(w.task, hashtextextended(w.route, 0))
+                        > hashtextextended(lane.task, hashtextextended(lane.route, 0))
                 ORDER BY {lane_hash} LIMIT 1) AS next
         )
         SELECT min(head.rank) FROM lane CROSS JOIN LATERAL (
