@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import ids
 from holdfast.errors import InvalidCall
-from holdfast.ids import id_text, new_id, new_stamp
+from holdfast.ids import id_text, new_id, new_ids, new_stamp
 
 
 def test_an_id_is_a_uuid_of_version_7():
@@ -24,6 +24,13 @@ def test_an_id_is_a_uuid_of_version_7():
 def test_ids_rise():
     made = [new_id() for _ in range(10_000)]
     assert made == sorted(set(made))
+
+
+def test_ids_of_a_list_are_like_those_made_one_by_one():
+    made = new_ids(40_000)  # more than have all but their last digits in common
+    assert made == [str(UUID(each)) for each in made] == sorted(set(made))
+    assert {UUID(each).version for each in made} == {7}
+    assert new_id() > made[-1]
 
 
 def test_ids_rise_when_the_clock_stands_or_goes_back(monkeypatch):

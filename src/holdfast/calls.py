@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .errors import InvalidCall
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 
 LIGHT = 4096  # characters of a payload, of which a store may be given many at once
+STEP = 500  # handles that are made at once
 
 
 class Calls:
@@ -76,10 +77,23 @@ class Calls:
             for bound, payload, id in zip(self.bounds[part], payloads, ids, strict=True)
         ]
 
-    def expect(self, start: int, count: int) -> None:
-        """Make handles of a part of them whose jobs are on their way, as they are if nothing stands in their way."""
-        placed = [Placed(id) for id in self._ids[start : start + count]]
-        self._expected[start] = placed, self._handles(start, placed)
+    def expecting(self, start: int, count: int) -> Iterator[None]:
+        """Make handles of a part of them whose jobs are on their way, as they are if nothing stands in their way; some at
+        each step, so that others get their turn."""
+        app, placed = self._app, list[Placed]()
+        handles: list[JobHandle[Any]] = []
+        for place in range(start, start + count, STEP):
+            part = slice(place, min(place + STEP, start + count))
+            ids = self._ids[part]
+            placed += [Placed(id) for id in ids]
+            if self._one is not None:
+                definition = self._one.definition
+                handles += [JobHandle(app, id, definition) for id in ids]
+            else:
+                pairs = zip(ids, self.bounds[part], strict=True)
+                handles += [JobHandle(app, id, bound.definition) for id, bound in pairs]
+            yield
+        self._expected[start] = placed, handles
 
     def handles(self, start: int, placed: list[Placed]) -> list[JobHandle[Any]]:
         """The handles of a part of them, of which that has become."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import ceil
 from time import monotonic
@@ -118,8 +118,12 @@ class Client:
         storage = await self._app._storage()
         ahead = storage.lists_ahead
         under_way: deque[tuple[int, asyncio.Task[list[Placed]]]] = deque()
+        expected: deque[Iterator[None]] = deque()  # handles that are still to be made
 
         async def next_stored() -> None:
+            while expected:
+                for _ in expected.popleft():
+                    await asyncio.sleep(0)
             start, storing = under_way.popleft()
             stored.append((start, await storing))
 
@@ -128,8 +132,8 @@ class Client:
                 if len(under_way) == ahead:
                     await next_stored()
                 under_way.append((start, asyncio.create_task(self.place_list(jobs), name="holdfast list")))
+                expected.append(given.expecting(start, len(jobs)))
                 await _let_go(storage)  # while the next is made
-                given.expect(start, len(jobs))
             while under_way:
                 await next_stored()
         finally:

@@ -64,11 +64,6 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> bytes:
     return data
 
 
-def encoded(value: Any) -> bytes:
-    """The JSON text of a value of which nothing can be wrong but its characters."""
-    return _encode(value)
-
-
 def sorted_text(value: Any) -> bytes:
     """One text for equal values: keys, fields and sets sorted."""
     return _encode_sorted(value)
@@ -119,6 +114,7 @@ def _is_pydantic(kind: Any) -> bool:
 
 
 _encode = msgspec.json.Encoder(enc_hook=_to_plain).encode
+encoded = _encode  # the JSON text of a value of which nothing can be wrong but its characters
 _encode_sorted = msgspec.json.Encoder(enc_hook=_to_plain, order="sorted").encode
 _decode_plain = msgspec.json.Decoder().decode
 

@@ -27,7 +27,7 @@ R_co = TypeVar("R_co", covariant=True)
 FIRST_LOOK = 1.0  # seconds
 
 
-class JobHandle(msgspec.Struct, Generic[R_co], eq=False):
+class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     """A job that was enqueued: ask for its result, look at it, cancel it.
 
     `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.

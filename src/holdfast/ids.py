@@ -7,6 +7,7 @@ Inside Holdfast an id is its canonical text; `uuid.UUID` exists only at the door
 from __future__ import annotations
 
 import os
+import struct
 import threading
 import time
 from uuid import UUID
@@ -40,9 +41,10 @@ def new_ids(count: int) -> list[str]:
         while len(made) < count:
             low = number & _LOW
             several = min(count - len(made), _LOW + 1 - low)  # that have all but their last digits in common
-            form = f"{_front(number >> _LOW_BITS)}-%04x-%s"
+            front = f"{_front(number >> _LOW_BITS)}-"
             lasts = range(0x8000 | low, (0x8000 | low) + several)
-            made += [form % each for each in zip(lasts, _tails[-several:], strict=True)]
+            digits = struct.pack(f">{several}H", *lasts).hex("-", 2).split("-")
+            made += [f"{front}{last}-{tail}" for last, tail in zip(digits, _tails[-several:], strict=True)]
             del _tails[-several:]
             number += several
     return made
@@ -72,8 +74,7 @@ def _next(count: int) -> int:
     """The first of so many new numbers, each a millisecond and a sequence; there are tails for them."""
     global _last
     if len(_tails) < count:
-        digits = os.urandom((count + _BLOCK) * _TAIL // 2).hex()
-        _tails.extend(digits[start : start + _TAIL] for start in range(0, len(digits), _TAIL))
+        _tails.extend(os.urandom((count + _BLOCK) * _TAIL // 2).hex("-", _TAIL // 2).split("-"))
     earliest = (time.time_ns() // 1_000_000) << _SEQUENCE_BITS
     if _last < earliest:
         # most of the sequence is drawn at random, so that two processes of one millisecond interleave

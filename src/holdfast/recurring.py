@@ -40,18 +40,27 @@ class Recurring:
     """A schedule as it was declared; without a name it has its task's."""
 
     name: str | None
-    call: Call[Any]
+    task: Task[..., Any]
+    payload: str
     rule: Rule
+
+    @classmethod
+    def of(cls, name: str | None, call: Call[Any], rule: Rule) -> Recurring:
+        return cls(name, call._task, call._payload, rule)
+
+    @property
+    def call(self) -> Call[Any]:
+        return Call(self.task, self.payload)
 
     @property
     def key(self) -> str:
-        return self.name or self.call._task._declared.name
+        return self.name or self.task._declared.name
 
     def same_again(self, other: Recurring) -> bool:
         """Whether one takes the other's place: the same said twice, or code that was loaded anew."""
-        one, two = self.call._task._declared, other.call._task._declared
+        one, two = self.task._declared, other.task._declared
         if one is two:
-            return self.rule == other.rule and self.call._payload == other.call._payload
+            return self.rule == other.rule and self.payload == other.payload
         return one.identity == two.identity
 
 

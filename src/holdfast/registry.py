@@ -211,13 +211,13 @@ class Registry(Later):
         if call is not None:
             if own is None:
                 raise InvalidCall('a schedule of a call needs a name: app.schedule(cron, task.call(…), name="nightly")')
-            self._recur(Recurring(own, checked_call(call, own), rule))
+            self._recur(Recurring.of(own, checked_call(call, own), rule))
             return None
 
         def decorate(task: TK) -> TK:
             if not isinstance(task, Task):
                 raise InvalidCall("@app.schedule(…) stands on top of a task: put @app.task below it")
-            self._recur(Recurring(own, checked_call(task.call(), own), rule))
+            self._recur(Recurring.of(own, checked_call(task.call(), own), rule))
             return task
 
         return decorate

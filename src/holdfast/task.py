@@ -373,10 +373,11 @@ class Task(Generic[P, R]):
         return getattr(self._declared.handler, "__name__", self._declared.name)
 
 
-class Call(msgspec.Struct, Generic[R_co], eq=False):
+class Call(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     """A task with its arguments, bound and checked: what `app.enqueue` takes.
 
-    Ids that were made for an enqueue which failed are kept until one succeeds, so that repeating it is safe.
+    Ids that were made for an enqueue which failed are kept until one succeeds, so that repeating it is safe. The garbage
+    collector does not look at calls, of which there are thousands in a list: nothing that lasts may keep one.
     """
 
     _task: Task[Any, R_co]

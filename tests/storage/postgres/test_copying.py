@@ -4,6 +4,7 @@ import asyncio
 import random
 
 import msgspec
+import psycopg
 import pytest
 
 from holdfast import Holdfast
@@ -14,7 +15,7 @@ from holdfast.storage.postgres import copying
 from holdfast.storage.postgres.long import COPIED
 
 from ...real_servers import kinds_with_a_store, server
-from .helpers import job, opened
+from .helpers import job, opened, schema_of
 
 KINDS = [kind for kind in kinds_with_a_store() if kind.startswith("postgres")]
 SECOND = 1_000_000
@@ -61,6 +62,7 @@ async def claimed_of(store, many):
         {"delay": 5 * SECOND, "priority": -3},
         {"priority": 7, "max_attempts": None, "timeout": 8 * SECOND, "lease": 9 * SECOND, "dead_retention": '"delete"'},
         {"queue": "{schema} 'q\" \\ ; --", "task": "täsk"},
+        {"timeout": None},
     ],
 )
 async def test_jobs_are_stored_as_those_of_a_short_list_are(url, copied, fields):
@@ -78,6 +80,20 @@ async def test_jobs_are_stored_as_those_of_a_short_list_are(url, copied, fields)
             assert other.run_at - other.created_at == mine.run_at - mine.created_at
             assert msgspec.structs.replace(other, id=mine.id, **times) == mine
         assert await store.count(Filter(states=(theirs[0].state,))) == COPIED + 3
+
+
+@pytest.mark.parametrize(("table", "left_out"), [("jobs", copying.JOBS), ("waiting", copying.WAITING)])
+async def test_what_is_left_out_is_what_the_server_fills_in(url, table, left_out):
+    async with opened(url):
+        with psycopg.connect(url.partition("?")[0]) as connection:
+            filled_in = connection.execute(
+                "select column_name, column_default from information_schema.columns "
+                "where table_schema = %s and table_name = %s and column_default <> 'false'",
+                (schema_of(url), table),
+            ).fetchall()
+    assert {name: default.partition("::")[0].strip("'") for name, default in filled_in} == {
+        name: str(value) for name, value in left_out.items()
+    }
 
 
 async def test_a_payload_that_cannot_be_cut_off_from_the_next(url, copied):

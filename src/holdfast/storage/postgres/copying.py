@@ -36,7 +36,17 @@ PIECE = 65_536  # characters of payloads that are made rows and sent while the s
 
 _SMALL, _LENGTH, _INTEGER, _BIGINT = Struct(">h"), Struct(">i"), Struct(">ii"), Struct(">iq")
 _BEGIN, _END = b"PGCOPY\n\xff\r\n\0" + bytes(8), b"\xff\xff"  # of COPY's binary format
-_ID = _LENGTH.pack(16)
+_ID, _NULL = _LENGTH.pack(16), _LENGTH.pack(-1)
+
+# what the server fills in where a column is left out; everywhere else that is NULL
+JOBS: Mapping[str, int | str] = {
+    "lease": 60_000_000,
+    "timeout": 300_000_000,
+    "max_attempts": 3,
+    "priority": 0,
+    "queue": "default",
+}
+WAITING: Mapping[str, int | str] = {"urgency": -1, "state": "ready", "queue": "default", "route": ""}
 
 T = TypeVar("T")
 Waiting = Generator[Wait, Ready | int, T]  # for the server, as the driver does it
@@ -112,6 +122,7 @@ def _job_columns(job: NewJob, now: int) -> Columns:
     instants = {"created_at": now, "run_at": run_at, "lease": job.lease, "timeout": job.timeout}
     policies = {name: unusual(job, name) for name in ("backoff", "retention", "dead_retention")}
     return _columns(
+        JOBS,
         {**instants, "max_attempts": job.max_attempts},
         {"priority": job.priority},
         {"task": job.task, "queue": job.queue, **policies},
@@ -121,6 +132,7 @@ def _job_columns(job: NewJob, now: int) -> Columns:
 def _waiting_columns(job: NewJob, now: int) -> Columns:
     run_at = now + job.delay if job.delay else None
     return _columns(
+        WAITING,
         {"rank": now if run_at is None else run_at, "run_at": run_at},
         {"urgency": -1 - job.priority},
         {"state": "ready" if run_at is None else "scheduled", "queue": job.queue, "task": job.task, "route": ""},
@@ -128,13 +140,22 @@ def _waiting_columns(job: NewJob, now: int) -> Columns:
 
 
 def _columns(
-    bigints: Mapping[str, int | None], integers: Mapping[str, int], texts: Mapping[str, str | None]
+    defaults: Mapping[str, int | str],
+    bigints: Mapping[str, int | None],
+    integers: Mapping[str, int],
+    texts: Mapping[str, str | None],
 ) -> Columns:
-    """Those that are not NULL."""
-    values = {name: _BIGINT.pack(8, number) for name, number in bigints.items() if number is not None}
+    """Those that have something else than the server would fill in."""
+    values = {name: _optional(None if number is None else _BIGINT.pack(8, number)) for name, number in bigints.items()}
     values |= {name: _INTEGER.pack(4, number) for name, number in integers.items()}
-    values |= {name: _text(text.encode()) for name, text in texts.items() if text is not None}
-    return Columns(", ".join(values), len(values), b"".join(values.values()))
+    values |= {name: _optional(None if text is None else _text(text.encode())) for name, text in texts.items()}
+    given = {**bigints, **integers, **texts}
+    told = {name: value for name, value in values.items() if given[name] != defaults.get(name)}
+    return Columns(", ".join(told), len(told), b"".join(told.values()))
+
+
+def _optional(value: bytes | None) -> bytes:
+    return _NULL if value is None else value
 
 
 def _text(text: bytes) -> bytes:

@@ -37,15 +37,12 @@ SELECT w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS
     '00000000-0000-0000-0000-000000000000'::uuid AS id
 FROM (
     WITH RECURSIVE lane AS (
-        (SELECT queue, task, route FROM {schema}.waiting WHERE state = 'ready' AND NOT parked AND NOT suspect
-            ORDER BY queue, task, route LIMIT 1)
+        (SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w WHERE {can_be_claimed} ORDER BY {lane_hash} LIMIT 1)
         UNION ALL
         SELECT next.queue, next.task, next.route
         FROM lane CROSS JOIN LATERAL (
-            SELECT queue, task, route FROM {schema}.waiting
-            WHERE state = 'ready' AND NOT parked AND NOT suspect
-                AND (queue, task, route) > (lane.queue, lane.task, lane.route)
-            ORDER BY queue, task, route LIMIT 1) AS next
+            SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+            WHERE {can_be_claimed} AND ({lane_hash}) > ({hash_of_lane}) ORDER BY {lane_hash} LIMIT 1) AS next
     )
     SELECT * FROM lane
 ) AS w WHERE {wanted}
@@ -60,9 +57,8 @@ WHERE NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = given.queue 
 -- name: best
 -- The best jobs of one lane behind its mark.
 SELECT w.ctid AS place, w.urgency, w.rank, w.id FROM {schema}.waiting AS w
-WHERE w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
-    AND (w.urgency, w.rank, w.id) > (lane.urgency, lane.rank, lane.id)
-    AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect AND {can_run}
+WHERE ({lane_hash}) = ({hash_of_lane}) AND (w.urgency, w.rank, w.id) > (lane.urgency, lane.rank, lane.id)
+    AND {can_be_claimed} AND (w.queue, w.task, w.route) = (lane.queue, lane.task, lane.route) AND {can_run}
 ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer
 
 -- name: locked

@@ -30,8 +30,9 @@ WHERE (max_depth IS NOT NULL AND %(bounded)s::boolean OR fair AND %(placing)s::b
 -- name: depth
 -- Jobs of a queue that wait, counted no further than needed.
 SELECT count(*) FROM (
-    SELECT 1 FROM {schema}.waiting
-    WHERE queue = %(queue)s::text AND state = 'ready' AND NOT parked AND NOT suspect
+    SELECT 1 FROM {schema}.waiting AS w
+    WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(%(queue)s::text, 0)
+        AND w.queue = %(queue)s::text
     UNION ALL
     SELECT 1 FROM {schema}.waiting WHERE queue = %(queue)s::text AND (state <> 'ready' OR parked OR suspect)
     LIMIT %(enough)s::bigint

@@ -13,21 +13,22 @@ FROM unnest(%(queues)s::text[], %(priorities)s::integer[], %(tenants)s::text[]) 
 -- index; and the time.
 SELECT (
         WITH RECURSIVE lane AS (
-            (SELECT w.task, w.route FROM {schema}.waiting AS w
-                WHERE w.queue = given.queue AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect
-                ORDER BY w.task, w.route LIMIT 1)
+            (SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+                WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(given.queue, 0)
+                ORDER BY {lane_hash} LIMIT 1)
             UNION ALL
-            SELECT next.task, next.route
+            SELECT next.queue, next.task, next.route
             FROM lane CROSS JOIN LATERAL (
-                SELECT w.task, w.route FROM {schema}.waiting AS w
-                WHERE w.queue = given.queue AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect
-                    AND (w.task, w.route) > (lane.task, lane.route)
-                ORDER BY w.task, w.route LIMIT 1) AS next
+                SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+                WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(given.queue, 0)
+                    AND hashtextextended(w.task, hashtextextended(w.route, 0))
+                        > hashtextextended(lane.task, hashtextextended(lane.route, 0))
+                ORDER BY {lane_hash} LIMIT 1) AS next
         )
         SELECT min(head.rank) FROM lane CROSS JOIN LATERAL (
             SELECT w.rank FROM {schema}.waiting AS w
-            WHERE w.queue = given.queue AND w.task = lane.task AND w.route = lane.route
-                AND w.urgency = -1 - given.priority AND w.state = 'ready' AND NOT w.parked AND NOT w.suspect
+            WHERE ({lane_hash}) = ({hash_of_lane}) AND w.urgency = -1 - given.priority AND {can_be_claimed}
+                AND (w.queue, w.task, w.route) = (given.queue, lane.task, lane.route)
             ORDER BY w.rank, w.id LIMIT 1) AS head
     ), {now}
 FROM unnest(%(queues)s::text[], %(priorities)s::integer[]) WITH ORDINALITY AS given (queue, priority, place)

@@ -43,8 +43,8 @@ ORDER BY 1;
 -- How many more jobs each bounded queue takes, counted no further than that.
 SELECT name, max_depth, on_full, drop_below, max_depth - (
     SELECT count(*) FROM (
-        SELECT 1 FROM {schema}.waiting
-        WHERE queue = q.name AND state = 'ready' AND NOT parked AND NOT suspect
+        SELECT 1 FROM {schema}.waiting AS w
+        WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(q.name, 0) AND w.queue = q.name
         UNION ALL
         SELECT 1 FROM {schema}.waiting WHERE queue = q.name AND (state <> 'ready' OR parked OR suspect)
         LIMIT q.max_depth

@@ -53,3 +53,15 @@ LEFT JOIN {schema}.outcomes o ON o.id = j.id
 LEFT JOIN LATERAL (SELECT * FROM {schema}.waiting WHERE waiting.id = j.id OFFSET 0) w ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.holds WHERE holds.id = j.id OFFSET 0) h ON true
 LEFT JOIN LATERAL (SELECT * FROM {schema}.outcomes WHERE outcomes.id = j.id OFFSET 0) o ON true
+
+-- name: lane_hash
+-- Where the claim index has the lane of a ready job: a hash of its queue, and one of its task and routing key.
+hashtextextended(w.queue, 0), hashtextextended(w.task, hashtextextended(w.route, 0))
+
+-- name: hash_of_lane
+-- The same of a lane that is known by its names.
+hashtextextended(lane.queue, 0), hashtextextended(lane.task, hashtextextended(lane.route, 0))
+
+-- name: can_be_claimed
+-- Whether a job is in the claim index.
+w.state = 'ready' AND NOT w.parked AND NOT w.suspect
