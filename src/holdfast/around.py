@@ -50,9 +50,14 @@ async def through(middleware: Sequence[Middleware], context: Context, inner: Nex
 def layered(middleware: Sequence[Middleware], context: Context, inner: Next) -> Next:
     """What the outermost middleware stands for: the handler with all of them around it."""
     call = inner
-    for each in reversed(middleware):
-        call = partial(each, context, call) if _is_async(each) else partial(_passed, each, context, call)
+    for each in skins(middleware):
+        call = partial(each, context, call)
     return call
+
+
+def skins(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
+    """Middleware in the order in which a handler is wrapped, the innermost first. Each gives an awaitable."""
+    return tuple(each if _is_async(each) else partial(_passed, each) for each in reversed(middleware))
 
 
 def _is_async(middleware: Middleware) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from . import codec
 from .arguments import Arguments
-from .around import Middleware
+from .around import Middleware, skins
 from .errors import InvalidCall
 from .handle import JobHandle
 from .ids import id_text, new_id
@@ -85,6 +85,8 @@ class Definition:
         self.per_job = tuple(provider for provider in provided.values() if provider.scope == "job")
         self.batch = declared.batch
         self.surrounded = bool(middleware or self.per_job)
+        # all that is around it, of a handler in the loop: it is wrapped in these for every attempt
+        self.skins = skins(middleware) if self.run_in == "loop" and not self.per_job else ()
         # nothing around it, nothing to be given
         self.plain = not (middleware or provided or declared.asks or declared.batch)
         self.plain_on_loop = self.plain and self.run_in == "loop"

@@ -68,7 +68,12 @@ class Calling:
         assert definition is not None
         _current.set(context)
         context._given = self._given_to(definition)
-        if definition.surrounded:
+        if definition.skins:
+            run: Callable[[], Any] = partial(call, definition, context, attempt.record.payload)
+            for skin in definition.skins:
+                run = partial(skin, context, run)
+            coroutine = run()
+        elif definition.surrounded:
             coroutine = self._surrounded(definition, attempt, context)
         else:
             coroutine = call(definition, context, attempt.record.payload)
@@ -164,8 +169,9 @@ class _ThreadCall:
 
 def call(definition: Definition, context: Context, payload: str) -> Any:
     """The handler's value, or its coroutine."""
-    given, options = definition.arguments(payload)
-    arguments = definition.completed(given, options, context.get)
+    arguments, options = definition.arguments(payload)
+    if definition.injected:
+        arguments = definition.completed(arguments, options, context.get)
     if definition.takes_context:
         return definition.handler(context, *arguments, **options)
     return definition.handler(*arguments, **options)

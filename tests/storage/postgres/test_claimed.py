@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
+from holdfast.lifecycle import Succeeded, decide
 from holdfast.storage.contract import Claim, Want
 from holdfast.storage.urls import opener
 from holdfast.testing.conformance.tools import job
@@ -56,5 +57,25 @@ async def test_jobs_of_several_kinds_come_in_their_order_whether_usual_or_not(ki
         claimed = (await store.exchange([], Claim("worker", new_stamp(), (Want(100),)))).claimed
         assert [record.id for record in claimed] == [each.id for each in sorted(jobs, key=lambda each: -each.priority)]
         assert claimed == await store.get([record.id for record in claimed])
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_jobs_under_a_limit_are_told_like_all_others(kind):
+    """Together where they are usual; they come with the ends of those before them."""
+    store = opener(server(kind).fresh(), durability="relaxed")()
+    await store.open()
+    jobs = [job(limits='[["k",1000]]', payload=f'{{"n":{n}}}', **(RARE if n % 7 == 0 else {})) for n in range(90)]
+    try:
+        await store.enqueue(jobs)
+        claimed: list = []
+        come: list = []
+        while len(come) < len(jobs):
+            asked = Claim("worker", new_stamp(), (Want(1), Want(30, limited=True)))
+            claimed = list((await store.exchange([decide(record, Succeeded()) for record in claimed], asked)).claimed)
+            assert claimed == await store.get([record.id for record in claimed])
+            come += claimed
+        assert [record.id for record in come] == [each.id for each in jobs]
     finally:
         await store.close()

@@ -4,6 +4,7 @@ import asyncio
 import json
 from contextlib import asynccontextmanager
 
+import msgspec
 import psycopg
 import pytest
 
@@ -257,6 +258,40 @@ async def test_who_waits_for_a_turn_keeps_no_others_waiting(url):
                 assert await store.renew([held[0].hold]) == [ACCEPTED]
         claimed = [record.id for records in await asyncio.gather(*waiting) for record in records]
         assert sorted(claimed) == sorted(each.id for each in jobs[1:])
+
+
+async def test_ends_make_room_for_the_claim_that_comes_with_them(url):
+    """Whatever is among them: one that was told before, one that was never claimed, one that another waits for."""
+    async with opened(url) as store:
+        jobs = [job(limits='[["k",4]]') for _ in range(12)]
+        follower = after(jobs[5], limits='[["k",4]]', priority=5)
+        await store.enqueue(jobs)
+        await store.enqueue([follower])
+        wants = (Want(1), Want(50, limited=True))
+        held = (await store.exchange([], Claim("w", new_stamp(), wants))).claimed
+        assert [record.id for record in held] == [each.id for each in jobs[:4]]
+        await told(store, held[0], Succeeded())
+        never = msgspec.structs.replace(held[1], id=jobs[11].id)
+        ends = [decide(record, Succeeded()) for record in [*held, never]]
+        said = await store.exchange(ends, Claim("w", new_stamp(), wants))
+        assert [verdict.accepted for verdict in said.verdicts] == [True, True, True, True, False]
+        assert [record.id for record in said.claimed] == [each.id for each in jobs[4:8]], "all four places are taken"
+        ends = [decide(record, Succeeded()) for record in said.claimed]
+        said = await store.exchange(ends, Claim("w", new_stamp(), wants))
+        assert [record.id for record in said.claimed] == [follower.id, *(each.id for each in jobs[8:11])]
+
+
+async def test_ends_are_told_and_jobs_that_are_due_promoted_before_limited_ones_are_claimed(url):
+    clock = ManualClock()
+    async with opened(url, clock=clock) as store:
+        first, later = job(limits=ONCE), job(limits=ONCE)
+        due = job(limits=ONCE, delay=5 * SECOND, priority=9)
+        await store.enqueue([first, due, later])
+        (held,) = await claim(store, 9, limited=True)
+        clock.advance(6)
+        asked = Claim("w", new_stamp(), (Want(1), Want(9, limited=True)))
+        said = await store.exchange([decide(held, Succeeded())], asked)
+        assert [record.id for record in said.claimed] == [due.id]
 
 
 async def test_lanes_of_several_limits_are_claimed_together(url):

@@ -114,3 +114,28 @@ async def test_under_full_speed_it_is_found_within_the_time_between_two_starts(k
         assert ids(await store.claim(Claim("w", new_stamp(), (WANT,))))[0] == urgent.id
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_in_front_of_a_limit_too(kind):
+    store = opener(server(kind).fresh(), durability="relaxed")()
+    await store.open()
+    limits = {"limits": '[["k",1000]]'}
+    asked = Want(50, limited=True)
+    try:
+        await store.enqueue([job(**limits) for _ in range(120)])
+        begin = (await store.now()) - 3600 * SECOND
+        first = await store.claim(Claim("w", new_stamp(), (asked,)))
+        early, urgent, elsewhere = job(at=begin, **limits), job(priority=9, **limits), job(queue="elsewhere", **limits)
+        await store.enqueue([early, urgent, elsewhere])
+        second = await store.claim(Claim("w", new_stamp(), (asked,)))
+        assert not {early.id, urgent.id} & set(ids(second)), "a full batch goes on behind the mark"
+        third = await store.exchange([], Claim("w", new_stamp(), (asked,)))
+        assert len(third.claimed) == 21, "what is left behind the mark, and of lanes without one"
+        assert third.next_due == 0, "there may be more before it"
+        fourth = await store.exchange([], Claim("w", new_stamp(), (asked,)))
+        assert ids(fourth.claimed) == [urgent.id, early.id], "a short claim: from the start, best first"
+        assert fourth.next_due is None
+        assert len({*ids(first), *ids(second), *ids(third.claimed)}) == 121
+    finally:
+        await store.close()

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.clock import SECOND, SYSTEM, boottime
 
-AGAIN = 5 * SECOND  # microseconds after which the server is asked again
+AGAIN = 10 * SECOND  # microseconds after which the server is asked again
 TICK = 1_000  # what a server's answer leaves open
 FIRST = 3  # measurements to begin with, of which the quickest counts
 

@@ -76,9 +76,8 @@ def _plain(number: int | None) -> int | None:
 
 
 # ---- workers and logs ------------------------------------------------------------------------------
-def beat(worker: WorkerRow, now: int) -> Steps[None]:
-    row = {"started_at": worker.started_at, "seen_at": now, "running": worker.running, "about": worker.about}
-    yield from update("workers", [{"q": {"_id": worker.id}, "u": row, "upsert": True}])
+def sign_of_life(worker: WorkerRow, now: int) -> Document:
+    return {"started_at": worker.started_at, "seen_at": now, "running": worker.running, "about": worker.about}
 
 
 def leave(worker: str) -> Steps[None]:

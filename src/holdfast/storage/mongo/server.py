@@ -29,6 +29,7 @@ from holdfast.job import Hold
 
 from .abandoned import APPNAME, Abandoned
 from .address import MongoAddress
+from .documents import Document
 from .faults import explained, is_broken, is_conflict, is_transient, is_unknown_commit
 from .steps import PREFIX, Steps, WouldWrite, awaited, only_reading
 
@@ -47,8 +48,8 @@ SETTLED = 0.1  # seconds after which the driver has made its first connections
 # driver may lose a cancellation on Python 3.11, and long listings end. The monitor polls: a standing stream, and a second
 # connection that measures round trips beside it, cost an idle worker some of its time; after an error it looks at once
 DEFAULTS = {
-    "heartbeatfrequencyms": 3_000,
-    "connecttimeoutms": 5_000,
+    "heartbeatfrequencyms": 4_000,
+    "connecttimeoutms": 4_000,
     "serverselectiontimeoutms": 5_000,
     "maxidletimems": 60_000,
     "servermonitoringmode": "poll",
@@ -160,6 +161,19 @@ class Server:
                 if is_conflict(error) and trying.long:
                     await self.abandoned.end()
             await trying.pause()
+
+    async def replace(self, collection: str, id: str, document: Document) -> None:
+        """Write one document, whatever was there. By itself it needs no transaction: half the questions to the server."""
+        patience = Patience(self.patience)
+        while True:
+            try:
+                with _cancellable():
+                    await self.database[PREFIX + collection].replace_one({"_id": id}, document, upsert=True)
+                    return
+            except PyMongoError as error:
+                if not is_broken(error) or patience.over:
+                    raise explained(error, self.address) from error
+            await patience.pause()
 
     async def look_first(self, steps: Callable[[], Steps[T]]) -> T:
         """Take the steps without a transaction, if there is nothing to write after all; else in one."""

@@ -305,7 +305,8 @@ class MongoStorage(Storage):
             self._signals.tell((queue,), False)
 
     async def beat(self, worker: WorkerRow) -> None:
-        await self._write(lambda: queues.beat(worker, self._now()))
+        async with self._work() as server:
+            await server.replace("workers", worker.id, queues.sign_of_life(worker, self._now()))
 
     async def leave(self, worker: str) -> None:
         await self._write(lambda: queues.leave(worker))

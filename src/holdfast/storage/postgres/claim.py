@@ -20,7 +20,7 @@ from holdfast.job import ANY, Record
 from holdfast.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import COLUMNS, array, names, numbers, route_of
+from .rows import COLUMNS, array, digest, names, numbers, route_of
 from .server import Connection, Cursor, Statement, together
 from .usual import claimed_of
 
@@ -31,7 +31,11 @@ START_EVERY = 1.0
 START_SHARE = 20  # a claim from the start may take one part in so many of the time
 ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
 
-Lane = tuple[str, str, str]  # queue, task, route
+_UNMARKED = dict.fromkeys(
+    ("lane_queues", "lane_tasks", "lane_routes", "mark_gates", "urgencies", "ranks", "mark_ids")
+)  # no marks
+
+Lane = tuple[str, ...]  # queue, task, route; and of limited jobs their gate
 Mark = tuple[int, int, str]  # urgency, rank, id of the last job claimed there
 
 
@@ -82,9 +86,10 @@ class Marks:
             self._until[kind] = now + max(START_EVERY, START_SHARE * took)
         if not full and not rotten:
             return
-        furthest = {(record.queue, record.task, record.routing_key): record for record in claimed}
-        for (queue, task, key), last in furthest.items():
-            lanes[queue, task, route_of(key)] = (-1 - last.priority, last.rank, last.id)
+        furthest = {(record.queue, record.task, record.routing_key, record.limits): record for record in claimed}
+        for (queue, task, key, limits), last in furthest.items():
+            gate = () if limits is None else (digest(limits),)
+            lanes[queue, task, route_of(key), *gate] = (-1 - last.priority, last.rank, last.id)
 
 
 class Claims:
@@ -127,7 +132,7 @@ class Claims:
             "told": told,
             **wanted(want),
             **claimer(claim, want.limit),
-            **_marked(marks),
+            **marked(marks),
             "now": now,
         }
         lanes = "all_lanes" if marks is None else "marked_lanes"
@@ -197,17 +202,19 @@ class Claims:
             return self._sql["take_suspects"], values
         if not marks:
             return self._take["all_lanes", "merged"], values
-        values |= _marked(marks)
+        values |= marked(marks)
         return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
 
 
-def _marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:
+def marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:
+    """Marks as the statements are told of them."""
     if not marks:
-        return {}
-    queues, tasks, routes = zip(*marks, strict=True)
+        return _UNMARKED
+    queues, tasks, routes, *gates = zip(*marks, strict=True)
     urgencies, ranks, ids = zip(*marks.values(), strict=True)
     lanes = {"lane_queues": names(queues), "lane_tasks": names(tasks), "lane_routes": names(routes)}
-    return {**lanes, "urgencies": numbers(urgencies), "ranks": numbers(ranks), "mark_ids": array(ids)}
+    places = {"urgencies": numbers(urgencies), "ranks": numbers(ranks), "mark_ids": array(ids)}
+    return {**lanes, **places, "mark_gates": array(gates[0]) if gates else None}
 
 
 async def _is_true(cursor: Cursor) -> bool:

@@ -1,9 +1,10 @@
 """An exchange: changes, what follows from them for jobs that wait, and the claim.
 
 The most common one, plain successes and a claim for plain jobs, is one statement; a claim with several wants takes one for
-each. Anything else is applied carefully, in one transaction with the claim. Two things have transactions of their own,
-because they lock what the others must not wait for: the edges of followed jobs that ended, which are on a list and so are
-not forgotten should this process die in between, and then claims of limited jobs.
+each. Where limited jobs are wanted, the successes go with the claim of those (`passing.py`). Anything else is applied
+carefully, in one transaction with the claim. Two things have transactions of their own, because they lock what the others
+must not wait for: the edges of followed jobs that ended, which are on a list and so are not forgotten should this process
+die in between, and claims of limited jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from .apply import Apply, Effects, are_short_successes
 from .claim import Claims, read_outlook
 from .edges import Edges, Looked
 from .limits import Limits
+from .passing import Passed, Passing
 from .server import Connection, Cursor, Server, Statement, together
 
 Claimed = dict[int, list[Record]]  # by the place of the want
@@ -52,6 +54,7 @@ class Exchanges:
         apply: Apply,
         claims: Claims,
         limits: Limits,
+        passing: Passing,
         edges: Edges,
         server: Callable[[], Server],
         now: Callable[[], int | None],
@@ -59,6 +62,7 @@ class Exchanges:
         self._apply = apply
         self._claims = claims
         self._limits = limits
+        self._passing = passing
         self._edges = edges
         self._server = server
         self._now = now
@@ -66,6 +70,8 @@ class Exchanges:
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], effects: Effects
     ) -> Exchanged:
+        if claim is not None and (place := self._passes(changes, claim, started)) is not None:
+            return await self._passed(changes, claim, place, effects)
         work = self._plainly if are_short_successes(changes) else self._carefully
         said = await self._server().quickly(lambda connection: work(connection, changes, claim, started, effects))
         if not effects.settles and said.taken is not None and claim is not None and not _limited(claim):
@@ -119,15 +125,20 @@ class Exchanges:
             accepted, taken = await self._one_by_one(connection, changes, claim, places, effects)
         else:
             accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
+        return Said(await self._verdicts(connection, changes, accepted, effects), taken)
+
+    async def _verdicts(
+        self, connection: Connection, changes: Sequence[Change], accepted: Collection[str], effects: Effects
+    ) -> list[Verdict]:
         effects.changed |= bool(accepted)
         if len(accepted) == len(changes):
-            return Said([ACCEPTED] * len(changes), taken)
+            return [ACCEPTED] * len(changes)
         # refused or repeated: looked at as they stand
         others = [change for change in changes if change.id not in accepted]
         async with connection.transaction():
             verdicts = await self._apply.apply(connection, others, effects, self._now())
         told = {change.id: verdict for change, verdict in zip(others, verdicts, strict=True)}
-        return Said([told.get(change.id, ACCEPTED) for change in changes], taken)
+        return [told.get(change.id, ACCEPTED) for change in changes]
 
     async def _one_by_one(
         self,
@@ -209,6 +220,45 @@ class Exchanges:
             _, taken = await self._claim(connection, before, claim, effects)
             return Said(verdicts, taken)
 
+    # -- successes with a claim of limited jobs ------------------------------------------------------
+    def _passes(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> int | None:
+        """The place of the want for limited jobs, if successes are to be said with its claim."""
+        places = [place for place, want in enumerate(claim.wants) if want.limited]
+        if started or not changes or len(places) != 1 or not are_short_successes(changes):
+            return None
+        return places[0] if self._passing.is_simple(claim.wants[places[0]]) else None
+
+    async def _passed(self, changes: Sequence[Change], claim: Claim, place: int, effects: Effects) -> Exchanged:
+        """Say these successes and claim limited jobs in one turn, then the others."""
+
+        async def run(connection: Connection) -> Passed:
+            now = self._now()
+            successes = self._apply.successes(changes, now)
+            return await self._passing.exchange(connection, successes, len(changes), claim, claim.wants[place], now)
+
+        server = self._server()
+        passed = await server.in_turn(run)
+        effects.ready.update(passed.limited)
+        effects.settles |= passed.followed
+        verdicts = await self._verdicts_on(changes, passed.accepted, effects)
+        unsettled = await self.settle(effects) if effects.settles else False
+        said = await server.quickly(lambda connection: self._plainly(connection, (), claim, (), effects))
+        assert said.taken is not None
+        if passed.claimed is None:
+            taken = await self._claim_limited(claim, said.taken)
+        else:
+            taken = _with(said.taken, place, passed)
+        return _answer(verdicts, taken, unsettled=unsettled)
+
+    async def _verdicts_on(
+        self, changes: Sequence[Change], accepted: Collection[str] | None, effects: Effects
+    ) -> list[Verdict]:
+        if accepted is None:
+            effects.changed = True
+            return [ACCEPTED] * len(changes)
+        took_hold = set(accepted)
+        return await self._server().quickly(lambda connection: self._verdicts(connection, changes, took_hold, effects))
+
     # -- claims --------------------------------------------------------------------------------------
     async def _claim(
         self, connection: Connection, before: Sequence[Statement], claim: Claim, effects: Effects
@@ -241,10 +291,10 @@ class Exchanges:
             wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
             if len(wants) == 1:
                 ((place, want),) = wants.items()
-                simply = await self._limits.claim_simply(connection, claim, want, self._now())
-                if simply is not None:
-                    claimed[place] = simply.claimed
-                    return Taken(claimed, 0 if simply.more else due, suspects or simply.suspects)
+                if self._passing.is_simple(want):
+                    passed = await self._passing.claim(connection, claim, want, self._now())
+                    if passed.claimed is not None:
+                        return _with(taken, place, passed)
             prospects = await self._limits.prospects(connection, list(wants.values()), self._now())
             if not any(any(prospect) for prospect in prospects):
                 return taken
@@ -271,6 +321,11 @@ def _plain_wants(claim: Claim) -> list[int]:
     if any(want.alone for want in claim.wants):
         return []
     return [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
+
+
+def _with(taken: Taken, place: int, passed: Passed) -> Taken:
+    claimed = {**taken.claimed, place: passed.claimed or []}
+    return Taken(claimed, 0 if passed.more else taken.next_due, taken.suspects or passed.suspects)
 
 
 def _answer(verdicts: Sequence[Verdict], taken: Taken, *, unsettled: bool) -> Exchanged:

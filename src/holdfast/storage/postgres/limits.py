@@ -13,14 +13,13 @@ been closed for longest first.
 **Slots.** What runs under a key is counted: holds, each with its key, and for jobs with several keys a row for each,
 written with the claim and removed when the word of the hold's end is heard. **Starts** are rows too, as long as they count.
 
-**Two ways.** Gates of one key without a rate are the most common by far: where there are no others, one statement looks,
-counts, claims and closes, and the whole turn is one round trip (`claim_simply`). Everything else is decided here.
+**Two ways.** Gates of one key without a rate are the most common by far: where there are no others the whole turn is one
+statement (`passing.py`). Everything else is decided here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from time import monotonic
 from typing import Any, NamedTuple
 
 from holdfast.job import Record
@@ -38,19 +37,15 @@ from holdfast.storage.limiting import (
     pass_gates,
 )
 
-from .claim import FEW, MANY, claimer, wanted
+from .claim import FEW, claimer, wanted
+from .passing import LOOK, NEWS, bounds
 from .queries import load
-from .rows import COLUMNS, array, digest, numbers, slot_of
+from .rows import array, digest, numbers, slot_of
 from .server import Connection, Statement, together
 from .usual import claimed_of
 
-LOOK = 128  # gates that are looked at together
-NEWS = 1_000  # that are heard together
 ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
-INVOLVED = 1.0  # seconds after which the simple way is tried again
-_SHARED = ("wanted", "can_run", "claimed_columns", "usual_columns", "in_common", "few", "many")
-_WAYS = (("few", FEW), ("many", "{usual}"))
 
 
 class Lanes(NamedTuple):
@@ -71,29 +66,13 @@ class Prospect(NamedTuple):
     suspects: bool
 
 
-class Simply(NamedTuple):
-    """What a claim brought that was simple, whether there are more jobs that may start, and whether there are suspects."""
-
-    claimed: list[Record]
-    more: bool
-    suspects: bool
-
-
 class Limits:
     """The statements of one schema."""
 
     def __init__(self, schema: str) -> None:
-        claims = load("claim", schema, no_outlook="{no_outlook}", usually=FEW)
-        parts = {name: claims[name] for name in _SHARED}
-        parts["claimed"] = load("claim", schema, slot="{slot_given}", usually=FEW)["claimed"]
-        parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
-        moved = {way: load("claim", schema, slot="{slot_of_lane}", usually=usually)["moved"] for way, usually in _WAYS}
-        self._sql = load("limits", schema, moved=moved["few"], claimed_rows="{few}", **parts)
-        self._passing = {
-            way: load("limits", schema, moved=moved[way], claimed_rows=f"{{{way}}}", **parts)["pass"] for way in moved
-        }
-        self._came = 0  # with the last claim
-        self._involved_until = 0.0
+        claims = load("claim", schema, slot="{slot_given}", usually=FEW)
+        parts = {name: claims[name] for name in ("wanted", "can_run", "claimed")}
+        self._sql = load("limits", schema, **parts)
         self._behind = 0  # so that all get their turn where there are more gates than are looked at together
         self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
 
@@ -101,37 +80,6 @@ class Limits:
         """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
         asked = [(self._sql["prospect"], {**wanted(want), "now": now}) for want in wants]
         return [Prospect(*(await cursor.fetchall())[0]) for cursor in await together(connection, asked)]
-
-    async def claim_simply(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> Simply | None:
-        """Claim limited jobs by one statement, a transaction by itself. None: that is not simple, nothing was claimed."""
-        if want.alone or monotonic() < self._involved_until:
-            return None
-        way = "few" if self._came < MANY else "many"
-        passing = (self._passing[way], {**wanted(want), **claimer(claim, want.limit), **_bounds(now)})
-        rows, told = await self._passed(connection, [passing])
-        if told.unread:
-            read = self._reading(dict(zip(told.unread, told.limits or (), strict=True)))
-            rows, told = await self._passed(connection, [(self._sql["turn"], {}), read, passing])
-        if told.simple is False:
-            self._involved_until = monotonic() + (0.0 if told.unread else INVOLVED)
-            return None
-        claimed = claimed_of(rows)
-        self._came = len(claimed)
-        return Simply(claimed, bool(told.more), told.suspects)
-
-    async def _passed(
-        self, connection: Connection, statements: Sequence[Statement]
-    ) -> tuple[Sequence[Sequence[Any]], _Told]:
-        rows = await (await together(connection, statements))[-1].fetchall()
-        return rows, _Told(*rows.pop()[len(COLUMNS) : -1])
-
-    def _reading(self, unread: Mapping[int, str]) -> Statement:
-        values = {
-            "numbers": numbers(unread),
-            "mosts": numbers(_most(limits) for limits in unread.values()),
-            "keys": array(_simple_key(limits) or "NULL" for limits in unread.values()),
-        }
-        return self._sql["read"], values
 
     async def claim(
         self, connection: Connection, claim: Claim, want: Want, prospect: Prospect, now: int | None
@@ -176,11 +124,11 @@ class Limits:
     # -- what happened meanwhile ---------------------------------------------------------------------
     async def _hear(self, connection: Connection, now: int | None) -> bool:
         """Take our turn and hear the news; gives whether there are more."""
-        cursor = await connection.execute(self._sql["hear"], _bounds(now))
+        cursor = await connection.execute(self._sql["hear"], bounds(now))
         return bool((await cursor.fetchall())[0][0] >= NEWS)
 
     async def _open(self, connection: Connection, now: int | None) -> bool:
-        cursor = await connection.execute(self._sql["open"], _bounds(now))
+        cursor = await connection.execute(self._sql["open"], bounds(now))
         return bool((await cursor.fetchall())[0][0])
 
     # -- gates ---------------------------------------------------------------------------------------
@@ -316,20 +264,6 @@ class Limits:
         await connection.execute(self._sql["mend"], {"now": now, "long": LONG, "look": LOOK})
 
 
-class _Told(NamedTuple):
-    """The last row of `pass`. `unread`: the numbers of lanes whose limits nobody has read yet."""
-
-    simple: bool | None
-    more: bool | None
-    suspects: bool
-    unread: list[int] | None
-    limits: list[str] | None
-
-
-def _bounds(now: int | None) -> dict[str, Any]:
-    return {"now": now, "most": NEWS, "look": LOOK}
-
-
 def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
     if not rows:
         return None
@@ -365,17 +299,6 @@ def _slots(texts: Iterable[str]) -> dict[str, Any]:
     """Gates, and the only key of each."""
     slots = {digest(limits): slot for limits in texts if (slot := slot_of(limits)) is not None}
     return {"gates": array(slots), "slots": array(slots.values())}
-
-
-def _most(limits: str) -> int:
-    """How many may start at once at best."""
-    return min(most for limit in limits_of(limits) for most in (limit.most, limit.starts) if most is not None)
-
-
-def _simple_key(limits: str) -> str | None:
-    """The key of limits that are one number of jobs that run at once."""
-    (first, *others) = limits_of(limits)
-    return None if others or first.most is None or first.starts is not None else digest(first.key)
 
 
 def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 `quick` connections run the few statements that a queue lives on. Their planner settings keep those on their indexes: a
 plan made while a table was empty would otherwise read the whole table for ever. `plain` connections run everything else
-with the user's own settings, so that a long listing never keeps a renewal waiting. One connection is for claims of limited
-jobs, for which everybody takes turns: who waits there keeps nobody else waiting, and their statements, which are the
-longest to plan, are planned once. The fourth pool is for transactions of handlers.
+with the user's own settings, so that a long listing never keeps a renewal waiting. Two connections are for claims of limited
+jobs, for which everybody takes turns: who waits there keeps nobody else waiting, one writes what it has to say while the
+other has its turn, and their statements, which are the longest to plan, are planned no more often. The fourth pool is for
+transactions of handlers.
 
 Work runs in a task of its own. A caller who is cancelled does not cut a statement in two: it ends, or its connection is
 given up, before the caller goes on. A server that does not answer for long is hung up on.
@@ -42,7 +43,7 @@ Cursor = AsyncCursor[tuple[Any, ...]]
 Work = Callable[[Connection], Coroutine[Any, Any, T]]
 Statement = tuple[LiteralString, Mapping[str, Any]]
 
-QUICK, PLAIN, TRANSACTIONS = 4, 4, 32  # connections at most
+QUICK, TURNS, PLAIN, TRANSACTIONS = 4, 2, 4, 32  # connections at most
 OLDEST = 130000
 TAKE_WITHIN = 10.0  # seconds that a caller waits in line for a connection
 ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent server is hung up on
@@ -125,7 +126,7 @@ class Server:
         self.version = 0
         self._sql = load("server", address.schema)
         self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
-        self._turns = Pool(partial(self._session, _ON_INDEXES), 1)
+        self._turns = Pool(partial(self._session, _ON_INDEXES), TURNS)
         self._plain = Pool(partial(self._session, {}), PLAIN)
         self._transactions = Pool(self._for_handlers, TRANSACTIONS)
         self._pools = (self._quick, self._turns, self._plain, self._transactions)
@@ -177,7 +178,7 @@ class Server:
         return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
 
     async def in_turn(self, work: Work[T]) -> T:
-        """Run work for which all take turns: of one loop, one after the other, on a connection that keeps its plans."""
+        """Run work for which all take turns, on connections that keep its plans."""
         if self.pooled:  # nobody keeps plans there, and connections are few
             return await self.quickly(work)
         try:

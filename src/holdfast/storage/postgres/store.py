@@ -57,6 +57,7 @@ from .insertion import insertion
 from .limits import Limits
 from .listing import Listing
 from .long import LongEnqueues
+from .passing import Passing
 from .schema import PostgresLedger, migrations
 from .server import Connection, Server, together
 from .shelf import Shelf
@@ -92,7 +93,9 @@ class PostgresStorage(Storage):
         self._claims = Claims(address.schema)
         self._limits = Limits(address.schema)
         self._edges = Edges(address.schema, self._enqueue, self._apply)
-        self._exchanges = Exchanges(self._apply, self._claims, self._limits, self._edges, self._server, self._now)
+        self._exchanges = Exchanges(
+            self._apply, self._claims, self._limits, Passing(address.schema), self._edges, self._server, self._now
+        )
         self._shelf = Shelf(address.schema, self._enqueue, self._apply)
         self._upkeep = Upkeep(address.schema, self._limits)
         self._listing = Listing(address.schema)

@@ -23,6 +23,7 @@ from .queries import load
 from .rows import Many, json_text, lists_of
 
 _sql = load("gates", row_version=str(ROW_VERSION))
+_FEW_OPEN = _sql["few_open"].replace("{running}", _sql["running"].rstrip(";\n "))
 _STARTS = Many(_sql["starts"], 1)
 _NOTE_STARTS = Many(_sql["note_starts"], 3, (20, 4, 1))
 _CLOSE = Many(_sql["close"], 2, (500, 100, 20, 4, 1))
@@ -74,6 +75,22 @@ def best_open(work: Work, wanted: Wanted, count: int) -> list[Standing]:
     lanes = [lane for lane in lists_of(work.connection.value(_sql["lanes"])) if wanted(*lane)]
     heads = [row for lane in lanes for row in work.connection.rows(_sql["best_open"], (*lane, count))]
     return nsmallest(count, (Standing(*row) for row in heads), key=lambda gate: gate.place)
+
+
+class Few(NamedTuple):
+    """Gates where few are open. `others`: there are more than these, or limits that may have room again."""
+
+    open: list[Standing]
+    others: bool
+    running: str  # for `Used`
+
+
+def few_open(work: Work, wanted: Wanted, now: int) -> Few:
+    """The only open gate, if it is wanted, by one question."""
+    opening, found, running = work.connection.rows(_FEW_OPEN, (now,))[0]
+    gates = [Standing(*row) for row in lists_of(found)]
+    kept = [gate for gate in gates if wanted(gate.queue, gate.task, gate.routing_key)]
+    return Few(kept, bool(opening) or len(gates) > 1, running)
 
 
 def best_closed(work: Work, closer: str, count: int) -> list[Standing]:
@@ -162,11 +179,12 @@ def mind_the_clock(work: Work, now: int) -> None:
 class Used:
     """How much of each key is used: read when it is asked for, and kept up to date by whoever lets jobs through."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, running: str | None = None) -> None:
+        """`running`: what runs, if that was read already."""
         self._work = work
         self._running: Counter[str] = Counter()
         self._starts: dict[str, Starts] = {}
-        for limits, jobs in lists_of(work.connection.value(_sql["running"])):
+        for limits, jobs in lists_of(work.connection.value(_sql["running"]) if running is None else running):
             self.run(limits, jobs)
 
     def of(self, texts: Iterable[str]) -> dict[str, Use]:

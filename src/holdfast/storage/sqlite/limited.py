@@ -51,14 +51,17 @@ class Wide(NamedTuple):
 
 def wide_gate(work: Work, wanted: Wanted, limit: int, now: int) -> Wide | None:
     """The only open gate, if no rate is to be minded, no closed one might open, and there is room for so many."""
-    found = gates.best_open(work, wanted, 2)
-    if len(found) != 1 or gates.closers(work, 1, now):
+    few = gates.few_open(work, wanted, now)
+    found = few.open
+    if few.others:  # those may be nobody's that is wanted
+        found = gates.best_open(work, wanted, 2) if not gates.closers(work, 1, now) else []
+    if len(found) != 1:
         return None
     (gate,) = found
     limits = limits_of(gate.limits)
     if any(each.starts is not None for each in limits):
         return None
-    used = Used(work).of([gate.limits])
+    used = Used(work, few.running).of([gate.limits])
     room = min((each.most - used[each.key].running for each in limits if each.most is not None), default=limit)
     return Wide(gate, room) if room >= limit else None
 

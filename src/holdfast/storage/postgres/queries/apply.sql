@@ -24,6 +24,7 @@ given_up AS (
     INSERT INTO {schema}.limit_news (key, job, stamp)
     SELECT DISTINCT slot, CASE WHEN slot IS NULL THEN id END, CASE WHEN slot IS NULL THEN stamp END
     FROM noted WHERE limited IS NOT NULL
+    RETURNING 1
 ),
 ended_keys AS (
     DELETE FROM {schema}.held_keys WHERE key = ANY(ARRAY(SELECT held_key FROM ended WHERE held_key IS NOT NULL))

@@ -138,9 +138,9 @@ SELECT {usual_columns}, {no_outlook} FROM taken AS j WHERE j.usual GROUP BY {in_
 
 -- name: usual
 -- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `usual.py`.
-num_nonnulls(gone.run_at, gone.expires_at, gone.settled, gone.min_version, gone.version, gone.attempt, gone.failures,
-    gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at, j.chain_id, j.run_when,
-    j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0
+num_nonnulls(gone.run_at, gone.expires_at, gone.settled, nullif(gone.min_version, {row_version}), gone.version,
+    gone.attempt, gone.failures, gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at,
+    j.chain_id, j.run_when, j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0
 AND gone.rank = j.created_at AND NOT gone.suspect AND NOT gone.key_waits AND strpos(j.payload, chr(30)) = 0
 
 -- name: slot

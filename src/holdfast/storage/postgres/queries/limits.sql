@@ -26,12 +26,19 @@ UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(nu
 WHERE number = ANY(%(numbers)s::bigint[]) AND closed_by IS NULL;
 
 -- name: pass
--- A turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs forgotten. The
--- last row tells, behind the columns of a record, whether it was simple (NULL: there is nothing), whether jobs are left that
--- may start, whether there are suspects, and lanes whose limits nobody has read yet.
-WITH lane AS MATERIALIZED (
-    SELECT * FROM {schema}.limit_turn(%(queues)s::text[], %(tasks)s::text[], %(route)s::text, {row_version},
-        %(limit)s::integer, %(now)s::bigint, %(most)s::integer, %(look)s::integer)
+-- Successes, a turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs
+-- forgotten. The last row tells, behind the columns of a record, whether it was simple (NULL: there is nothing), whether jobs
+-- are left that may start, whether there are suspects, lanes whose limits nobody has read yet, how long the turn took, which
+-- successes took hold if not all did, whether nothing was claimed because something else comes first, whether followed jobs
+-- ended, and the queues of limited ones.
+WITH {succeeding},
+withheld AS MATERIALIZED (SELECT {something_first} AS so),
+lane AS MATERIALIZED (
+    SELECT * FROM {schema}.limit_turn(
+        (SELECT so FROM withheld), %(queues)s::text[], %(tasks)s::text[], %(route)s::text, {row_version}, %(limit)s::integer,
+        %(now)s::bigint, %(most)s::integer, %(look)s::integer, %(mark_gates)s::uuid[], %(lane_queues)s::text[],
+        %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[], %(ranks)s::bigint[],
+        %(mark_ids)s::uuid[])
 ),
 picked AS MATERIALIZED (
     SELECT w.ctid AS place FROM {schema}.waiting AS w
@@ -51,7 +58,10 @@ SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) 
         WHERE used.running < lane.most GROUP BY lane.gate HAVING sum(lane.jobs) > coalesce(min(came.jobs), 0)),
     EXISTS (SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND parked AND {wanted} AND {can_run}),
     (SELECT array_agg(number) FROM lane WHERE limits IS NOT NULL),
-    (SELECT array_agg(limits) FROM lane WHERE limits IS NOT NULL),
+    (SELECT array_agg(limits) FROM lane WHERE limits IS NOT NULL), (SELECT max(took) FROM lane),
+    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
+    (SELECT so FROM withheld), (SELECT count(*) > 0 FROM noted WHERE followed),
+    (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL),
     {schema}.limit_shut(
         ARRAY(
             SELECT lane.number FROM lane JOIN used ON used.key = lane.key
@@ -61,7 +71,18 @@ ORDER BY 5 DESC NULLS LAST;
 
 -- name: no_outlook
 -- What rows of jobs have in the columns of the last one.
-NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint[], NULL::text[], NULL::void
+NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint[], NULL::text[], NULL::float8, NULL::text[], NULL::boolean,
+    NULL::boolean, NULL::text[], NULL::void
+
+-- name: something_first
+-- Whether a followed job ended or one is due: who waits for it, or is promoted, comes first. All ends are written before the
+-- turn is taken: what they give up is then room for this claim, and nobody waits for a turn that is spent on them.
+(SELECT count(*) < 0 FROM succeeded) OR (SELECT count(*) < 0 FROM given_up) OR (SELECT count(*) > 0 FROM noted WHERE followed)
+    OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now})
+
+-- name: nothing_first
+-- A claim alone, before which everything else was done.
+false
 
 -- name: slot_of_lane
 -- The key of a job's gate.

@@ -54,6 +54,15 @@ SELECT number, limits, queue, task, routing_key, priority, rank, head FROM holdf
 WHERE closed_by = '' AND queue = ? AND task = ? AND routing_key IS ?
 ORDER BY priority DESC, rank, head LIMIT ?;
 
+-- name: few_open
+-- Of all gates: whether limits may have room again, up to two open ones, and what runs; as the questions for them would answer.
+SELECT EXISTS (SELECT 1 FROM holdfast_closers WHERE opens_at IS NULL)
+        OR EXISTS (SELECT 1 FROM holdfast_closers WHERE opens_at IS NOT NULL AND opens_at <= ?),
+    (SELECT json_group_array(json_array(number, limits, queue, task, routing_key, priority, rank, head)) FROM (
+        SELECT number, limits, queue, task, routing_key, priority, rank, head FROM holdfast_gates
+        WHERE closed_by = '' ORDER BY queue LIMIT 2)),
+    ({running});
+
 -- name: best_closed
 -- The best gates that are closed by some limits.
 SELECT number, limits, queue, task, routing_key, priority, rank, head FROM holdfast_gates
