@@ -7,10 +7,11 @@ import os
 import random
 
 import pytest
+from psycopg.errors import DeadlockDetected
 
 from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
-from holdfast.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide
+from holdfast.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
 from holdfast.storage.contract import Claim, Filter, Note, Want
 from holdfast.testing.conformance.tools import fault
 
@@ -94,3 +95,26 @@ async def test_a_host_that_dies_does_not_keep_its_locks(own_url):
         ((longest,),) = await transaction.execute("show idle_in_transaction_session_timeout")
         assert longest == "14s"  # ours comes first, at 7 s
         await transaction.rollback()
+
+
+async def test_a_conflict_after_the_claim_leaves_no_job_behind(own_url, monkeypatch):
+    """A refused word is looked at once the claim is through. Should that meet a conflict, it alone is repeated: a second
+    claim under the same stamp would leave those of the first to wait for the end of their lease."""
+    async with opened(own_url) as store:
+        gone, *held = await _claimed(store, 3)
+        await store.apply([decide(gone, Cancelled())])
+        await store.enqueue([job() for _ in range(4)])
+        apply, conflicts = store._apply.apply, [DeadlockDetected("deadlock detected")]
+
+        async def conflicting(*given):
+            if conflicts:
+                raise conflicts.pop()
+            return await apply(*given)
+
+        monkeypatch.setattr(store._apply, "apply", conflicting)
+        claim = Claim("w", new_stamp(), (Want(2),))
+        answer = await store.exchange([succeeded(each, None, 1) for each in (gone, *held)], claim)
+        assert [verdict.accepted for verdict in answer.verdicts] == [False, True, True]
+        assert not conflicts
+        assert {each.id for each in answer.claimed} == {each.id for each in await store.holding("w", claim.stamp)}
+        assert len(answer.claimed) == 2

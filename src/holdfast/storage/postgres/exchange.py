@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 
@@ -24,7 +25,7 @@ from .claim import Claims, read_outlook
 from .edges import Edges, Looked
 from .limits import Limits
 from .passing import Passed, Passing
-from .server import Connection, Cursor, Server, Statement, together
+from .server import Connection, Cursor, Server, Statement, through_conflicts, together
 
 Claimed = dict[int, list[Record]]  # by the place of the want
 
@@ -119,13 +120,15 @@ class Exchanges:
         started: Sequence[Started],
         effects: Effects,
     ) -> Said:
-        """Successes, then the claim; in one statement where that is all."""
+        """Successes, then the claim; in one statement where that is all. Each part is a transaction, and once one is through
+        a conflict of the next repeats that one alone: a second claim by the same stamp would forget the jobs of the first."""
         places = [] if claim is None or started else _plain_wants(claim)
         if claim is not None and places:
             accepted, taken = await self._one_by_one(connection, changes, claim, places, effects)
         else:
             accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
-        return Said(await self._verdicts(connection, changes, accepted, effects), taken)
+        verdicts = await through_conflicts(lambda: self._verdicts(connection, changes, accepted, effects))
+        return Said(verdicts, taken)
 
     async def _verdicts(
         self, connection: Connection, changes: Sequence[Change], accepted: Collection[str], effects: Effects
@@ -153,7 +156,7 @@ class Exchanges:
         for place in places[1:]:
             if taken is None:
                 break
-            _, also = await self._at_once(connection, (), claim, place, effects)
+            _, also = await through_conflicts(partial(self._at_once, connection, (), claim, place, effects))
             if also is not None:
                 claimed = {**taken.claimed, **also.claimed}
                 taken = Taken(claimed, also.next_due, taken.suspects or also.suspects)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
 from typing import Any, LiteralString, TypeVar
@@ -217,7 +217,7 @@ class Server:
                 if state_of(error) == READ_ONLY:
                     pool.forget()  # the server became a replica: the primary is elsewhere
                 if conflicting(error) and tries < CONFLICTS:
-                    await asyncio.sleep(random.uniform(0, 0.005 * tries))
+                    await _let_pass(tries)
                 elif broken(error) and loop.time() < until:
                     await asyncio.sleep(random.uniform(0.05, min(2.0, 0.1 * 2**tries)))
                 else:
@@ -316,3 +316,20 @@ async def _at_once(connection: Connection, statements: Sequence[Statement]) -> l
         return [await connection.execute(*statements[0])]
     async with connection.pipeline():
         return [await connection.execute(*statement) for statement in statements]
+
+
+async def through_conflicts(transaction: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a transaction that others stood in the way of. For parts of a work that must not be repeated as a whole."""
+    tries = 0
+    while True:
+        try:
+            return await transaction()
+        except psycopg.Error as error:
+            tries += 1
+            if not conflicting(error) or tries >= CONFLICTS:
+                raise
+        await _let_pass(tries)
+
+
+async def _let_pass(tries: int) -> None:
+    await asyncio.sleep(random.uniform(0, 0.005 * tries))

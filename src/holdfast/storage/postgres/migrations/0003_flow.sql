@@ -184,26 +184,19 @@ $$;
 -- key, how many jobs were found there (as many as could pass, and one more) and the places of those that pass: each job has
 -- its number under its key, after those that run, and passes if the limit reaches so far. It is simple where the lanes are
 -- few, each has one key without a rate, none that is wanted waits for a rate, and none is left to be opened; where it is not,
--- no jobs are looked for. In lanes that have a mark only jobs behind it are. `withheld`: nothing is claimed now. `unheard`:
--- there may be more news; `limits`: what nobody has read yet; `took`: the seconds of the turn, without the wait for it.
+-- no jobs are looked for. `unheard`: there may be more news; `limits`: what nobody has read yet.
 CREATE FUNCTION {schema}.limit_turn(
-    withheld boolean, of_queues text[], of_tasks text[], of_route text, by_version integer, wanted integer, at bigint,
-    bound integer, look integer, mark_gates uuid[], mark_queues text[], mark_tasks text[], mark_routes text[],
-    mark_urgencies integer[], mark_ranks bigint[], mark_ids uuid[])
+    of_queues text[], of_tasks text[], of_route text, by_version integer, wanted integer, at bigint, bound integer,
+    look integer)
 RETURNS TABLE (
     simple boolean, unheard boolean, number bigint, gate uuid, key uuid, most bigint, running bigint, limits text,
-    jobs bigint, places tid[], took float8)
+    jobs bigint, places tid[])
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
-<<turn>> -- a column that is added may have any name
 DECLARE
     instant bigint := coalesce(at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
-    began timestamptz;
     heard bigint;
 BEGIN
-    IF withheld THEN
-        RETURN;
-    END IF;
     IF NOT EXISTS (SELECT 1 FROM {schema}.limit_news) AND NOT EXISTS (SELECT 1 FROM {schema}.limit_room)
         AND NOT EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= instant)
         AND NOT EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > instant)
@@ -221,7 +214,6 @@ BEGIN
         RETURN;
     END IF;
     heard := {schema}.limit_hear(at, bound, look);
-    began := clock_timestamp();
     RETURN QUERY
     WITH lane AS MATERIALIZED (
         SELECT w.* FROM {schema}.limit_gates AS w
@@ -254,17 +246,9 @@ BEGIN
     best AS MATERIALIZED (
         SELECT lane.number, lane.most, found.*,
             used.running + row_number() OVER (PARTITION BY lane.key ORDER BY found.urgency, found.rank, found.id) AS would_run
-        FROM lane JOIN used ON used.key = lane.key
-            LEFT JOIN unnest(
-                mark_gates, mark_queues, mark_tasks, mark_routes, mark_urgencies, mark_ranks, mark_ids
-            ) AS mark (gate, queue, task, route, urgency, rank, id)
-                ON mark.gate = lane.gate AND mark.queue = lane.queue AND mark.task = lane.task AND mark.route = lane.route
-            CROSS JOIN LATERAL (
+        FROM lane JOIN used ON used.key = lane.key CROSS JOIN LATERAL (
             SELECT w.ctid AS place, w.urgency, w.rank, w.id FROM {schema}.waiting AS w
             WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
-                AND (w.urgency, w.rank, w.id) > (
-                    coalesce(mark.urgency, -2147483648), coalesce(mark.rank, -9223372036854775808),
-                    coalesce(mark.id, '00000000-0000-0000-0000-000000000000'::uuid))
                 AND w.state = 'ready' AND w.parked AND NOT w.suspect AND coalesce(w.min_version, 1) <= by_version
                 AND (w.expires_at IS NULL OR w.expires_at > instant OR w.started_at IS NOT NULL)
             ORDER BY w.urgency, w.rank, w.id LIMIT least(greatest(lane.most - used.running, 0), wanted) + 1) AS found
@@ -274,8 +258,7 @@ BEGIN
         ORDER BY best.urgency, best.rank, best.id LIMIT wanted
     )
     SELECT simply.so, heard >= bound, lane.number, lane.gate, lane.key, lane.most, used.running,
-        CASE WHEN lane.most IS NULL THEN lane.limits END, coalesce(seen.jobs, 0), chosen.places,
-        extract(epoch FROM clock_timestamp() - turn.began)::float8
+        CASE WHEN lane.most IS NULL THEN lane.limits END, coalesce(seen.jobs, 0), chosen.places
     FROM simply LEFT JOIN lane ON true LEFT JOIN used ON used.key = lane.key
         LEFT JOIN (SELECT best.number, count(*) AS jobs FROM best GROUP BY 1) AS seen ON seen.number = lane.number
         LEFT JOIN (
