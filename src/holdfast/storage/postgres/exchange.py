@@ -121,7 +121,7 @@ class Exchanges:
         effects: Effects,
     ) -> Said:
         """Successes, then the claim; in one statement where that is all. Each part is a transaction, and once one is through
-        a conflict of the next repeats that one alone: a second claim by the same stamp would forget the jobs of the first."""
+        a conflict of the next repeats that one alone: a second claim by that stamp would forget the jobs of the first."""
         places = [] if claim is None or started else _plain_wants(claim)
         if claim is not None and places:
             accepted, taken = await self._one_by_one(connection, changes, claim, places, effects)
