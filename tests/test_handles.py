@@ -66,6 +66,11 @@ async def test_a_result_has_the_type_of_the_annotation(app, task):
         assert isinstance(job.id, UUID)
 
 
+async def test_jobs_can_be_put_into_a_set(app, task):
+    job = await task.using(meta={"request": "1"}).enqueue()
+    assert len({await job.refresh(), await job.refresh(), await (await task.enqueue()).refresh()}) == 2
+
+
 async def test_a_job_that_ended_otherwise_raises(app, task):
     async with app.worker():
         with pytest.raises(JobSkipped, match="nothing to do") as skipped:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, Limit, Retention, State
+from holdfast import Holdfast, HoldLost, InvalidCall, Limit, Retention, State
 from holdfast.storage.memory import MemoryStorage
 from holdfast.storage.memory.rows import Rows
 from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
@@ -69,6 +69,49 @@ async def test_drain_removes_what_is_no_longer_kept(app, task, clock):
     clock.advance(timedelta(days=8))
     await drain(app)
     assert {job.payload for job in (await app.jobs.find()).items} <= {'{"a":3}', '{"a":4}'}
+
+
+async def test_drain_cancels_what_was_not_started_in_time(app, task, clock):
+    parent = await task.using(delay=3600).enqueue(0)
+    soon = task.using(expires=60)
+    jobs = [
+        await soon.using(delay=1000).enqueue(1),
+        await soon.using(after=[parent]).enqueue(2),
+        await soon.using(queue="paused").enqueue(3),
+    ]
+    await app.queues.pause("paused")
+    clock.advance(61)
+    await drain(app)
+    assert {(job.state, job.reason) for job in [await job.refresh() for job in jobs]} == {(State.CANCELLED, "expired")}
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///{folder}/jobs.db"])
+async def test_drain_brings_back_what_is_held_by_nobody_alive(url, clock, tmp_path):
+    app = Holdfast(url.format(folder=tmp_path), clock=clock)
+
+    @app.task
+    async def task() -> str:
+        clock.advance(3600)  # the lease of this very job is over, too, and its worker is alive
+        await asyncio.sleep(0.1)
+        return "done"
+
+    async with app:
+        job = await task.enqueue()
+        async with app.claim(tasks=[task]) as [item]:
+            clock.advance(59)
+            await drain_for_a_moment(app)
+            assert (await job.refresh()).attempt == 1
+            clock.advance(1)
+            await drain(app)
+            assert (await job.refresh()).attempt == 2
+            assert await job.result() == "done"
+            with pytest.raises(HoldLost):
+                await item.succeed("too late")
+
+
+async def drain_for_a_moment(app):
+    with suppress(TimeoutError):  # a job that somebody holds is waited for
+        await drain(app, timeout=0.3)
 
 
 async def test_drain_waits_for_a_job_that_is_claimed_while_it_looks(app, monkeypatch):
@@ -181,13 +224,15 @@ async def test_swap(tmp_path, plain):
     await task.enqueue()
     swapped = swap(app, "memory://")
     if plain:
-        with swapped:
+        with swapped as given:
+            assert given is app
             assert await app.jobs.count() == 0
             await task.enqueue()
             await task.enqueue()
             assert await app.jobs.count() == 2
     else:
-        async with swapped:
+        async with swapped as given:
+            assert given is app
             assert await app.jobs.count() == 0
             await task.enqueue()
     assert await app.jobs.count() == 1

@@ -303,7 +303,9 @@ class Queues(_Room):
         never full, and `on_full` has no effect. `fair`: its tenants take turns, each by its weight (1 where none is
         given), whatever the length of their lines."""
         settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
-        await (await self._storage()).configure(settings)
+        place = await self._app._place()
+        await place.storage.configure(settings)
+        place.counted_until = 0.0  # who enqueues in a transaction of his own must not go by what was counted before
 
     def _spelled(self) -> str:
         return "app.queues"

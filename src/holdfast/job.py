@@ -118,6 +118,9 @@ class Job:
     timeout: float | None
     next_id: JobId | None = None  # the job that goes on with its chain
 
+    def __hash__(self) -> int:  # not of the whole: meta and results may have no hash
+        return hash(self.id)
+
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[T]):

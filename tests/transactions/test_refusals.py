@@ -326,8 +326,21 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
                 with pytest.raises(QueueFull, match="nothing waits"):
                     await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
                 await task.using(queue="free", connection=connection).enqueue()
-            (await app._place()).counted_until = 0
         assert await app.jobs.count(queue="free") == 2
+
+
+async def test_what_is_configured_counts_at_once(app, task, dsn):
+    """What is known of a queue may be a second old, but not older than what this app has just said about it."""
+    async with app:
+        await app.queues.configure("small", max_depth=1, on_full="wait")
+        await task.using(queue="small").enqueue()
+        with psycopg.connect(dsn) as connection:
+            with pytest.raises(QueueFull):
+                await task.using(queue="small", connection=connection).enqueue()
+            await app.queues.configure("small", max_depth=1, on_full="drop")
+            assert (await task.using(queue="small", connection=connection).enqueue()).dropped
+            await app.queues.configure("small")
+            assert not (await task.using(queue="small", connection=connection).enqueue()).dropped
 
 
 @pytest.mark.parametrize("policy", ["reject", "wait", "drop"])

@@ -18,6 +18,7 @@ from holdfast.storage.memory import MemoryStorage
 from holdfast.testing import ManualClock
 from holdfast.testing.flaky import FlakyStorage
 from holdfast.upkeep import contact as contact_module
+from holdfast.upkeep import upkeep as upkeep_module
 from holdfast.upkeep.contact import Contact
 from holdfast.upkeep.reap import reap
 from holdfast.worker import attempt as attempt_module
@@ -156,6 +157,48 @@ def test_contact_starts_again_after_a_gap_and_after_a_clock_jump(monkeypatch):
     assert contact.unbroken == 3 * SECOND
     contact.saw_clock(9_000 * SECOND)
     assert contact.unbroken == 0
+
+
+def test_a_clock_that_is_moved_by_hand_needs_no_patience(monkeypatch):
+    time = [1000.0]
+    monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
+    contact = Contact()
+    for _ in range(2):
+        contact.reached()
+        contact.saw_clock(5_000 * SECOND)
+        contact.saw_clock(5_000 * SECOND)  # at the same moment, which proves nothing
+        time[0] += 0.5
+    assert not contact.by_hand
+    time[0] += 2
+    contact.saw_clock(5_000 * SECOND)
+    assert contact.by_hand
+    contact.saw_clock(9_000 * SECOND)
+    assert contact.unbroken > 86_400 * SECOND
+
+
+async def test_a_worker_brings_back_what_was_lost_by_a_clock_that_is_moved_by_hand(monkeypatch):
+    monkeypatch.setattr(contact_module, "STILL", 0.01)
+    monkeypatch.setattr(upkeep_module, "ROUND", 0.02)
+    clock, runs = ManualClock(), Counter()
+    app = Holdfast("memory://", clock=clock)
+
+    @app.task
+    async def task(name: str) -> str:
+        runs[name] += 1
+        if name == "own":
+            clock.advance(3600)
+            await asyncio.sleep(0.2)
+        return name
+
+    async with app:
+        lost = await task.enqueue("lost")
+        await (await app._storage()).claim(Claim("w", 7, (Want(1),)))
+        clock.advance(61)
+        async with app.worker():
+            assert await lost.result(timeout=10) == "lost"
+            own = await task.enqueue("own")
+            assert await own.result(timeout=10) == "own"
+    assert runs == {"lost": 1, "own": 1}
 
 
 class SlowlyFlaky(FlakyStorage):

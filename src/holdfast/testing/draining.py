@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Literal
 from holdfast.job import State
 from holdfast.schedules.firing import fire
 from holdfast.storage.contract import Filter, Storage
+from holdfast.upkeep.contact import FOR_EVER
+from holdfast.upkeep.expire import expire
+from holdfast.upkeep.reap import reap
 
 from .either import either
 
@@ -24,8 +27,9 @@ LOOKS = 15
 @either
 async def drain(app: Holdfast, *, timeout: float = 30.0) -> None:
     """Run every job that is due, those of schedules and those they make due, until none is left; then remove what is no
-    longer kept. Jobs of a paused queue, of a task that the app does not know, due later, or held back by a rate stay as they
-    are. TimeoutError when it takes too long.
+    longer kept. Jobs that were not started in time are cancelled, and those whose lease is over come back. Jobs of a paused
+    queue, of a task that the app does not know, due later, or held back by a rate stay as they are. TimeoutError when it
+    takes too long.
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
@@ -62,12 +66,20 @@ async def _looked(app: Holdfast, storage: Storage, worker: Worker) -> bool | Lit
     """Whether there is anything to wait for. A look is several questions: what the worker did between them, none of them may
     have seen."""
     done = worker._quiet()
-    busy = await _busy(app, storage)
+    busy = await _busy(app, storage, worker)
     return busy if done is not None and worker._quiet() == done else True
 
 
-async def _busy(app: Holdfast, storage: Storage) -> bool | Literal["held back"]:
+async def _reaped(storage: Storage, worker: Worker) -> int:
+    """Without the patience of a worker's upkeep, which is for outages; our own worker is alive."""
+    lapsed = await storage.lapsed(storage.chunk, FOR_EVER)
+    return await reap(storage, [record for record in lapsed if record.leased_by != worker.id])
+
+
+async def _busy(app: Holdfast, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
     waits = await _in_the_outbox(app)
+    if await expire(storage, storage.chunk) or await _reaped(storage, worker):
+        return True
     if (await fire(storage, await storage.now(), app.definitions())).again:
         return True
     if await storage.promote(storage.chunk):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock
 from holdfast.places import Places
@@ -28,11 +28,11 @@ class swap:  # read as a verb: with swap(app, "memory://"): …
         self._app = app
         self._settings = dataclasses.replace(app.settings, url=url, clock=checked_clock(clock) or app.settings.clock)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> Holdfast:
         app = self._app
         self._before = app.settings, app._places
         app.settings, app._places = self._settings, Places(self._settings)
-        return self
+        return app
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
@@ -43,7 +43,7 @@ class swap:  # read as a verb: with swap(app, "memory://"): …
         self._app.settings, self._app._places = self._before
         run_if_running(places.close)
 
-    async def __aenter__(self) -> Self:
+    async def __aenter__(self) -> Holdfast:
         return self.__enter__()
 
     async def __aexit__(

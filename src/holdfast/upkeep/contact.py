@@ -3,6 +3,8 @@
 After an outage every lease in the store is over, and whoever reaps first beats all renewers. So a reaper first shows
 that it has reached the store for a while: a third of the lease in question. A store clock that jumps has the same
 effect as an outage, and starts the count again.
+
+A clock that stands still is a test's, moved by hand: its leaps are meant, and nobody is to wait for it.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from ..observe import log
 
 GAP = 5.0
 JUMP = 2.0
+STILL = 1.0
+FOR_EVER = 10**15
 
 
 class Contact:
@@ -21,6 +25,8 @@ class Contact:
         self._since: float | None = None
         self._last = 0.0
         self._offset: float | None = None
+        self._seen = (-1, 0.0)  # the store's time, and since when it has been that
+        self.by_hand = False
 
     def reached(self) -> None:
         now = boottime()
@@ -33,6 +39,12 @@ class Contact:
 
     def saw_clock(self, store_now: int) -> None:
         """Compare the store's clock with the time since boot."""
+        if store_now != self._seen[0]:
+            self._seen = store_now, boottime()
+        elif boottime() - self._seen[1] >= STILL:
+            self.by_hand = True
+        if self.by_hand:
+            return
         offset = store_now / SECOND - boottime()
         if self._offset is not None and abs(offset - self._offset) > JUMP:
             log.clock_jumped(offset - self._offset)
@@ -42,6 +54,8 @@ class Contact:
     @property
     def unbroken(self) -> int:
         """Microseconds since which every call has been answered."""
+        if self.by_hand:
+            return FOR_EVER
         if self._since is None or boottime() - self._last > GAP:
             return 0
         return int((boottime() - self._since) * SECOND)

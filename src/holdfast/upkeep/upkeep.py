@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from ..flow.answers import tell_due
+from ..job import Record
 from ..storage.contract import Storage
 from .contact import Contact
 from .expire import expire
@@ -20,6 +21,7 @@ from .reap import reap
 
 ROUND = 2.4  # seconds
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
+FIRST_LOOKS = 2  # rounds in which it is looked at whether that clock moves at all
 LIMIT = 500
 REMEMBERED = 3600.0  # seconds after an expired job was found in which others are looked for often
 
@@ -30,7 +32,7 @@ Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but 
 
 class Upkeep:
     """Reaps in every round, and does a chore in every other one. `expiring`: whether jobs that may expire are known;
-    `brief`: whether such that are kept for a short time."""
+    `brief`: whether such that are kept for a short time; `worker`: whose upkeep it is."""
 
     def __init__(
         self,
@@ -40,6 +42,7 @@ class Upkeep:
         answer: Answer,
         expiring: Callable[[], bool],
         brief: Callable[[], bool],
+        worker: str = "",
     ) -> None:
         self._store = store
         self._contact = contact
@@ -47,6 +50,7 @@ class Upkeep:
         self._answer = answer
         self._expiring = expiring
         self._brief = brief
+        self._worker = worker
         self._found_expired = -REMEMBERED
         self._round = 0
         settle = store.settle
@@ -103,14 +107,19 @@ class Upkeep:
 
     async def _reap(self) -> int:
         """Before anybody is reaped the store's clock is looked at: leases that all lapse at once may be its doing."""
-        if self._round % CLOCK_EVERY == 1:
+        if self._round <= FIRST_LOOKS or self._round % CLOCK_EVERY == 1:
             await self._look_at_clock()
         records = await self._store.lapsed(LIMIT, self._contact.unbroken)
         if not records:
             return 0
         await self._look_at_clock()
         trusted = 3 * self._contact.unbroken
-        return await reap(self._store, [record for record in records if record.lease <= trusted])
+        lost = [record for record in records if record.lease <= trusted and self._is_lost(record)]
+        return await reap(self._store, lost)
+
+    def _is_lost(self, record: Record) -> bool:
+        """A clock that is moved by hand ends the leases of our own jobs too, and we are there."""
+        return not self._contact.by_hand or record.leased_by != self._worker
 
     async def _look_at_clock(self) -> None:
         self._contact.saw_clock(await self._store.now())

@@ -246,7 +246,7 @@ class _Running:
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
-        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring, self._brief)
+        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring, self._brief, worker.id)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)

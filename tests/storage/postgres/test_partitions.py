@@ -13,7 +13,6 @@ from holdfast.lifecycle import Died, Retried, Succeeded, decide
 from holdfast.retry import Retention
 from holdfast.storage.contract import Claim, Filter, Shelving, Want
 from holdfast.storage.urls import opener, parse
-from holdfast.testing import ManualClock
 from holdfast.testing.conformance.tools import job
 
 from ...real_servers import kinds_with_a_store, server
@@ -165,10 +164,16 @@ async def test_what_belongs_to_dropped_jobs_goes_with_them(url):
 
 
 async def test_long_kept_jobs_of_a_piece_that_stays_go_a_day_late(url):
-    clock = ManualClock()
-    async with opened(url, clock) as store:
+    """By the server's own clock, which drops pieces too: with a clock that is moved by hand nobody waits for those."""
+    async with opened(url) as store:
         await ended(store, id_of(datetime.now(UTC)), Retention.keep(age=2 * 86_400))
-        clock.advance(2 * 86_400 + 1)
+        grow_older(url, 2 * DAY + timedelta(seconds=1))
         assert await store.prune(10) == 0
-        clock.advance(86_400)
+    async with opened(url) as store:  # another worker: this one looks again in a day
+        grow_older(url, DAY)
         assert await store.prune(10) == 1
+
+
+def grow_older(url, by):
+    micros = by // timedelta(microseconds=1)
+    run(url, f"update SCHEMA.outcomes set finished_at = finished_at - {micros}, prune_at = prune_at - {micros}")

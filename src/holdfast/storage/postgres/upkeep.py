@@ -84,16 +84,18 @@ class Upkeep:
 
     async def _long_kept(self, connection: Connection, limit: int, now: int | None) -> list[str]:
         """Those that were to be kept for a day or more are left to the pieces that are dropped as a whole; one that is a day
-        overdue is in a piece that cannot be. It is looked for only when there can be one: not by what ends from now on."""
+        overdue is in a piece that cannot be. It is looked for only when there can be one: not by what ends from now on.
+        Pieces come of age by the server's clock: by any other, nobody waits for them."""
+        leeway = DAY if now is None else 0
         cursor = await connection.execute(self._sql["now"], {"now": now})
         at: int = (await cursor.fetchall())[0][0]
         if at < self._next_long_kept or limit <= 0:
             return []
-        found = await self._ids(connection, self._sql["long_kept"], limit, now)
+        found = await self._ids(connection, self._sql["long_kept"], limit, now, leeway=leeway)
         if len(found) < limit:
             cursor = await connection.execute(self._sql["next_long_kept"], {"now": now})
             earliest, at = (await cursor.fetchall())[0]
-            self._next_long_kept = at + DAY if earliest is None else min(max(earliest + DAY, at), at + DAY)
+            self._next_long_kept = at + DAY if earliest is None else min(max(earliest + leeway, at), at + DAY)
         return found
 
     async def _too_many(self, connection: Connection, task: str, limit: int) -> list[str]:
@@ -123,6 +125,8 @@ class Upkeep:
         async with connection.transaction():
             await self._limits.mend(connection, now)
 
-    async def _ids(self, connection: Connection, statement: str, limit: int, now: int | None) -> list[str]:
-        cursor = await connection.execute(statement, {"now": now, "limit": limit})
+    async def _ids(
+        self, connection: Connection, statement: str, limit: int, now: int | None, **values: int
+    ) -> list[str]:
+        cursor = await connection.execute(statement, {"now": now, "limit": limit, **values})
         return [id for (id,) in await cursor.fetchall()]

@@ -28,6 +28,20 @@ async def case_past_their_age(store: Storage, clock: Hand) -> None:
     same(await _left(store), {kept.id, waiting.id}, "what has no age, and what waits, stays")
 
 
+async def case_days_are_counted_exactly(store: Storage, clock: Hand) -> None:
+    for days in (1, 7):
+        await _ended(store, Succeeded(), retention=Retention.keep(age=days * 86_400).text())
+    same(await store.prune(9), 0, "kept for days")
+    clock.advance(86_399)
+    same(await store.prune(9), 0, "a second too early")
+    clock.advance(1)
+    same(await store.prune(9), 1, "kept for a day")
+    clock.advance(6 * 86_400 - 1)
+    same(await store.prune(9), 0, "a second too early")
+    clock.advance(1)
+    same(await store.prune(9), 1, "kept for a week")
+
+
 async def case_age_is_counted_from_the_end(store: Storage, clock: Hand) -> None:
     record = await running(store, retention=Retention.keep(age=60).text())
     clock.advance(50)

@@ -28,9 +28,9 @@ WHERE o.prune_at <= {now} AND o.prune_at < o.finished_at + 86400000000 AND NOT {
 ORDER BY o.prune_at, o.id LIMIT %(limit)s::integer;
 
 -- name: long_kept
--- Ended jobs that were to be kept for longer and are overdue by a day: their piece of the history cannot be dropped.
+-- Ended jobs that were to be kept for longer and are overdue by so much: their piece of the history cannot be dropped.
 SELECT o.id::text FROM {schema}.outcomes AS o
-WHERE o.prune_at <= {now} - 86400000000 AND o.prune_at >= o.finished_at + 86400000000 AND NOT {needed}
+WHERE o.prune_at <= {now} - %(leeway)s::bigint AND o.prune_at >= o.finished_at + 86400000000 AND NOT {needed}
 LIMIT %(limit)s::integer;
 
 -- name: next_long_kept
