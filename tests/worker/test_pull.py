@@ -10,6 +10,9 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast import ANY, Continue, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
+from holdfast.ids import new_stamp
+from holdfast.storage.contract import Claim, Want
+from holdfast.worker import house
 
 
 @dataclass
@@ -23,6 +26,35 @@ def declare(app):
         raise AssertionError("pulled, never run")
 
     return embed
+
+
+async def left_by_a_dead_puller(app, task):
+    """A job under a lease that nobody renews."""
+    handle = await task.enqueue()
+    store = await app._storage()
+    (record,) = await store.claim(Claim("dead", new_stamp(), (Want(1),)))
+    assert record.id == str(handle.id)
+    return handle
+
+
+@pytest.mark.parametrize("open_for", [10.0, 0.0])
+async def test_pullers_bring_back_what_a_dead_one_left_without_any_worker(app, monkeypatch, open_for):
+    """Whether they wait for jobs or come and go."""
+    monkeypatch.setattr(house, "ROUND", 0.2)
+
+    @app.task(lease=0.6)
+    async def alone() -> None: ...
+
+    async with app:
+        handle = await left_by_a_dead_puller(app, alone)
+        async with asyncio.timeout(10):
+            items = []
+            while not items:
+                async with app.claim(tasks=[alone], max_wait=open_for) as items:
+                    for item in items:
+                        await item.succeed(None)
+        assert [item.job.attempt for item in items] == [2]
+        assert (await handle.refresh()).state is State.SUCCEEDED
 
 
 async def pull_and_raise(app):

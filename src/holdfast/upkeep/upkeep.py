@@ -32,7 +32,7 @@ Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but 
 
 class Upkeep:
     """Reaps in every round, and does a chore in every other one. `expiring`: whether jobs that may expire are known;
-    `brief`: whether such that are kept for a short time; `worker`: whose upkeep it is."""
+    `brief`: whether such that are kept for a short time; `ours`: who of the workers is here."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Upkeep:
         answer: Answer,
         expiring: Callable[[], bool],
         brief: Callable[[], bool],
-        worker: str = "",
+        ours: Callable[[str], bool],
     ) -> None:
         self._store = store
         self._contact = contact
@@ -50,7 +50,7 @@ class Upkeep:
         self._answer = answer
         self._expiring = expiring
         self._brief = brief
-        self._worker = worker
+        self._ours = ours
         self._found_expired = -REMEMBERED
         self._round = 0
         settle = store.settle
@@ -119,7 +119,7 @@ class Upkeep:
 
     def _is_lost(self, record: Record) -> bool:
         """A clock that is moved by hand ends the leases of our own jobs too, and we are there."""
-        return not self._contact.by_hand or record.leased_by != self._worker
+        return not self._contact.by_hand or not self._ours(record.leased_by or "")
 
     async def _look_at_clock(self) -> None:
         self._contact.saw_clock(await self._store.now())

@@ -31,6 +31,7 @@ from .attempt import Attempt
 from .deadlines import Deadlines
 from .ends import Ends
 from .held import Held
+from .house import House
 from .keeper import Keeper
 from .parents import bring_parents
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE, Service
@@ -79,6 +80,8 @@ class Pull:
         self._deadlines = Deadlines(self._held, self._overdue)
         self._keeper = Service("keeper", Keeper(self._store, self._held, lambda: None, self._ends.recently_long).run)
         self._keeper.start()
+        self._house = House.of(self._place)
+        self._house.enter(self._worker)
         try:
             return await self._filled()
         except BaseException:
@@ -100,6 +103,7 @@ class Pull:
             await self._teller.flush()
         finally:
             await self._keeper.stop()
+            await self._house.leave(self._worker)
             await self._place.left()
 
     # -- claiming ------------------------------------------------------------------------------------
@@ -145,7 +149,9 @@ class Pull:
         claim = Claim(self._worker, new_stamp(), (want,))
         asking = asyncio.ensure_future(self._store.exchange((), claim))
         try:
-            return await asyncio.shield(asking)
+            answer = await asyncio.shield(asking)
+            self._house.reached()
+            return answer
         except StoreError:
             return Exchanged(claimed=await self._store.holding(claim.worker, claim.stamp))
         except asyncio.CancelledError:

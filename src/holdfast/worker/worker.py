@@ -24,13 +24,13 @@ from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..task import Definition, Task
 from ..upkeep.contact import Contact
-from ..upkeep.upkeep import Upkeep
 from .appetite import Appetite
 from .attempt import Attempt
 from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
 from .held import Held
+from .house import LONGEST_ROUND, upkeep_of
 from .keeper import Keeper
 from .lifetime import Lifetime
 from .menu import Menu
@@ -46,7 +46,6 @@ BEAT = 10.0  # seconds between two signs of life
 LOOK = 2.0  # seconds after which one tells how many handlers run now, if that has changed
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
-LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
 GOODBYE = 5.0  # seconds for it to hear that the worker is gone
 
 
@@ -245,8 +244,7 @@ class _Running:
         menu.forming = self._slots.forming
         self._held.tell = self._pump.tell
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
-        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
-        upkeep = Upkeep(store, self._contact, sleep, patience.answer, self._expiring, self._brief, worker.id)
+        upkeep = upkeep_of(store, self._contact, worker.id.__eq__, self._expiring, self._brief)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)
