@@ -50,8 +50,10 @@ class Pool:
                 try:
                     return await self._opened()
                 except psycopg.Error as error:
-                    if not self._busy or state_of(error) != FULL_HOUSE:
+                    if state_of(error) != FULL_HOUSE or not (self._busy or self._idle):
                         raise
+                    if self._idle:  # given back meanwhile
+                        continue
             # what is given back is handed to the first in line; None: it was broken, and there is room for another
             given = await self._in_line(until - monotonic())
             if given is not None:
