@@ -48,6 +48,13 @@ class HoldfastContender(LoopContender):
     async def count_completed(self, queue: Any) -> int | None:
         return await self._count(queue, "succeeded")
 
+    async def all_stored(self, queue: Any, probe: Probe) -> bool:
+        """None runs any more, where this worker was to run all. To count those that have ended would keep them from being
+        stored: with a rollback journal nobody can commit while somebody reads."""
+        if type(probe) is not Probe:
+            return await super().all_stored(queue, probe)
+        return await self._count(queue, "running") == 0
+
     async def _count(self, app: Any, state: str) -> int:
         from holdfast import State
 

@@ -110,12 +110,14 @@ class LoopContender(Contender):
         """Until the last handler was called and every completion is on record (None: nothing is kept)."""
         await asyncio.to_thread(probe.wait)
         deadline = time.monotonic() + probe.patience
-        while time.monotonic() < deadline:
-            count = await self.count_completed(queue)
-            if count is None or count >= probe.expected:
-                break
+        while time.monotonic() < deadline and not await self.all_stored(queue, probe):
             await asyncio.sleep(SETTLE_STEP)
         probe.stored()
+
+    async def all_stored(self, queue: Any, probe: Probe) -> bool:
+        """Whether the completion of every handler that was called is on record; counted once more when the clock stands."""
+        count = await self.count_completed(queue)
+        return count is None or count >= probe.expected
 
 
 async def beside(worker: Coroutine[Any, Any, None], probe: Probe, done: Done) -> "asyncio.Task[None]":

@@ -96,6 +96,27 @@ async def test_a_time_limit_ends_it(app):
         assert await app.workers.list() == ()
 
 
+async def test_one_whose_start_is_cancelled_takes_its_sign_of_life_along(app):
+    @app.task
+    async def job() -> None: ...
+
+    async with app:
+        store = await app._storage()
+        beat, beaten = store.beat, asyncio.Event()
+
+        async def slow_beat(row) -> None:
+            await beat(row)
+            beaten.set()
+            await asyncio.Event().wait()
+
+        store.beat = slow_beat
+        starting = asyncio.create_task(app.worker().start())
+        await beaten.wait()
+        assert len(await app.workers.list()) == 1
+        await cancelled(starting)
+        assert await app.workers.list() == ()
+
+
 async def test_a_pool_whose_start_is_cancelled_leaves_nothing_behind(app):
     @app.task
     async def job() -> None: ...

@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from ..errors import StoreError
-from ..places import Place
 from ..storage.contract import Storage
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import ROUND, Upkeep
@@ -22,6 +22,12 @@ from .patience import Patience
 from .service import Service, sleep
 
 LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
+
+
+class Place(Protocol):
+    """An event loop's share of an app."""
+
+    storage: Storage
 
 
 def upkeep_of(

@@ -9,11 +9,12 @@ import os
 import platform
 import socket
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from time import monotonic
 from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
 from ..clock import SECOND, Duration, micros_of, reader
-from ..errors import InvalidCall
+from ..errors import InvalidCall, StoreError
 from ..ids import new_id
 from ..job import ANY, Loss, Routing
 from ..names import checked_name, checked_names, checked_routing
@@ -278,6 +279,8 @@ class _Running:
             self._unlisten()
             await self._slots.close()
             await self._close_opened()
+            with suppress(StoreError):  # its sign of life may be on record
+                await self._store.leave(self._worker.id)
             raise
 
     async def _begin(self) -> None:
