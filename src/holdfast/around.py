@@ -49,9 +49,14 @@ async def through(middleware: Sequence[Middleware], context: Context, inner: Nex
 
 def layered(middleware: Sequence[Middleware], context: Context, inner: Next) -> Next:
     """What the outermost middleware stands for: the handler with all of them around it."""
+    return wrapped(skins(middleware), context, inner)
+
+
+def wrapped(skins: Sequence[Middleware], context: Context, inner: Next) -> Next:
+    """The same, of middleware that was made ready."""
     call = inner
-    for each in skins(middleware):
-        call = partial(each, context, call)
+    for skin in skins:
+        call = partial(skin, context, call)
     return call
 
 

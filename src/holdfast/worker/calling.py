@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from ..around import layered, surrounded
+from ..around import layered, surrounded, wrapped
 from ..context import Context, _current
 from ..errors import words_of
 from ..item import BatchContext
@@ -69,10 +69,8 @@ class Calling:
         _current.set(context)
         context._given = self._given_to(definition)
         if definition.skins:
-            run: Callable[[], Any] = partial(call, definition, context, attempt.record.payload)
-            for skin in definition.skins:
-                run = partial(skin, context, run)
-            coroutine = run()
+            inner = partial(call, definition, context, attempt.record.payload)
+            coroutine = cast(Coroutine[Any, Any, Any], wrapped(definition.skins, context, inner)())
         elif definition.surrounded:
             coroutine = self._surrounded(definition, attempt, context)
         else:
