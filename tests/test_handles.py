@@ -27,6 +27,7 @@ from holdfast import (
 from holdfast.lifecycle import Cancelled
 from holdfast.moves import move
 from holdfast.storage.contract import REFUSED, Refusal
+from holdfast.testing import ManualClock, drain
 
 
 @pytest.fixture
@@ -88,6 +89,29 @@ async def test_a_job_that_ended_otherwise_raises(app, task):
     assert not await job.cancel()
 
 
+async def test_a_result_that_does_not_fit_the_annotation_is_given_as_it_was_stored(app, caplog):
+    """The job has succeeded: there is nothing that its caller could mend."""
+
+    @app.task
+    async def count(words: str) -> int:
+        return words.split()
+
+    @app.task
+    async def add(ctx: Context) -> list[object]:
+        return list(ctx.parents)
+
+    async with app.worker():
+        job = await count.enqueue("to be")
+        assert await job.result(timeout=5) == ["to", "be"]
+        assert await (await add.using(after=[job]).enqueue()).result(timeout=5) == [["to", "be"]]
+    assert (
+        "a result of count is given as it was stored: count: the result does not fit its annotation int" in caplog.text
+    )
+    later = await count.using(delay=60).enqueue("")
+    with pytest.raises(InvalidCall, match="does not fit its annotation"):
+        await app.jobs.complete(later, "two")
+
+
 async def test_a_result_that_does_not_come_in_time(task):
     job = await task.enqueue()
     with pytest.raises(ResultTimeout, match="is ready after"):
@@ -138,6 +162,34 @@ async def test_who_waits_hears_how_a_job_ended_whose_retention_deletes_it(app, t
     for job in (dead, cancelled):
         assert await app.jobs.get(job.id) is None
         assert await app.jobs.delete(job) == 0
+
+
+async def test_a_job_that_is_kept_no_more_is_hidden_before_it_is_removed():
+    """Who waits late hears how it ended, as of one that its retention deletes; then it is gone."""
+    clock = ManualClock()
+    app = Holdfast("memory://", max_attempts=1, clock=clock)
+
+    @app.task
+    async def work(word: str) -> str:
+        if word == "dead":
+            raise Dead("bad address")
+        return word
+
+    brief = work.using(retention=Retention.keep(last=0), dead_retention=Retention.keep(age=1))
+    done, dead = await brief.enqueue("done"), await brief.enqueue("dead")
+    await drain(app)
+    clock.advance(1)
+    await drain(app)
+    assert await app.jobs.count() == await app.dead.retry(dead.id) == await app.jobs.delete(done) == 0
+    assert await app.jobs.get(done.id) is None
+    assert await done.result(timeout=5) == "done"
+    with pytest.raises(JobDead, match="bad address"):
+        await dead.result(timeout=5)
+    clock.advance(599)
+    await drain(app)
+    for job in (done, dead):
+        with pytest.raises(NotFound):
+            await job.result(timeout=5)
 
 
 async def test_a_job_that_somebody_deleted_is_not_found(app, task):

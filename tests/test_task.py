@@ -305,6 +305,27 @@ def test_a_task_is_not_made_twice():
 
 
 # ---- registries ------------------------------------------------------------------------------------
+async def test_a_parameter_may_have_any_name():
+    app = Holdfast("memory://")
+
+    @app.task
+    async def named(self: int, *, function: int = 0, args: int = 0, kwargs: int = 0) -> list[int]:
+        return [self, function, args, kwargs]
+
+    @app.task
+    def threaded(*, self: int) -> int:
+        return self
+
+    async with app.worker():
+        job, other = await named.enqueue(self=1, function=2, args=3, kwargs=4), await threaded.enqueue(self=5)
+        assert await job.result(timeout=5) == [1, 2, 3, 4]
+        assert await other.result(timeout=5) == 5
+        called = await app.enqueue(named.call(self=6))
+        assert await called.result(timeout=5) == [6, 0, 0, 0]
+        assert await named.run(self=7) == [7, 0, 0, 0]
+        assert await asyncio.to_thread(lambda: threaded.sync.run(self=8)) == 8
+
+
 async def test_a_registrys_task_needs_an_app():
     billing = Registry(prefix="billing.", queue="billing", max_attempts=7)
 

@@ -72,11 +72,12 @@ TRAPS = {
         ],
     ),
     9: (
-        "delete on success hides first, so that a repeated enqueue finds its first self",
+        "delete on success, and a prune, hide first, so that a repeated enqueue finds its first self",
         [
             f"{CASES}/apply.py::case_delete_on_success_hides",
             f"{CASES}/enqueue.py::case_repeated_after_delete_on_success",
             f"{CASES}/prune.py::case_hidden_ones_after_ten_minutes",
+            f"{CASES}/prune.py::case_nothing_is_removed_within_ten_minutes",
             "tests/test_app.py::test_a_broken_connection_is_tried_again_with_the_same_ids",
         ],
     ),

@@ -99,11 +99,11 @@ class SyncTask(Generic[P, R]):
     def __init__(self, inner: Task[P, R]) -> None:
         self._inner = inner
 
-    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a job on record; it is durable when this returns."""
         return run(lambda: self._inner.enqueue(*args, **kwargs))
 
-    def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the handler here and now, without a store."""
         return run(lambda: self._inner.run(*args, **kwargs))
 

@@ -329,7 +329,7 @@ def _result_of(app: Holdfast, task: str, text: str | None) -> Any:
     definition = app.definitions().get(task)
     if text is None:
         return None
-    return decode(text) if definition is None else definition.decode_result(text)
+    return decode(text) if definition is None else definition.result_of(text)
 
 
 class _Detached:

@@ -141,7 +141,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         match record.state:
             case State.SUCCEEDED:
                 definition = self._definition or self._app.definitions().get(record.task)
-                return job_of(record).result if definition is None else definition.decode_result(record.result)
+                return job_of(record).result if definition is None else definition.result_of(record.result)
             case State.SKIPPED:
                 raise JobSkipped(f"job {self._id} was skipped: {record.reason or 'no reason given'}", job_of(record))
             case State.DEAD:

@@ -14,7 +14,7 @@ import msgspec
 from .clock import SECOND, Duration, micros_of
 from .errors import InvalidCall
 
-HIDDEN_FOR = 600 * SECOND  # a job deleted on success stays, hidden, so that repeated words find it
+HIDDEN_FOR = 600 * SECOND  # an ended job that is not kept so long stays, hidden, so that repeated words find it
 
 
 @final

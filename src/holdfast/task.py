@@ -163,8 +163,16 @@ class Definition:
         return None if value is None else codec.encode(value, f"the result of {self.name}", self.max_bytes)
 
     def decode_result(self, text: str | None) -> Any:
-        """A stored result as the return annotation says."""
+        """A stored result as the return annotation says; InvalidCall for one that does not fit it."""
         return None if text is None else self._arguments.result(self.name, text)
+
+    def result_of(self, text: str | None) -> Any:
+        """The result of a job that has succeeded, whatever it returned: plain, where it does not fit the annotation."""
+        try:
+            return self.decode_result(text)
+        except Exception as unfit:  # types of the user's making may raise anything
+            log.result_does_not_fit(self.name, unfit)
+            return None if text is None else codec.decode(text)
 
     @cached_property
     def retries_timeouts(self) -> bool:
@@ -291,7 +299,7 @@ class Task(Generic[P, R]):
         return SyncTask(self)
 
     @verb
-    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
+    async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a job on record; it is durable when this returns."""
         bound = self._bind()
         definition = bound.definition
@@ -304,7 +312,7 @@ class Task(Generic[P, R]):
         return JobHandle(bound.app, placed.id, definition, placed.duplicate, placed.dropped, isinstance(placed, Late))
 
     @verb
-    async def run(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    async def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run the handler here and now, without a store. Outcomes and errors come out as they are."""
         from .inline import run_here
 
@@ -312,7 +320,7 @@ class Task(Generic[P, R]):
         result: R = await run_here(bound.app, bound.definition, self._job(bound, new_id(), args, kwargs))
         return result
 
-    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
+    def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The arguments bound and checked, for `app.enqueue`."""
         declared = self._declared
         bound = self._bound
@@ -338,7 +346,7 @@ class Task(Generic[P, R]):
 
     if not TYPE_CHECKING:  # a type checker says "not callable", which is right
 
-        def __call__(self, *args, **kwargs):
+        def __call__(self, /, *args, **kwargs):
             name = self._spelled()
             raise TypeError(
                 f"{name} is a task: {name}.enqueue(…) puts a job on record, {name}.sync.enqueue(…) does so in code "

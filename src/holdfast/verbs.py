@@ -22,7 +22,7 @@ def verb(function: F) -> F:
     name = function.__name__
 
     @wraps(function)
-    def checked(self: Any, *args: Any, **kwargs: Any) -> Any:
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if _get_running_loop() is None:
             raise no_loop(self._spelled(), name)
         return function(self, *args, **kwargs)

@@ -40,7 +40,7 @@ from holdfast.lifecycle import (
     Succeeded,
     decide,
 )
-from holdfast.retry import Backoff, Retention
+from holdfast.retry import HIDDEN_FOR, Backoff, Retention
 from holdfast.storage.contract import (
     Claim,
     Filter,
@@ -254,7 +254,7 @@ def _two_changes_of_one_job(random):
 
 
 def _renew(random):
-    return _places(random, 4), _places(random, 2)
+    return _places(random, 4), _places(random, 2), random.choice((None, None, 2 * SECOND, 50 * SECOND))
 
 
 def _note(random):
@@ -472,11 +472,11 @@ class Twin:
         self.views += given.claimed
         self.witness.exchanged(before, changes, given, {row.id: row for row in await self._rows()})
 
-    async def renew(self, chosen, started):
+    async def renew(self, chosen, started, longest):
         holds = [self._view(place).hold for place in chosen if self.views]
         notes = [Started(self._view(place).hold, 11 + place) for place in started if self.views]
         await self._both(lambda store: store.check(holds))
-        await self._both(lambda store: store.renew(holds, notes))
+        await self._both(lambda store: store.renew(holds, notes, longest=longest))
 
     async def note(self, chosen, lines):
         told = tuple(f"ü{number}" for number in range(lines))
@@ -509,7 +509,7 @@ class Twin:
     async def prune(self):
         before = await self._rows()
         await self._both(lambda store: store.prune(1000))
-        self.witness.pruned(before, await self._rows())
+        self.witness.pruned(before, await self._rows(), self.clocks[0].micros())
         # an id is not used again so long after: a view of its first life would fit its second by chance
         self.views = [view for view in self.views if view.id not in self.witness.gone]
 
@@ -638,12 +638,13 @@ class _Witness:
                 assert word not in self.settled, "I4: two words of one hold were accepted"
                 self.settled.add(word)
 
-    def pruned(self, before, after):
+    def pruned(self, before, after, now):
         left = {row.id for row in after}
         for row in before:
             if row.id not in left:
                 assert row.state in FINAL, "I1: prune removed a job that has not ended"
                 assert row.stamp is None, "prune removed a job that somebody holds"
+                assert row.hidden or row.finished_at + HIDDEN_FOR <= now, "a repeated enqueue would not find its job"
                 # from here on, an enqueue of this id makes another job
                 self.gone.add(row.id)
                 self.acknowledged.discard(row.id)

@@ -78,7 +78,10 @@ class Sqlite:
         connection = sqlite3.connect(self._path, timeout=10)
         try:
             connection.row_factory = sqlite3.Row
-            jobs = "holdfast_jobs left join holdfast_policies on holdfast_policies.number = holdfast_jobs.policy"
+            jobs = (
+                "holdfast_jobs join holdfast_bodies as body on body.number = holdfast_jobs.number "
+                "left join holdfast_policies on holdfast_policies.number = body.policy"
+            )
             return [dict(row) for row in connection.execute(f"select * from {table or jobs}")]
         except sqlite3.OperationalError as missing:
             if "no such table" in str(missing):

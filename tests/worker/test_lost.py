@@ -53,7 +53,7 @@ class Scene:
         self.begun: set[str] = set()
         self.heard: dict[str, Loss | None] = {}
 
-        @app.task(lease=1.5)
+        @app.task(lease=6)
         async def loop(ctx: Context) -> str:
             if ctx.job.attempt > 1:
                 return "second"
@@ -64,7 +64,7 @@ class Scene:
                 self.heard[str(ctx.job.id)] = ctx.lost.reason
             return "zombie"
 
-        @app.task(lease=1.5)
+        @app.task(lease=6)
         def thread(ctx: Context) -> str:
             if ctx.job.attempt > 1:
                 return "second"
@@ -136,7 +136,7 @@ async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_
     """Told that its lease may be over, it writes and returns all the same. The hold stands: rows and completion go along."""
     app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
 
-    @app.task(lease=1.5)
+    @app.task(lease=6)
     async def loop(ctx: Context) -> str:
         with suppress(asyncio.CancelledError):
             await ctx.lost.wait()
@@ -145,7 +145,7 @@ async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_
         await tx.execute("insert into mine values (?)", (ctx.job.attempt,))
         return "done"
 
-    @app.task(lease=1.5)
+    @app.task(lease=6)
     def thread(ctx: Context) -> str:
         while not ctx.lost.is_set():
             threading.Event().wait(0.01)
@@ -193,8 +193,8 @@ async def test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss
                 await refused.wait()
             return answer
 
-        async def watched(held, started=()):
-            verdicts = await renew(held, started)
+        async def watched(held, started=(), *, longest=None):
+            verdicts = await renew(held, started, longest=longest)
             if any(verdict.refusal is not None for verdict in verdicts):
                 refused.set()
             return verdicts

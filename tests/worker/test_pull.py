@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast import ANY, Continue, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
+from holdfast.clock import SECOND
 from holdfast.ids import new_stamp
 from holdfast.storage.contract import Claim, Want
 from holdfast.worker import house
@@ -151,6 +152,50 @@ async def test_leases_are_renewed_inside_and_lost_items_say_so(app):
             await items[0].succeed(1)
         assert await kept.result(timeout=10) == 1
         assert (await kept.refresh()).attempt == 1
+
+
+async def test_a_shorter_lease_than_the_tasks_own_is_on_record(app):
+    @app.task(lease=60, timeout=None)
+    async def slow(n: int) -> int: ...
+
+    async with app:
+        handle, store = await slow.enqueue(1), await app._storage()
+
+        async def leased_until():
+            (record,) = await store.get([str(handle.id)])
+            return record.leased_until
+
+        async with app.claim(tasks=[slow], lease=2) as items:
+            first = await leased_until()
+            assert first <= await store.now() + 2 * SECOND
+            async with asyncio.timeout(10):
+                while (renewed := await leased_until()) == first:
+                    await asyncio.sleep(0.02)
+            assert renewed <= await store.now() + 2 * SECOND
+            await items[0].succeed(1)
+        await slow.enqueue(2)
+        handle = await slow.enqueue(2)
+        async with app.claim(tasks=[slow], limit=2, lease=120):
+            assert await leased_until() <= await store.now() + 60 * SECOND
+
+
+async def test_others_wait_for_a_killed_puller_no_longer_than_its_lease(app, monkeypatch):
+    monkeypatch.setattr(house, "ROUND", 0.2)
+
+    @app.task(lease=6)
+    async def slow() -> None: ...
+
+    async with app:
+        handle = await slow.enqueue()
+        killed = app.claim(tasks=[slow], lease=0.5)
+        await killed.__aenter__()
+        await killed._keeping.stop()  # as if it was killed: nobody renews
+        began = time.monotonic()
+        async with asyncio.timeout(20), app.claim(tasks=[slow], max_wait=20) as items:
+            assert [item.job.id for item in items] == [handle.id]
+            took = time.monotonic() - began
+        await killed._hand_back()
+        assert took < 5.5, "a third of the task's lease until it is reaped, and not all of it"
 
 
 async def test_routing_keys_of_those_who_pull(app):

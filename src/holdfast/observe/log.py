@@ -119,6 +119,10 @@ def retry_on_broke(task: str, error: Exception) -> None:
     logger.warning("retry_on of %s broke: %s; the attempt counts as worth a retry", _safe(task), _safe(broke))
 
 
+def result_does_not_fit(task: str, error: Exception) -> None:
+    logger.warning("a result of %s is given as it was stored: %s", _safe(task), _safe(words_of(error)))
+
+
 def job_died(record: Record, reason: str, kind: str, message: str) -> None:
     more = "" if message == reason else f"; last: {_safe(kind)}: {_safe(message)}"
     logger.error("job %s (%s) is dead: %s%s", record.id, _safe(record.task), _safe(reason), more)

@@ -212,9 +212,11 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
-        """Prolong leases to now + the job's lease, for holds that still stand, even when the lease is over but nobody has
-        reaped it. Refusals as in `exchange`. The version stays."""
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        """Prolong leases to now + the job's lease, or `longest` if that is less, for holds that still stand, even when the
+        lease is over but nobody has reaped it. Refusals as in `exchange`. The version stays."""
 
     @abstractmethod
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
@@ -288,11 +290,15 @@ class Storage(ABC):
 
     @abstractmethod
     async def prune(self, limit: int) -> int:
-        """Remove ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted
+        """Take away ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted
         apart from the others), and window keys that are over. Never one that still carries a hold, nor one with an edge
-        whose child has not ended. Newest by finished_at, then id, among the visible ended jobs of the task. Gives how
-        many jobs. A store that drops its history in pieces may keep jobs that were to be kept for a day or more for a
-        day longer, and drop more than `limit` of them at once."""
+        whose child has not ended. Newest by finished_at, then id, among the visible ended jobs of the task.
+
+        One that is hidden, or that ended `HIDDEN_FOR` ago or longer, is removed. Any other is hidden until then, so that
+        an enqueue or a word that is repeated finds it: prune_at = finished_at + HIDDEN_FOR, no keep_last, version + 1.
+
+        Gives how many jobs were hidden or removed. A store that drops its history in pieces may keep jobs that were to be
+        kept for a day or more for a day longer, and drop more than `limit` of them at once."""
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod

@@ -5,7 +5,7 @@ the window in microseconds or null]. A ready job under limits is parked: it wait
 with the very same limits (its *gate*), and is claimed only by a want that asks for such jobs.
 
 - Running under a key: jobs that carry a hold and have the key, ended ones whose holder has not stopped included. It is
-  counted, never kept in a counter, so that nothing can drift.
+  counted, so that nothing can drift; who keeps a number changes it with the hold, in one step, and counts anew now and then.
 - Starts under a key: the claims of the last window, by the store's clock, each remembered with its instant. Those that
   lie in the future (the clock went back) count as made now.
 

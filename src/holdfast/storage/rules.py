@@ -16,6 +16,7 @@ import msgspec
 from ..errors import HoldfastError, QueueFull, UnknownParent
 from ..job import FINAL, NewJob, Record, State
 from ..lifecycle import Change, HoldGuard, KeyMove
+from ..retry import HIDDEN_FOR
 from .contract import Claim, Full, Orphan, Placed, QueueSettings
 from .fairness import SHARE
 
@@ -197,6 +198,23 @@ def write_claim(record: Record, claim: Claim, now: int) -> None:
     record.started_at = None
     if record.unique_scope == "waiting":
         record.holds_key = False
+
+
+def may_go(hidden: bool, finished_at: int | None, now: int) -> bool:
+    """Whether an ended job that is kept no more may be removed; else it is hidden: somebody may repeat a word about it."""
+    return hidden or (finished_at or 0) + HIDDEN_FOR <= now
+
+
+def write_hidden(record: Record) -> None:
+    """Take an ended job out of sight until it may be removed, as one that was deleted."""
+    record.version += 1
+    record.hidden, record.keep_last = True, None
+    record.prune_at = (record.finished_at or 0) + HIDDEN_FOR
+
+
+def lease_end(lease: int, now: int, longest: int | None) -> int:
+    """Until when a lease is prolonged."""
+    return now + (lease if longest is None else min(lease, longest))
 
 
 class Fate(StrEnum):

@@ -70,15 +70,18 @@ class Upkeep:
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            try:
-                again = await self.one_round()
-            except Exception:
-                self._contact.lost()
-                raise
+            again = await self.one_round()
             await self._sleep(stopping, 0.01 if again else ROUND)
 
     async def one_round(self) -> bool:
         """True when there is more of the same to do."""
+        try:
+            return await self._looked_after()
+        except Exception:
+            self._contact.lost()
+            raise
+
+    async def _looked_after(self) -> bool:
         self._round += 1
         again = await self._answer(self._reap()) >= LIMIT
         self._contact.reached()

@@ -19,7 +19,7 @@ from ..storage.contract import Storage
 from ..upkeep.contact import Contact
 from ..upkeep.upkeep import ROUND, Upkeep
 from .patience import Patience
-from .service import Service, sleep
+from .service import Service, rest, sleep
 
 LONGEST_ROUND = 300.0  # seconds that one question of the upkeep may take
 
@@ -39,7 +39,7 @@ def upkeep_of(
 ) -> Upkeep:
     """The upkeep of a store, which waits for its answers, but not for ever."""
     patience = Patience(4 * store.answers_within, LONGEST_ROUND)
-    return Upkeep(store, contact, sleep, patience.answer, expiring, brief, ours)
+    return Upkeep(store, contact, rest, patience.answer, expiring, brief, ours)
 
 
 class House:
@@ -93,12 +93,8 @@ class House:
 
     async def _one_round(self) -> None:
         self._due_at = monotonic() + ROUND
-        try:
-            if await self._upkeep.one_round():
-                self._due_at = monotonic()
-        except Exception:
-            self._contact.lost()
-            raise
+        if await self._upkeep.one_round():
+            self._due_at = monotonic()
 
 
 _houses: WeakKeyDictionary[Place, House] = WeakKeyDictionary()

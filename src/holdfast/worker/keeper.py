@@ -24,13 +24,21 @@ BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
 
 class Keeper:
-    """Renews, in batches, and looks after trust."""
+    """Renews, in batches, and looks after trust. `lease`: the longest that is asked for."""
 
-    def __init__(self, store: Storage, held: Held, reached: Callable[[], None], recently_long: deque[Record]) -> None:
+    def __init__(
+        self,
+        store: Storage,
+        held: Held,
+        reached: Callable[[], None],
+        recently_long: deque[Record],
+        lease: int | None = None,
+    ) -> None:
         self._store = store
         self._held = held
         self._reached = reached
         self._recently_long = recently_long
+        self._lease = lease
         self._ask_at = 0.0
         self._patience = Patience(store.answers_within)
 
@@ -60,9 +68,11 @@ class Keeper:
                 each.cancel()
 
     async def renew(self) -> None:
-        due = self._held.due_for_renewal(boottime())
-        for start in range(0, len(due), self._store.chunk):
-            await self._renew(due[start : start + self._store.chunk])
+        await self.renew_these(self._held.due_for_renewal(boottime()))
+
+    async def renew_these(self, attempts: list[Attempt]) -> None:
+        for start in range(0, len(attempts), self._store.chunk):
+            await self._renew(attempts[start : start + self._store.chunk])
 
     async def _ask(self) -> None:
         """Whether handlers that have run for a while still hold their jobs."""
@@ -88,9 +98,8 @@ class Keeper:
             for attempt in attempts
             if attempt.started_at is not None and not attempt.started_noted
         ]
-        verdicts = await self._patience.answer(
-            self._store.renew([attempt.record.hold for attempt in attempts], started), self._longest()
-        )
+        holds = [attempt.record.hold for attempt in attempts]
+        verdicts = await self._patience.answer(self._store.renew(holds, started, longest=self._lease), self._longest())
         self._reached()
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if verdict.refusal is None:

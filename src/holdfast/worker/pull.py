@@ -78,8 +78,10 @@ class Pull:
         self._ends = Ends(self._now, self._teller.tell, lambda: None, StoreSpeaker(self._store))
         self._held.tell = self._teller.tell
         self._deadlines = Deadlines(self._held, self._overdue)
-        self._keeper = Service("keeper", Keeper(self._store, self._held, lambda: None, self._ends.recently_long).run)
-        self._keeper.start()
+        recently_long = self._ends.recently_long
+        self._keeper = Keeper(self._store, self._held, lambda: None, recently_long, lease=self._lease)
+        self._keeping = Service("keeper", self._keeper.run)
+        self._keeping.start()
         self._house = House.of(self._place)
         self._house.enter(self._worker)
         try:
@@ -102,7 +104,7 @@ class Pull:
             await asyncio.gather(*self._ends.settling, return_exceptions=True)
             await self._teller.flush()
         finally:
-            await self._keeper.stop()
+            await self._keeping.stop()
             await self._house.leave(self._worker)
             await self._place.left()
 
@@ -177,6 +179,10 @@ class Pull:
         if following:
             await bring_parents(self._store, following)
         items = [self._item(attempt) for attempt in attempts]
+        if self._lease is not None and any(record.lease > self._lease for record in records):
+            # a claim gives each job its own lease, a renewal ours: failing this one, the next
+            with suppress(StoreError):
+                await self._keeper.renew_these([attempt for attempt in attempts if attempt.at_work])
         return [item for item in items if item is not None]
 
     def _leased(self, record: Record) -> Record:

@@ -29,6 +29,7 @@ from .followers import Followers
 from .held import Held
 from .messengers import Errand, Messengers
 from .patience import Patience, Unanswered
+from .service import to_pulse
 from .slots import Slots, hand_back
 from .tally import Tally
 
@@ -366,7 +367,7 @@ class Pump:
     # -- claims --------------------------------------------------------------------------------------
     def _received(self, claim: Claim, answer: Exchanged, asked_at: float, heard: int) -> None:
         self.answered_at = now = monotonic()
-        self._poll_at = now + self._poll
+        self._poll_at = now + to_pulse(self._poll)
         self._due_at = float("inf") if answer.next_due is None else now + answer.next_due / 1_000_000
         self._appetite.learn(claim, answer.claimed)
         # what was signalled meanwhile, the claim may have come too early for

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
+from math import floor
 from time import monotonic
 
 from ..errors import StoreError
@@ -20,6 +21,8 @@ LONGEST_PAUSE = 1.0
 LASTED = 5.0  # seconds after which a round that fails has worked before: the trouble is a new one
 SAID_EVERY = 30.0  # seconds before the same trouble is told again
 LET_GO = 10.0  # seconds that a cancelled round gets to end
+PULSE = 1.0  # seconds
+_OFFSET = random.random()  # processes of one machine need not wake up together
 
 
 class Service:
@@ -103,6 +106,15 @@ class Service:
             log.service_failed(self.name, error)
 
 
+def to_pulse(seconds: float) -> float:
+    """At most so many seconds, until an instant at which others wake up, too: an idle worker pays for being woken up, so
+    who is in no hurry goes with them. Less than a pulse is left as it is."""
+    if seconds < PULSE:
+        return seconds
+    now = monotonic()
+    return (floor((now + seconds) / PULSE - _OFFSET) + _OFFSET) * PULSE - now
+
+
 async def sleep(stopping: asyncio.Event, seconds: float) -> bool:
     """Sleep, but not past a stop. True when it is time to stop."""
     if seconds > 0 and not stopping.is_set():
@@ -112,3 +124,8 @@ async def sleep(stopping: asyncio.Event, seconds: float) -> bool:
         except TimeoutError:
             pass
     return stopping.is_set()
+
+
+async def rest(stopping: asyncio.Event, seconds: float) -> bool:
+    """Sleep for about as long, until others wake up, too."""
+    return await sleep(stopping, to_pulse(seconds))

@@ -14,7 +14,7 @@ from time import monotonic
 from ..observe import log
 from .patience import LONGEST
 from .pump import Pump
-from .service import sleep
+from .service import rest
 
 TICK = 1.0
 LATE = 1.0  # a watch that wakes this much late has nothing to say: the whole loop stood still
@@ -34,7 +34,7 @@ class Watch:
         self._told = False
 
     async def run(self, stopping: asyncio.Event) -> None:
-        while not await sleep(stopping, TICK):
+        while not await rest(stopping, TICK):
             now = monotonic()
             if now - self._turned_at > TICK + LATE or not self._pump.hungry:
                 self._since = now

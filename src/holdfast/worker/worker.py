@@ -38,7 +38,7 @@ from .menu import Menu
 from .patience import Patience
 from .probe import Condition
 from .pump import Pump
-from .service import Service, sleep
+from .service import Service, rest
 from .slots import Slots, hand_back
 from .speaker import StoreSpeaker
 from .watch import Watch
@@ -357,9 +357,10 @@ class _Running:
     async def _beats(self, stopping: asyncio.Event) -> None:
         patience = Patience(self._store.answers_within)
         told, running = monotonic(), 0
-        while not await sleep(stopping, min(LOOK, BEAT)):
+        look = min(LOOK, BEAT)
+        while not await rest(stopping, look):
             now = monotonic()
-            if now - told >= BEAT or self._slots.running != running:
+            if now - told > BEAT - look / 2 or self._slots.running != running:
                 told, running = now, self._slots.running
                 self._tell_of_late_tasks()
                 await patience.answer(self._store.beat(self._row()))

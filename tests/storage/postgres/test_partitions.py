@@ -1,6 +1,5 @@
 """History in pieces: made ahead of time, dropped as a whole when nothing in them is needed."""
 
-import asyncio
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -19,6 +18,7 @@ from ...real_servers import kinds_with_a_store, server
 
 KINDS = [kind for kind in kinds_with_a_store() if kind.startswith("postgres")]
 DAY = timedelta(days=1)
+TEN_MINUTES = timedelta(minutes=10)
 WEEK = 7 * 86_400 * SECOND
 
 
@@ -109,13 +109,42 @@ async def test_a_piece_is_dropped_when_all_in_it_have_been_kept_long_enough(url)
         make_piece(url, old)
         for number in range(5):
             record = await ended(store, id_of(old, number), Retention.keep(age=0.001 if number else 0.002))
-        await asyncio.sleep(0.01)
+        grow_older(url, TEN_MINUTES)
         await store.enqueue([job()])
         assert await store.prune(2) == 5
         assert f"outcomes_{day(old)}" not in pieces(url)
         assert f"jobs_{day(old)}" not in pieces(url, "jobs")
         assert await store.get([record.id]) == [None]
         assert await store.count(Filter()) == 1
+
+
+async def test_a_piece_stays_while_one_job_in_it_ended_within_ten_minutes(url):
+    old = datetime.now(UTC) - 3 * DAY
+    async with opened(url) as store:
+        make_piece(url, old)
+        record = await ended(store, id_of(old), Retention.keep(age=0))
+        assert await store.prune(10) == 1
+        assert (await store.get([record.id]))[0].hidden
+        assert f"outcomes_{day(old)}" in pieces(url)
+    grow_older(url, TEN_MINUTES)
+    async with opened(url) as store:  # another worker: this one looks again in an hour
+        await store.prune(10)
+        assert await store.get([record.id]) == [None]
+
+
+async def test_of_two_who_prune_at_once_none_removes_what_the_other_has_hidden(url, monkeypatch):
+    async with opened(url) as store, opened(url) as other:
+        record = await ended(store, id_of(datetime.now(UTC)), Retention.keep(age=0))
+        take_away = other._upkeep._take_away
+
+        async def take_away_late(connection, ids, now):
+            assert ids == [record.id]
+            assert await store.prune(10) == 1
+            return await take_away(connection, ids, now)
+
+        monkeypatch.setattr(other._upkeep, "_take_away", take_away_late)
+        assert await other.prune(10) == 0
+        assert (await store.get([record.id]))[0].hidden
 
 
 @pytest.mark.parametrize("left", ["waiting", "running", "kept", "for ever", "dead", "followed"])
@@ -131,7 +160,7 @@ async def test_a_piece_stays_while_one_job_in_it_is_needed(url, left):
                 await store.enqueue([job(id=needed)])
                 await store.claim(Claim("w", new_stamp(), (Want(1),)))
             case "kept":
-                await ended(store, needed, Retention.keep(age=60.0))
+                await ended(store, needed, Retention.keep(age=3600.0))
             case "for ever":
                 await ended(store, needed, Retention.keep())
             case "dead":
@@ -140,7 +169,7 @@ async def test_a_piece_stays_while_one_job_in_it_is_needed(url, left):
                 await ended(store, needed, Retention.keep(age=0.001))
                 await store.enqueue([job(after=f'["{needed}"]', waits=1, delay=WEEK)])
         await ended(store, id_of(old, 1), Retention.keep(age=0.001))
-        await asyncio.sleep(0.01)
+        grow_older(url, TEN_MINUTES)
         assert await store.prune(10) == 1  # the brief one goes by itself, and the one that is needed does not
         assert f"outcomes_{day(old)}" in pieces(url)
         (record,) = await store.get([needed])
@@ -157,7 +186,7 @@ async def test_what_belongs_to_dropped_jobs_goes_with_them(url):
         parent = await ended(store, id_of(old, 1), Retention.keep(age=0.001))
         await ended(store, id_of(old, 2), Retention.keep(age=0.001), after=f'["{parent.id}"]', waits=1)
         await store.shelve([Shelving("step", "a", "1", job=parent.id), Shelving("step", "b", "1")])
-        await asyncio.sleep(0.01)
+        grow_older(url, TEN_MINUTES)
         assert await store.prune(10) == 2
         assert [row.name for row in await store.shelf("step")] == ["b"]
         assert run(url, "select count(*) from SCHEMA.edges") == [(0,)]

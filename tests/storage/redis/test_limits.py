@@ -56,21 +56,9 @@ async def test_a_limit_holds_for_all_who_claim(url):
 
 
 async def test_thousands_of_gates_behind_one_key(url):
-    """Whoever cannot start is looked at in turns: all run in the end, and a claim with all gates closed looks at none."""
+    """Whoever cannot start is looked at in turns: all run in the end."""
     async with opened(url) as store:
-        for start in range(0, 1500, 500):
-            await store.enqueue([limited(1, under("all", 10), under(f"t{n}", 1))[0] for n in range(start, start + 500)])
-        held = await ended(store, [])
-        assert len(held) == 10
-        while (await store.exchange((), claim())).next_due == 0:  # until all gates are known to be closed
-            pass
-        looks = []
-        with client(url) as raw:
-            for _ in range(20):  # the server counts for all who use it: the least of several is ours
-                before = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"]
-                assert await store.claim(claim()) == []
-                looks.append(raw.info("commandstats")["cmdstat_zrangebylex"]["calls"] - before)
-        assert min(looks) < 20
+        held = await behind_one_key(store, 1500)
         done = 0
         while held:
             done += len(held)
@@ -79,6 +67,28 @@ async def test_thousands_of_gates_behind_one_key(url):
         assert done == 1500
         with client(url) as raw:
             assert raw.zcard(keys(url)["limits"]) == raw.hlen(keys(url)["gates"]) == 0, "nothing is left of them"
+
+
+async def test_a_claim_with_all_gates_closed_looks_at_none(own):
+    """On a server that nobody else uses, because it counts for all who do."""
+    url = own().fresh()
+    async with opened(url) as store:
+        assert len(await behind_one_key(store, 1500)) == 10
+        while (await store.exchange((), claim())).next_due == 0:  # until all gates are known to be closed
+            pass
+        with client(url) as raw:
+            before = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"]
+            for _ in range(5):
+                assert await store.claim(claim()) == []
+            looks = raw.info("commandstats")["cmdstat_zrangebylex"]["calls"] - before
+        assert looks < 5 * 20
+
+
+async def behind_one_key(store, gates):
+    """As many jobs, each at a gate of its own; those that may run are held."""
+    for start in range(0, gates, 500):
+        await store.enqueue([limited(1, under("all", 10), under(f"t{n}", 1))[0] for n in range(start, start + 500)])
+    return await ended(store, [])
 
 
 async def test_gates_that_one_key_lets_go_and_another_stops(url):
@@ -106,7 +116,7 @@ async def test_what_lost_its_place_or_kept_a_slot_is_mended(url):
         (held,) = await store.claim(claim())
         assert await store.claim(claim()) == []
         with client(url) as raw:
-            raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes(16): 0})  # a slot of nobody
+            raw.hincrby(keys(url)["gates"], "sk", 1)  # a slot of nobody
             await store.apply([decide(held, Succeeded())])
             assert await store.claim(claim()) == [], "it counts, for all that a claim knows"
             await store.prune(100)
@@ -116,6 +126,65 @@ async def test_what_lost_its_place_or_kept_a_slot_is_mended(url):
         await store.prune(100)
         assert len(await store.claim(claim())) == 1
         assert await store.claim(claim()) == [], "and under its limit"
+
+
+async def test_holds_are_counted_anew(url):
+    """Whatever was written about them: too few, too many, none at all, and by those who know format 2."""
+    async with opened(url, clock=(clock := ManualClock())) as store:
+        await store.enqueue(limited(9, under("k", 3), under("other", 9)))
+        (first,) = await store.claim(claim(Want(1, limited=True)))
+        second, third = await store.claim(claim())
+        slots = {b"sk": b"3", b"sother": b"3"}
+        for untrue in ({"sk": 1}, {"sk": 7, "snobody": 4}, {"sother": 0}, {}):
+            with client(url) as raw:
+                raw.hdel(keys(url)["gates"], "sk", *([] if untrue else ["sother"]))
+                raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes(16): 0})
+                if untrue:
+                    raw.hset(keys(url)["gates"], mapping=untrue)
+            clock.advance(1)
+            await store.prune(100)
+            assert slots_of(url) == slots
+            assert await store.claim(claim()) == []
+        await store.apply([decide(record, Succeeded()) for record in (first, second)])
+        assert len(await store.claim(claim())) == 2
+        await store.apply([decide(third, Succeeded())])
+        assert slots_of(url) == {b"sk": b"2", b"sother": b"2"}
+
+
+async def test_many_holds_are_counted_seldom(url):
+    async with opened(url, clock=(clock := ManualClock())) as store:
+        await store.enqueue(limited(500, under("k", 500)))
+        assert len(await store.claim(claim(Want(500, limited=True)))) == 500
+        await store.prune(100)
+        for seconds, said in ((1, b"501"), (2, b"500")):
+            with client(url) as raw:
+                raw.hset(keys(url)["gates"], "sk", 501)
+            clock.advance(seconds)
+            await store.prune(100)
+            assert slots_of(url) == {b"sk": said}
+
+
+async def test_holds_of_format_2_are_counted_when_a_store_is_opened(url):
+    async with opened(url) as store:
+        await store.enqueue(limited(3, under("k", 2), under("k", 3)))
+        held = await store.claim(claim())
+        assert len(held) == 2
+        assert slots_of(url) == {b"sk": b"2"}, "a key that is named twice counts once"
+    with client(url) as raw:
+        raw.hdel(keys(url)["gates"], "sk")
+        raw.zadd(keys(url)["limits"], {b"sk\x00" + bytes.fromhex(each.id.replace("-", "")): 0 for each in held})
+        raw.hset(keys(url)["meta"], "format", 2)
+    async with opened(url) as store:
+        assert slots_of(url) == {b"sk": b"2"}
+        assert await store.claim(claim()) == []
+        assert len(await ended(store, held)) == 1
+        with client(url) as raw:
+            assert raw.zcard(keys(url)["limits"]) == 0
+
+
+def slots_of(url):
+    with client(url) as raw:
+        return {field: number for field, number in raw.hgetall(keys(url)["gates"]).items() if field[:1] == b"s"}
 
 
 async def test_starts_are_forgotten(url):
@@ -129,8 +198,8 @@ async def test_starts_are_forgotten(url):
         clock.advance(90_000)
         await store.prune(100)
         with client(url) as raw:
-            kinds = {member[:1] for member in raw.zrange(keys(url)["limits"], 0, -1)}
-        assert kinds == {b"s"}, "only those who hold are left"
+            assert raw.zcard(keys(url)["limits"]) == 0
+        assert slots_of(url) == {b"sr": b"3"}, "only those who hold are left"
 
 
 async def test_limited_jobs_and_a_full_memory(own):

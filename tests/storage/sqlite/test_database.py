@@ -268,7 +268,11 @@ async def test_rows_written_by_hand_hide_no_others(tmp_path):
         broken, odd, good = job(payload='"broken"'), job(), job()
         await store.enqueue([broken, odd, good])
         raw = sqlite3.connect(path)
-        raw.execute("update holdfast_jobs set payload = cast(x'22ff22' as text) where id = ?", (broken.id,))
+        raw.execute(
+            "update holdfast_bodies set payload = cast(x'22ff22' as text) "
+            "where number = (select number from holdfast_jobs where id = ?)",
+            (broken.id,),
+        )
         raw.execute("update holdfast_jobs set state = 'strange' where id = ?", (odd.id,))
         raw.commit()
         raw.close()
@@ -322,4 +326,4 @@ async def test_only_the_newest_are_kept_in_a_long_history_too(tmp_path, monkeypa
         for record in await store.get(ended):
             await store.apply([decide(record, Succeeded())])
         assert await store.prune(100) == 3
-        assert [record is not None for record in await store.get(ended)] == [False] * 3 + [True] * 2
+        assert [record.hidden for record in await store.get(ended)] == [True] * 3 + [False] * 2

@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 import sqlite3
+from itertools import accumulate
 
 import pytest
 
@@ -134,6 +135,7 @@ async def test_a_crash_between_two_steps_leaves_nobody_behind(tmp_path):
 
 # ---- limits ----------------------------------------------------------------------------------------
 async def test_limits_hold_between_processes(tmp_path):
+    """Each process says from when to when it surely held how many; one clock counts for all processes."""
     path = tmp_path / "jobs.db"
     limits = [json.dumps([["all", 3], [f"tenant {number % 4}", 2]]) for number in range(60)]
     async with store_at(path) as store:
@@ -141,13 +143,14 @@ async def test_limits_hold_between_processes(tmp_path):
         code = """
         async def main():
             async with store_at(path) as store:
-                say("ready")
                 changes = []
                 while True:
                     answer = await store.exchange(changes, claim(2, worker=str(os.getpid()), limited=True))
                     changes = [decide(record, Succeeded()) for record in answer.claimed]
                     if changes:
+                        since = time.monotonic_ns()
                         await asyncio.sleep(0.002)
+                        say(len(changes), since, time.monotonic_ns())
                     elif not await store.count(WAITING):
                         break
         from holdfast.storage.contract import Filter
@@ -155,16 +158,13 @@ async def test_limits_hold_between_processes(tmp_path):
         asyncio.run(main())
         """
         others = [process(path, code) for _ in range(3)]
-        peak = 0
-        with sqlite3.connect(path) as raw:
-            while any(other.poll() is None for other in others):
-                (running,) = raw.execute("select count(*) from holdfast_jobs where stamp is not null").fetchone()
-                peak = max(peak, running)
-                await asyncio.sleep(0.001)
-        raw.close()
+        moments = []
         for other in others:
-            finish(other)
-        assert 1 <= peak <= 3
+            for held, since, until in (map(int, said.split()) for said in finish(other).splitlines()):
+                moments += [(since, held), (until, -held)]
+        running = list(accumulate(change for _, change in sorted(moments)))
+        assert 1 <= max(running) <= 3
+        assert sum(change for _, change in moments if change > 0) == len(limits)
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == len(limits)
 
 

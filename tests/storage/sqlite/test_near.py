@@ -43,13 +43,14 @@ async def test_neighbours_that_still_run_go_on(tmp_path):
 
 
 async def test_rows_that_have_moved_meanwhile_are_not_taken_for_each_other(tmp_path):
-    """A VACUUM may number rows anew: where one job was, there is another of the same claim."""
+    """A file that was put together anew may number rows anew: where one job was, there is another of the same claim."""
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         held = await held_by(store, [job() for _ in range(20)])
         with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-            raw.execute("update holdfast_jobs set rowid = rowid + 1000")
-            raw.execute("update holdfast_jobs set rowid = rowid - 1003")
+            for table in ("holdfast_jobs", "holdfast_bodies"):
+                raw.execute(f"update {table} set number = number + 1000")
+                raw.execute(f"update {table} set number = number - 1003")
         over, others = held[:4], held[4:]
         assert await store.apply(ends(over)) == [ACCEPTED] * 4
         assert await states(store, held) == [State.SUCCEEDED] * 4 + [State.RUNNING] * len(others)

@@ -56,7 +56,11 @@ async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
         jobs = [job() for _ in range(3)]
         await store.enqueue(jobs)
         with closing(sqlite3.connect(path)) as raw, raw:
-            raw.execute("update holdfast_jobs set payload = '\"' || char(30) || '\"' where id = ?", (jobs[1].id,))
+            raw.execute(
+                "update holdfast_bodies set payload = '\"' || char(30) || '\"' "
+                "where number = (select number from holdfast_jobs where id = ?)",
+                (jobs[1].id,),
+            )
         assert await claimed_as_on_record(store, 5) == [each.id for each in jobs]
 
 

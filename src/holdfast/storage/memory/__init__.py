@@ -46,7 +46,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.filtering import cursor_of, fits, parse_cursor
 from holdfast.storage.listeners import Listener
-from holdfast.storage.rules import refuse_orphans
+from holdfast.storage.rules import lease_end, refuse_orphans
 
 from .rows import Rows
 from .transaction import Database, MemoryTransaction
@@ -110,10 +110,12 @@ class MemoryStorage(Storage):
             next_due = max(0, min(due) - now) if due else None
             return Exchanged(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now), unsettled)
 
-    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
         with self._work() as (rows, now):
             rows.note_started(started)
-            return [_renew(rows.standing(hold), now) for hold in holds]
+            return [_renew(rows.standing(hold), now, longest) for hold in holds]
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         with self._work() as (rows, _):
@@ -345,10 +347,10 @@ def _apply(rows: Rows, change: Change, now: int) -> Verdict:
     return verdict
 
 
-def _renew(record: Record | Verdict, now: int) -> Verdict:
+def _renew(record: Record | Verdict, now: int, longest: int | None) -> Verdict:
     if isinstance(record, Verdict):
         return record
-    record.leased_until = now + record.lease
+    record.leased_until = lease_end(record.lease, now, longest)
     return ACCEPTED
 
 

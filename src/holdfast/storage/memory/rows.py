@@ -41,6 +41,7 @@ from holdfast.storage.rules import (
     is_gone,
     key_ends,
     key_name,
+    may_go,
     owners_among,
     parents_of,
     plan,
@@ -50,6 +51,7 @@ from holdfast.storage.rules import (
     write_change,
     write_claim,
     write_close,
+    write_hidden,
 )
 
 from .edges import Edges
@@ -364,10 +366,16 @@ class Rows:
         self._keys = {name: (id, until) for name, (id, until) in self._keys.items() if until is None or until > now}
         gone = [id for id in self._past_their_time(now) + self._too_many() if not self._kept(self.by_id[id])]
         gone = list(dict.fromkeys(gone))[:limit]
-        for id in gone:
-            self._lift(self.by_id.pop(id))
-        self.edges.forget(gone)
-        self.shelf.forget(gone)
+        removed = []
+        for record in [self.by_id[id] for id in gone]:
+            self._lift(record)
+            if may_go(record.hidden, record.finished_at, now):
+                removed.append(self.by_id.pop(record.id).id)
+            else:
+                write_hidden(record)
+                self._set_back(record)
+        self.edges.forget(removed)
+        self.shelf.forget(removed)
         return len(gone)
 
     def _kept(self, record: Record) -> bool:

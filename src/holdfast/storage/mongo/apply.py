@@ -16,7 +16,7 @@ from holdfast.job import FINAL, Hold, NewJob, Record, State
 from holdfast.lifecycle import Change, HoldGuard, KeyMove
 from holdfast.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from holdfast.storage.guards import judged, standing, stands
-from holdfast.storage.rules import owners_among, parents_of, refuse_orphans, write_change
+from holdfast.storage.rules import lease_end, owners_among, parents_of, refuse_orphans, write_change
 
 from . import rows as stored_rows
 from .batches import claimed_by
@@ -168,23 +168,25 @@ def note_started(started: Sequence[Started]) -> Steps[None]:
     yield from update("jobs", statements)
 
 
-def renew(holds: Sequence[Hold], now: int) -> Steps[list[Verdict]]:
+def renew(holds: Sequence[Hold], longest: int | None, now: int) -> Steps[list[Verdict]]:
     """Prolong the leases of holds that stand."""
     rows = yield from look({hold.id for hold in holds})
     before, renewed = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
-        if row is not None and _stands(rows, hold) and row.leased_until != now + row.lease:
+        if row is not None and _stands(rows, hold) and row.leased_until != lease_end(row.lease, now, longest):
             before[row.id], renewed[row.id] = row, copy(row)
-            renewed[row.id].leased_until = now + row.lease
+            renewed[row.id].leased_until = lease_end(row.lease, now, longest)
     yield from stored_rows.write(before, list(renewed.values()))
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 
-def renew_started(holds: Sequence[Hold], started: Sequence[Started], now: int) -> Steps[list[Verdict]]:
+def renew_started(
+    holds: Sequence[Hold], started: Sequence[Started], longest: int | None, now: int
+) -> Steps[list[Verdict]]:
     if started:
         yield from note_started(started)
-    return (yield from renew(holds, now))
+    return (yield from renew(holds, longest, now))
 
 
 def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:

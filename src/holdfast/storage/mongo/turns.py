@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from secrets import token_hex
 from time import monotonic
 
@@ -108,6 +109,7 @@ class Turns:
         self._door = asyncio.Lock()
         self._ended = asyncio.Event()
         self._under_way: list[Turn] = []
+        self._own, self._numbers = token_hex(6), count(1)  # names of turns; to ask the system for each takes long
         self._name: str | None = None  # in the notes, as far as is known
         self._usual = False
         self._rooms: dict[str, int] = {}
@@ -151,7 +153,7 @@ class Turns:
             notes = [next(note for note in TURNS if note not in written)]
             turn = Turn(self._name, notes, limit, self._rooms)
         else:
-            turn = Turn(token_hex(6), notes, limit, self._rooms)
+            turn = Turn(f"{self._own}.{next(self._numbers)}", notes, limit, self._rooms)
         for other in self._under_way:
             other.beside.append(turn)
             turn.beside.append(other)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 
 from holdfast.clock import SECOND
 from holdfast.job import FINAL, Record, State
+from holdfast.storage.rules import may_go, write_hidden
 
 from . import batches, edges, gates, shares, shelf, slots
-from .documents import WHOLE, Document, expiry_mark, records_from
+from .documents import SLIM, WHOLE, Document, expiry_mark, records_from
 from .notes import kind
-from .rows import AT_ONCE, write
+from .rows import AT_ONCE, look, write
 from .steps import Steps, aggregate, delete, find
 
 SMALL = 20_000
@@ -19,7 +21,8 @@ NEEDED = 1_000  # jobs past their time that others need, looked at in each prune
 LOOKS, BATCHES = 50, 20  # batches of leases: looks in one go, and how many at once
 NOT_SOON = 60 * SECOND
 REMEMBERED = 7 * 86_400 * SECOND  # that starts have left their window: if the clock goes back they count again
-COUNTED = ("task", "state", "finished_at", "keep_last", "stamp")
+SIGHT = SLIM | {"result": 0, "errors": 0}  # what is looked at of a job that is taken out of sight
+COUNTED = dict.fromkeys(("task", "state", "finished_at", "keep_last", "stamp"), 1)
 
 
 def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
@@ -74,56 +77,80 @@ def expired(limit: int, now: int) -> Steps[list[Record]]:
 
 
 def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
-    """Remove what is no longer kept; gives the number of jobs."""
+    """Hide or remove what is no longer kept; gives the number of jobs."""
     yield from delete("keys", {"ends": {"$gt": 0, "$lte": now}})
     past = yield from batches.past(now, limit + NEEDED)
-    over = dict.fromkeys((yield from _over(list(past), now)))
+    over = yield from _over(list(past), now)
     if len(past) < limit + NEEDED:
-        over |= dict.fromkeys((yield from _too_many(small=small)))
+        over |= yield from _too_many(now, small=small)
     needed = (yield from edges.needed(list(over))) if over else set[str]()
     put_off = needed & past.keys() if len(needed) >= NEEDED else set[str]()
-    ids = [id for id in over if id not in needed][:limit]
-    if ids:
-        ids = yield from edges.forget(ids)
-    if ids:
-        yield from delete("jobs", {"_id": {"$in": ids}})
-        yield from delete("logs", {"_id": {"$in": ids}})
-        yield from shelf.forget(ids)
-    gone = put_off.union(ids)
-    yield from batches.done_with({id: names for id, names in past.items() if id in gone or id not in over})
+    leaving = [id for id in over if id not in needed][:limit]
+    gone = [id for id in leaving if not over[id]]
+    yield from _hide(gone)
+    gone += yield from _remove([id for id in leaving if over[id]])
+    done_with = put_off.union(gone)
+    yield from batches.done_with({id: names for id, names in past.items() if id in done_with or id not in over})
     if put_off:  # so many are needed by others that they would hide those that are not
         yield from batches.put_off(sorted(put_off), now + NOT_SOON)
     yield from shares.prune()
     yield from gates.repair(now)
     yield from slots.prune()
     yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now - REMEMBERED}})
-    return len(ids)
+    return len(gone)
 
 
-def _over(ids: Sequence[str], now: int) -> Steps[list[str]]:
-    """Those of these jobs that are past their time indeed, the longest first."""
+def _hide(ids: Sequence[str]) -> Steps[None]:
+    before = yield from look(ids, SIGHT)
+    hidden = [copy(record) for record in before.values()]
+    for record in hidden:
+        write_hidden(record)
+    yield from write(before, hidden)
+
+
+def _remove(ids: Sequence[str]) -> Steps[Sequence[str]]:
+    if ids:
+        ids = yield from edges.forget(ids)
+    if ids:
+        yield from delete("jobs", {"_id": {"$in": ids}})
+        yield from delete("logs", {"_id": {"$in": ids}})
+        yield from shelf.forget(ids)
+    return ids
+
+
+def _over(ids: Sequence[str], now: int) -> Steps[dict[str, bool]]:
+    """Those of these jobs that are past their time indeed, the longest first; of each, whether it may be removed."""
     ended: Document = {"state": {"$in": [state.value for state in FINAL]}, "stamp": None, "prune_at": {"$lte": now}}
     if not ids:
-        return []
+        return {}
     sort = {"prune_at": 1, "_id": 1}
-    return [one["_id"] for one in (yield from find("jobs", {"_id": {"$in": ids}, **ended}, {"_id": 1}, sort=sort))]
+    fields = {"finished_at": 1, "hidden": 1}
+    found = yield from find("jobs", {"_id": {"$in": ids}, **ended}, fields, sort=sort)
+    return {row["_id"]: _may_go(row, now) for row in found}
 
 
-def _too_many(*, small: bool) -> Steps[list[str]]:
-    """Ended jobs that have `keep_last` newer ones of their task, dead ones counted apart. A long history is not looked
-    through for this: then only counted jobs take places, and a few more may stay."""
+def _may_go(row: Document, now: int) -> bool:
+    return may_go(row.get("hidden") is True, row.get("finished_at"), now)
+
+
+def _too_many(now: int, *, small: bool) -> Steps[dict[str, bool]]:
+    """Ended jobs that have `keep_last` newer ones of their task, dead ones counted apart; of each, whether it may be
+    removed. A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
     counted: Document = {"marks": {"$elemMatch": {"$gte": "n", "$lt": "o"}}}
     found = yield from aggregate("jobs", [{"$match": counted}, {"$group": {"_id": "$task"}}])
-    too_many = []
-    for task in sorted(group["_id"] for group in found):
-        ended: Document = {"task": task, "finished_at": {"$ne": None}} if small else {"marks": f"n{task}"}
-        ended |= {"hidden": None}
-        rows = yield from find("jobs", ended, dict.fromkeys(COUNTED, 1), sort={"finished_at": -1, "_id": -1})
-        for dead in (False, True):
-            group = [row for row in rows if (row["state"] == State.DEAD.value) is dead]
-            too_many += [
-                row["_id"]
-                for newer, row in enumerate(group)
-                if row.get("keep_last") is not None and newer >= row["keep_last"] and row.get("stamp") is None
-            ]
+    tasks = sorted(group["_id"] for group in found)
+    if not tasks:
+        return {}
+    ended: Document = {"task": {"$in": tasks}, "finished_at": {"$ne": None}}
+    if not small:
+        ended = {"marks": {"$in": [f"n{task}" for task in tasks]}}
+    rows = yield from find("jobs", {**ended, "hidden": None}, COUNTED, sort={"finished_at": -1, "_id": -1})
+    newer: Counter[tuple[str, bool]] = Counter()
+    too_many: dict[str, bool] = {}
+    for row in rows:
+        group = row["task"], row["state"] == State.DEAD.value
+        kept = row.get("keep_last")
+        if kept is not None and newer[group] >= kept and row.get("stamp") is None:
+            too_many[row["_id"]] = _may_go(row, now)
+        newer[group] += 1
     return too_many

@@ -239,10 +239,16 @@ class Apply:
         return self._sql["started"], {**_holds(list(last)), "ats": numbers(last.values())}
 
     async def renew(
-        self, connection: Connection, holds: Sequence[Hold], started: Sequence[Started], now: int | None
+        self,
+        connection: Connection,
+        holds: Sequence[Hold],
+        started: Sequence[Started],
+        longest: int | None,
+        now: int | None,
     ) -> list[Verdict]:
         statements = [self.started(started)] if started else []
-        statements.append((self._sql["renew"], {**_holds(sorted(holds, key=_id)), "now": now}))
+        values = {**_holds(sorted(holds, key=_id)), "longest": longest, "now": now}
+        statements.append((self._sql["renew"], values))
         cursor = (await together(connection, statements))[-1]
         return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
 

@@ -177,10 +177,12 @@ class PostgresStorage(Storage):
         self._tell(effects)
         return answer
 
-    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
         renew = self._apply.renew
         return await self._server().quickly(
-            lambda connection: renew(connection, holds, started, self._now()), repeat=True, patience=BRIEF
+            lambda connection: renew(connection, holds, started, longest, self._now()), repeat=True, patience=BRIEF
         )
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:

@@ -8,6 +8,7 @@ from time import monotonic
 from psycopg.errors import InsufficientPrivilege
 
 from holdfast.job import Record
+from holdfast.retry import HIDDEN_FOR
 
 from .limits import Limits
 from .queries import load
@@ -49,17 +50,15 @@ class Upkeep:
         return records_of(await cursor.fetchall())
 
     async def prune(self, connection: Connection, limit: int, now: int | None) -> int:
-        """Remove what is no longer kept; gives the number of jobs."""
+        """Hide or remove what is no longer kept; gives the number of jobs."""
         dropped = await self._keep_partitions(connection, now)
         await connection.execute(self._sql["remove_keys"], {"now": now})
         await self._mend(connection, now)
         gone = await self._ids(connection, self._sql["brief"], limit, now)
         gone += await self._long_kept(connection, limit - len(gone), now)
-        tasks = await (await connection.execute(self._sql["counted_tasks"])).fetchall()
-        for (task,) in sorted(tasks):
-            if len(gone) < limit:
-                gone += await self._too_many(connection, task, limit)
-        return dropped + await self._remove(connection, list(dict.fromkeys(gone))[:limit])
+        if len(gone) < limit:
+            gone += await self._too_many(connection, limit)
+        return dropped + await self._take_away(connection, list(dict.fromkeys(gone))[:limit], now)
 
     async def _keep_partitions(self, connection: Connection, now: int | None) -> int:
         """Once an hour, see to the pieces of the history; gives how many jobs were dropped. A role that may not is left
@@ -78,7 +77,7 @@ class Upkeep:
         return dropped
 
     async def _drop_partition(self, connection: Connection, now: int | None) -> int | None:
-        cursor = await connection.execute(self._sql["drop_partition"], {"now": now})
+        cursor = await connection.execute(self._sql["drop_partition"], {"now": now, "hidden_for": HIDDEN_FOR})
         gone: int | None = (await cursor.fetchall())[0][0]
         return gone
 
@@ -98,23 +97,31 @@ class Upkeep:
             self._next_long_kept = at + DAY if earliest is None else min(max(earliest + leeway, at), at + DAY)
         return found
 
-    async def _too_many(self, connection: Connection, task: str, limit: int) -> list[str]:
+    async def _too_many(self, connection: Connection, limit: int) -> list[str]:
         """A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
+        tasks = [task for (task,) in await (await connection.execute(self._sql["counted_tasks"])).fetchall()]
+        if not tasks:
+            return []
         cursor = await connection.execute(self._sql["is_small"], {"small": SMALL})
         small = (await cursor.fetchall())[0][0]
-        statement = self._too_many_of["among_all" if small else "among_counted"]
-        return [id for (id,) in await (await connection.execute(statement, {"task": task, "limit": limit})).fetchall()]
+        values = {"tasks": tasks, "limit": limit}
+        cursor = await connection.execute(self._too_many_of["among_all" if small else "among_counted"], values)
+        return [id for (id,) in await cursor.fetchall()]
 
-    async def _remove(self, connection: Connection, ids: Sequence[str]) -> int:
+    async def _take_away(self, connection: Connection, ids: Sequence[str], now: int | None) -> int:
         if not ids:
             return 0
         async with connection.transaction():
             cursor = await connection.execute(self._sql["lock_ended"], {"ids": array(sorted(ids))})
-            locked = {"ids": array(id for (id,) in await cursor.fetchall())}
-            cursor = await connection.execute(self._sql["still_free"], locked)
-            gone = {"ids": array(id for (id,) in await cursor.fetchall())}
-            outcomes, *_ = await together(connection, [(self._sql[f"remove_{what}"], gone) for what in _GOING])
-        return outcomes.rowcount
+            locked = {"ids": array(id for (id,) in await cursor.fetchall()), "now": now, "hidden_for": HIDDEN_FOR}
+            over = await (await connection.execute(self._sql["still_over"], locked)).fetchall()
+            hidden, gone = ([id for id, too_new in over if too_new is wanted] for wanted in (True, False))
+            statements = [(self._sql["hide"], {"ids": array(hidden), "hidden_for": HIDDEN_FOR})] if hidden else []
+            if gone:
+                statements += [(self._sql[f"remove_{what}"], {"ids": array(gone)}) for what in _GOING]
+            if statements:
+                await together(connection, statements)
+        return len(over)
 
     async def _mend(self, connection: Connection, now: int | None) -> None:
         """Once in a while: accounts that say nothing more, and word about limits that was lost."""

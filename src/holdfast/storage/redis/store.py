@@ -184,14 +184,19 @@ class RedisStorage(Storage):
         answers = [_VERDICTS[answer] for answer in verdicts]
         return Exchanged(answers, claimed_of(claimed), due, bool(suspects), bool(unsettled))
 
-    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
-        return await self._renewed("renew", holds, started)
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        return await self._renewed("renew", holds, started, longest)
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
-        return await self._renewed("check", holds, ())
+        return await self._renewed("check", holds, (), None)
 
-    async def _renewed(self, what: str, holds: Sequence[Hold], started: Sequence[Started]) -> list[Verdict]:
-        arguments = [self._time(), what, *words.started(started), *words.holds(holds)]
+    async def _renewed(
+        self, what: str, holds: Sequence[Hold], started: Sequence[Started], longest: int | None
+    ) -> list[Verdict]:
+        most = "" if longest is None else longest
+        arguments = [self._time(), what, most, *words.started(started), *words.holds(holds)]
         told = await self._used().run("renew", arguments, repeat=True)
         return [_VERDICTS[answer] for answer in told]
 

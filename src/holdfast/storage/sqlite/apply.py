@@ -35,11 +35,12 @@ from .enqueue import Jobs, check_parents, enqueue, special_queues
 from .gates import know
 from .near import Numbers
 from .queries import load
-from .rows import RECORD, Many, json_text, lists_of
+from .rows import RECORD, WHOLE, Many, json_text, lists_of, stands
 from .successes import Successes
 
-_sql = load("apply", record=RECORD)
+_sql = load("apply", record=RECORD, whole=WHOLE)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
+_MOVE_ON = Many(_sql["move_on"], 3, (100, 10, 1))
 _LET_GO = Many(_sql["let_go"], 1, (100, 10, 1))
 _STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
 _RENEW = Many(_sql["renew"], 3, (500, 100, 20, 4, 1), padded=True)
@@ -130,6 +131,7 @@ class _Judgement:
         self._now = now
         self._rows = look(work.connection, [change.id for change in changes])
         self._moved: list[tuple[Any, ...]] = []
+        self._moved_on: list[tuple[Any, ...]] = []
         self._let_go: list[tuple[Any, ...]] = []
         self._parked: list[str] = []
         self._added: list[NewJob] = []  # these may wait for the end of the list
@@ -183,7 +185,6 @@ class _Judgement:
                 rank,
                 change.result,
                 change.reason,
-                change.errors,
                 change.started_at,
                 _finished_at(row, state, self._now),
                 None if change.keep is None else self._now + change.keep,
@@ -194,9 +195,11 @@ class _Judgement:
                 row.leased_by if change.keeps_hold else None,
                 row.leased_until if change.keeps_hold else None,
                 int(_holds_key(row, change)),
-                change.next_id,
+                *stands(state.value, parked=parked, suspect=change.suspect),
             )
         )
+        if change.errors is not None or change.next_id is not None:
+            self._moved_on.append((row.id, change.errors, change.next_id))
         if state is State.READY:
             self._work.ready.add(row.queue)
         elif state in FINAL:
@@ -229,9 +232,10 @@ class _Judgement:
 
     def _flush(self) -> None:
         _MOVE.run(self._work.connection, self._moved)
+        _MOVE_ON.run(self._work.connection, self._moved_on)
         _LET_GO.run(self._work.connection, self._let_go)
         know(self._work, self._parked)
-        self._moved, self._let_go, self._parked = [], [], []
+        self._moved, self._moved_on, self._let_go, self._parked = [], [], [], []
 
 
 def _place(row: Seen, change: Change, state: State, now: int) -> tuple[State, int, int]:
@@ -272,9 +276,9 @@ def note_started(work: Work, started: Sequence[Started]) -> None:
     _STARTED.run(work.connection, rows)
 
 
-def renew(work: Work, holds: Sequence[Hold], now: int) -> list[Verdict]:
+def renew(work: Work, holds: Sequence[Hold], longest: int | None, now: int) -> list[Verdict]:
     rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
-    if _RENEW.run(work.connection, rows, now) == len(rows):
+    if _RENEW.run(work.connection, rows, longest, now) == len(rows):
         return [ACCEPTED] * len(rows)
     return check(work.connection, holds)
 

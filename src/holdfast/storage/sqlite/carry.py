@@ -16,12 +16,19 @@ from .driver import Connection
 from .gates import know
 from .policies import keep, number_of, policy_of
 from .queries import load
-from .rows import COLUMNS, RECORD, Many, json_text, records_of
+from .rows import BODY, COLUMNS, RECORD, Many, json_text, records_of, stands
 
 FIRST = (-(1 << 63), "")  # before every job
 
-_sql = load("carry", record=RECORD, columns=", ".join(COLUMNS))
-_JOBS = Many(_sql["insert"], len(COLUMNS) + 1, (100, 20, 5, 1))
+_sql = load(
+    "carry",
+    record=RECORD,
+    columns=", ".join(COLUMNS),
+    body=", ".join(BODY),
+    given=", ".join(f"given.{field}" for field in BODY),
+)
+_JOBS = Many(_sql["insert"], len(COLUMNS) + 3, (100, 20, 5, 1))
+_BODIES = Many(_sql["insert_bodies"], len(BODY) + 1, (100, 20, 5, 1))
 _LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
 _OWNERS = Many(_sql["owners"], 1)
 _REMOVED_KEYS = Many(_sql["remove_keys"], 1)
@@ -54,6 +61,7 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
     keep(work.connection, map(policy_of, records))
     _JOBS.run(work.connection, [_row(record) for record in records])
+    _BODIES.run(work.connection, [_body(record) for record in records])
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
     edges.restore(work, jobs)
     shares.restore(work, records)
@@ -64,9 +72,14 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
 
 
 def _row(record: Record) -> list[Any]:
-    fields = (getattr(record, name) for name in COLUMNS if name != "policy")
-    values = [number_of(policy_of(record)), *fields, record.followed]  # its edges may be on their way
+    place = stands(record.state.value, parked=record.parked, suspect=record.suspect)
+    values = [*(getattr(record, name) for name in COLUMNS), *place, record.followed]  # its edges may be on their way
     return [value.value if isinstance(value, State) else value for value in values]
+
+
+def _body(record: Record) -> list[Any]:
+    policy = number_of(policy_of(record))
+    return [record.id, *(policy if name == "policy" else getattr(record, name) for name in BODY)]
 
 
 def export_keys(connection: Connection, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:

@@ -21,7 +21,7 @@ from .gates import Standing, Waiting, forget, know
 from .limited import Suspect, Wide
 from .near import Numbers
 from .queries import load
-from .rows import FIELDS, json_text, lists_of, literal, records_of, value_of
+from .rows import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
 from .settle import settle
 from .usual import OF_LANE, Place, Usual, asked, best, read
 
@@ -41,7 +41,7 @@ _ONCE_CLAIMED = {
     "leased_by": "?2",
     "leased_until": "job.lease + ?3",
     "parked": "0",
-    "holds_key": "CASE job.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
+    "holds_key": "CASE body.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
 # fields from here on are left out where they say what a record says without them, as those of nearly every job do
 _RARE = FIELDS[FIELDS.index("suspect") :]
@@ -49,17 +49,17 @@ _RARE = FIELDS[FIELDS.index("suspect") :]
 
 def _claimed() -> str:
     """The record of a claimed row as an expression: a JSON array."""
-    values = [_ONCE_CLAIMED.get(name) or value_of(name, "job.") for name in FIELDS]
+    values = [_ONCE_CLAIMED.get(name) or value_of(name, column_of) for name in FIELDS]
     usual = dict(zip(_RARE, Record.__struct_defaults__[-len(_RARE) :], strict=True))
-    unset = ", ".join(f"job.{name}" for name, default in usual.items() if default is None)
-    as_usual = [f"job.{name} = {literal(default)}" for name, default in usual.items() if default is not None]
+    unset = ", ".join(column_of(name) for name, default in usual.items() if default is None)
+    as_usual = [f"{column_of(name)} = {literal(default)}" for name, default in usual.items() if default is not None]
     return (
         f"CASE WHEN coalesce({unset}) IS NULL AND {' AND '.join(as_usual)} "
         f"THEN json_array({', '.join(values[: -len(_RARE)])}) ELSE json_array({', '.join(values)}) END"
     )
 
 
-_sql = load("claim", claimed=_claimed(), row_version=str(ROW_VERSION))
+_sql = load("claim", claimed=_claimed(), whole=WHOLE, row_version=str(ROW_VERSION))
 # the outlook, and the best of a lane as the same answer
 _OUTLOOK_AND_BEST = f"{_sql['outlook']}, best.* FROM ({OF_LANE}) AS best"
 
@@ -103,7 +103,7 @@ def _read(part: Taken, numbers: Numbers) -> list[Record]:
         return records_of(part)
     records = part.records()
     if all(part.shorts):
-        numbers.learn(records, lists_of(part.numbers))
+        numbers.learn(records, part.numbers)
     return records
 
 
@@ -188,8 +188,23 @@ def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess |
     numbers, taken = _as_many_as_fit(work, best_of_all, want.limit)
     if numbers == "[]":
         return []
-    work.connection.change(_sql["take"], (claim.stamp, claim.worker, now, numbers))
+    _let_run(work, claim, numbers, taken, now, "take_from_lane")
     return [taken]
+
+
+def _let_run(work: Work, claim: Claim, numbers: str, taken: Taken, now: int, usual: str) -> None:
+    after = (claim.stamp, claim.worker, now)
+    row = _row_of(taken.numbers) if isinstance(taken, Usual) and all(taken.shorts) else None
+    if row is not None:
+        work.connection.change(_sql[usual], (*after, *row))
+    else:
+        work.connection.change(_sql["take"], (*after, numbers))
+
+
+def _row_of(numbers: Sequence[int]) -> tuple[int, int] | None:
+    """The first and the last of these, if they are all that are between them."""
+    first, last = min(numbers), max(numbers)
+    return (first, last) if last - first + 1 == len(numbers) else None
 
 
 def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit: int) -> tuple[str, Taken]:
@@ -336,7 +351,7 @@ def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int
     if numbers == "[]":
         forget(work, [gate.number])
         return []
-    work.connection.change(_sql["take"], (*after, numbers))
+    _let_run(work, claim, numbers, taken, now, "take_from_gate")
     return [taken]
 
 

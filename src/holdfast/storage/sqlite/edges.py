@@ -16,9 +16,9 @@ from holdfast.storage.rules import parents_of
 from .database import Work
 from .driver import Connection
 from .queries import load
-from .rows import Many, json_text, lists_of
+from .rows import WHOLE, Many, json_text, lists_of
 
-_sql = load("edges")
+_sql = load("edges", whole=WHOLE)
 _PUT = Many(_sql["put"], 3, (500, 100, 20, 4, 1))
 _KEEP = Many(_sql["keep"], 2, (500, 100, 20, 4, 1))
 _CLOSE = Many(_sql["close"], 2, (500, 100, 20, 4, 1))

@@ -24,11 +24,12 @@ from .driver import Connection
 from .gates import know
 from .policies import Policy, keep, number_of, policy_of
 from .queries import load
-from .rows import Many, json_text, lists_of
+from .rows import Many, json_text, lists_of, stands
 from .shares import shares
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
-_FULL = Many(_sql["insert_full"], 26, (100, 20, 5, 1))
+_FULL = Many(_sql["insert_full"], 16, (100, 20, 5, 1))
+_BODIES = Many(_sql["bodies_full"], 13, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
@@ -43,6 +44,7 @@ class Together(NamedTuple):
 
     kind: Kind
     payloads: str
+    many: int
     first: str  # the id of the best of them
 
 
@@ -64,7 +66,7 @@ class Jobs:
 def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
     if isinstance(jobs, Alike) and is_plain_but_for_limits(jobs.template):
         payloads = dict(zip(jobs.ids, jobs.payloads, strict=True))
-        return [Together(_kind(jobs.template), json_text(payloads), min(jobs.ids))], []
+        return [Together(_kind(jobs.template), json_text(payloads), len(payloads), min(jobs.ids))], []
     kinds: dict[Kind, dict[str, str]] = {}
     others: list[NewJob] = []
     last: Kind | None = None
@@ -79,7 +81,7 @@ def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
         alike[job.id] = job.payload
     if len(kinds) > MOST_KINDS:
         return [], jobs
-    return [Together(kind, json_text(payloads), min(payloads)) for kind, payloads in kinds.items()], others
+    return [Together(kind, json_text(told), len(told), min(told)) for kind, told in kinds.items()], others
 
 
 def _kind(job: NewJob) -> Kind:
@@ -92,11 +94,11 @@ def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[P
     """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
     has been written when it is found. None: nothing stood in the way of any."""
     policies = {group.kind[3] for group in jobs.alike}
-    settings, known = _queues_and_policy(work.connection, next(iter(policies)) if len(policies) == 1 else None)
+    settings, known, in_step = _look(work.connection, next(iter(policies)) if len(policies) == 1 else None)
     if jobs.plain and jobs.queues.isdisjoint(settings):
         if not known:
             keep(work.connection, policies)
-        _insert_alike(work, jobs.alike, now)
+        _insert_alike(work, jobs.alike, now, in_step=in_step)
         _insert(work, jobs.others, {}, now)
         return None
     try:
@@ -112,18 +114,19 @@ def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[P
 
 def special_queues(connection: Connection) -> dict[str, QueueSettings]:
     """The queues that hold only so many jobs, and those that are fair."""
-    return _queues_and_policy(connection, None)[0]
+    return _look(connection, None)[0]
 
 
-def _queues_and_policy(connection: Connection, policy: Policy | None) -> tuple[dict[str, QueueSettings], bool]:
-    """Those queues, and whether the policy is on record: one question instead of a statement that would change nothing."""
+def _look(connection: Connection, policy: Policy | None) -> tuple[dict[str, QueueSettings], bool, bool]:
+    """Those queues; whether the policy is on record, instead of a statement that would change nothing; and whether new rows
+    of jobs and of bodies get the same numbers."""
     number = None if policy is None else number_of(policy)
-    rows, known = connection.rows(_sql["special_queues"], (number,))[0]
+    rows, known, in_step = connection.rows(_sql["special_queues"], (number,))[0]
     settings = {
         name: QueueSettings(name, False, max_depth, on_full, drop_below, bool(fair), weights)
         for name, max_depth, on_full, drop_below, fair, weights in lists_of(rows)
     }
-    return settings, bool(known)
+    return settings, bool(known), bool(in_step)
 
 
 def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
@@ -163,15 +166,18 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     _KEYS.run(work.connection, keys, now)
 
 
-def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
+def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: bool) -> None:
     parked = []
-    for kind, payloads, first in groups:
+    for kind, payloads, many, first in groups:
         task, queue, priority, policy, lease, limits, delay, at = kind
         run_at = now + delay if at is None else at
         ready, limited = run_at <= now, limits is not None
         state = "ready" if ready else "scheduled"
-        common = (task, queue, priority, number_of(policy), lease, limits)
-        work.connection.change(_sql["insert_alike"], (payloads, *common, state, run_at, now, ready and limited))
+        place = (state, *stands(state, parked=limited, suspect=False), run_at, ready and limited, now)
+        common = (task, queue, priority, lease, limits, *place)
+        all_new = work.connection.change(_sql["insert_alike"], (payloads, *common)) == many
+        bodies = _sql["bodies_alike" if all_new and in_step else "bodies_by_id"]
+        work.connection.change(bodies, (payloads, number_of(policy)))
         if ready:
             work.ready.add(queue)
         if ready and limited:  # they wait at one gate, which asks after the best of them alone
@@ -182,42 +188,34 @@ def _insert_alike(work: Work, groups: Sequence[Together], now: int) -> None:
 def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
     if jobs:
         keep(work.connection, map(policy_of, jobs))
-        _FULL.run(work.connection, [_whole(work, job, shares.get(job.id), now) for job in jobs], now)
+        _FULL.run(work.connection, [_row(work, job, shares.get(job.id), now) for job in jobs], now)
+        _BODIES.run(work.connection, [_body(job) for job in jobs])
         know(work, [job.id for job in jobs if job.limits is not None])
 
 
-def _place(work: Work, job: NewJob, now: int) -> tuple[str, int, int]:
+def _row(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
     state, run_at = place_of(job, now)
     if state == "ready":
         work.ready.add(job.queue)
-    return state, job.priority, run_at
-
-
-def _whole(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
-    state, priority, run_at = _place(work, job, now)
+    parked = state == "ready" and job.limits is not None
     rank = run_at if share is None else share
-    parked = int(state == "ready" and job.limits is not None)
-    whole = (job.id, job.task, job.queue, state, priority, rank, run_at, parked, job.payload)
-    return (*whole, number_of(policy_of(job)), job.lease, *rest_of(job, now))
+    place = (state, *stands(state, parked=parked, suspect=False), job.priority, rank, run_at, parked)
+    return (job.id, job.task, job.queue, *place, job.lease, *rest_of(job, now))
 
 
 def rest_of(job: NewJob, now: int) -> tuple[Any, ...]:
-    """The fields that a plain job does not have."""
+    """The fields of its row that a plain job does not have."""
     name = key_name(job)
-    return (
-        None if job.expires is None else now + job.expires,
-        job.key,
-        job.tenant,
-        job.routing_key,
-        job.tags,
-        job.meta,
-        job.unique_key,
-        job.unique_scope,
-        int(name is not None and not name[0]),
-        job.chain_id,
-        job.after,
-        job.run_when,
-        job.waits,
-        job.limits,
-        job.min_version,
-    )
+    expires_at = None if job.expires is None else now + job.expires
+    holds_key = int(name is not None and not name[0])
+    return expires_at, job.routing_key, job.unique_key, holds_key, job.limits
+
+
+def _body(job: NewJob) -> tuple[Any, ...]:
+    return (job.id, job.payload, number_of(policy_of(job)), *rest_of_body(job))
+
+
+def rest_of_body(job: NewJob) -> tuple[Any, ...]:
+    """The fields of its body that a plain job does not have."""
+    about = (job.key, job.tenant, job.tags, job.meta, job.unique_scope, job.chain_id)
+    return (*about, job.after, job.run_when, job.waits, job.min_version)

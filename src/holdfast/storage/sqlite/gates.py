@@ -20,9 +20,9 @@ from holdfast.storage.limiting import Closed, Place, Starts, Use, limits_of
 
 from .database import Work
 from .queries import load
-from .rows import Many, json_text, lists_of
+from .rows import WHOLE, Many, json_text, lists_of
 
-_sql = load("gates", row_version=str(ROW_VERSION))
+_sql = load("gates", whole=WHOLE, row_version=str(ROW_VERSION))
 _FEW_OPEN = _sql["few_open"].replace("{running}", _sql["running"].rstrip(";\n "))
 _STARTS = Many(_sql["starts"], 1)
 _NOTE_STARTS = Many(_sql["note_starts"], 3, (20, 4, 1))

@@ -12,7 +12,7 @@ from holdfast.job import NewJob
 from holdfast.storage.contract import Insertion
 from holdfast.storage.rules import key_ends, key_name
 
-from .enqueue import place_of, rest_of
+from .enqueue import place_of, rest_of, rest_of_body
 from .policies import number_of, policy_of
 from .queries import load
 from .rows import json_text
@@ -20,7 +20,7 @@ from .rows import json_text
 FIELDS = tuple(
     """
     id task queue state priority run_at payload policy max_attempts timeout backoff retention dead_retention lease expires_at
-    key tenant routing_key tags meta unique_key unique_scope holds_key chain_id after run_when waits limits min_version
+    routing_key unique_key holds_key limits key tenant tags meta unique_scope chain_id after run_when waits min_version
     created_at key_ends
     """.split()  # noqa: SIM905
 )
@@ -35,7 +35,7 @@ def insertion(jobs: Sequence[NewJob], now: int) -> Insertion:
     marked = any(NUL in text for job in jobs for name in MARKED if (text := getattr(job, name)) is not None)
     text = json_text([_values(job, now, marked) for job in jobs])
     statements = _statements(marked)
-    names = ["policies", "insert", "place"]
+    names = ["policies", "insert", "bodies", "place"]
     if any((name := key_name(job)) is not None and name[0] for job in jobs):
         names.insert(0, "take_keys")
     if any(job.after is not None for job in jobs):
@@ -66,7 +66,7 @@ def _values(job: NewJob, now: int, marked: bool) -> list[object]:
         number_of(policy),
         *policy,
     ]
-    values += [job.lease, *rest_of(job, now), now, key_ends(job, now)]
+    values += [job.lease, *rest_of(job, now), *rest_of_body(job), now, key_ends(job, now)]
     if marked:
         for name in MARKED:
             place = FIELDS.index(name)

@@ -12,14 +12,16 @@ from holdfast.storage.filtering import Position, cursor_of, spellings
 from .database import Patiently, Work
 from .driver import Connection
 from .queries import load
-from .rows import RECORD, json_text, records_of
+from .rows import BODY, RECORD, WHOLE, json_text, records_of
 
 OnFull = Literal["reject", "drop", "wait"]
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
-_sql = load("listing", record=RECORD)
+_sql = load("listing", record=RECORD, whole=WHOLE)
 FIRST_SLICE, LAST_SLICE = 500, 8_000  # rows
 _CREATED = "INDEXED BY holdfast_jobs_created"
+_JOBS = "holdfast_jobs AS job"
+_BODIES = "holdfast_bodies AS body USING (number)"
 
 
 def get(connection: Connection, ids: Sequence[str]) -> list[Record | None]:
@@ -41,7 +43,8 @@ def find(
         if index == _CREATED:
             until = patiently(_slice_end, connection, after, slice_)
         within, given = _slice(conditions, parameters, after, until)
-        statement = _sql["find"].replace("{index}", index).replace("{fitting}", " AND ".join(within))
+        jobs = f"{_JOBS} {index} CROSS JOIN {_BODIES}" if index else f"{_JOBS} JOIN {_BODIES}"
+        statement = _sql["find"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(within))
         found += records_of(patiently(connection.value, statement, (*given, limit + 1 - len(found))))
         if until is None or len(found) > limit:
             break
@@ -73,13 +76,20 @@ def _slice(
 
 def count(connection: Connection, filter: Filter) -> int:
     conditions, parameters = _conditions(connection, filter)
-    found: int = connection.value(_sql["count"].replace("{fitting}", " AND ".join(conditions)), parameters)
+    jobs = f"{_JOBS} JOIN {_BODIES}" if _asks_bodies(filter) else _JOBS
+    statement = _sql["count"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(conditions))
+    found: int = connection.value(statement, parameters)
     return found
+
+
+def _asks_bodies(filter: Filter) -> bool:
+    asked = [name for name in _FITS if getattr(filter, name) is not None]
+    return filter.text is not None or not {"tag", *BODY}.isdisjoint(asked)
 
 
 def _index(filter: Filter, conditions: list[str]) -> str:
     """The index that a listing walks along. Without statistics SQLite cannot know which is short."""
-    if filter.key is not None or filter.chain_id is not None or any("rowid IN" in one for one in conditions):
+    if filter.key is not None or filter.chain_id is not None or any("number IN" in one for one in conditions):
         return ""
     if filter.states is not None and set(filter.states) == {"dead"}:
         return "INDEXED BY holdfast_jobs_dead"
@@ -92,7 +102,7 @@ _FITS = {
     "key": "key = ?",
     "since": "created_at >= ?",
     "before": "created_at < ?",
-    "tag": "EXISTS (SELECT 1 FROM json_each(holdfast_jobs.tags) AS tag WHERE tag.value = ?)",
+    "tag": "EXISTS (SELECT 1 FROM json_each(body.tags) AS tag WHERE tag.value = ?)",
     "tenant": "(tenant = ? OR (tenant >= ? || '/' AND tenant < ? || '0'))",  # 0 comes right after /
     "chain_id": "(chain_id = ? OR (chain_id IS NULL AND id = ?))",
 }
@@ -124,11 +134,11 @@ def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list
 def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], list[str]]:
     names = sorted({str(state) for state in states})
     if names == ["dead"]:
-        return ["state = 'dead'"], []
+        return ["apart = 'dead'"], []
     fitting = [f"state IN ({', '.join('?' * len(names))})"]
     live = _live(names)
     if live is not None and connection.value(_sql["few_live"].replace("{live}", live), (FEW,)):
-        fitting.append(f"rowid IN ({live})")
+        fitting.append(f"job.number IN ({live})")
     return fitting, names
 
 

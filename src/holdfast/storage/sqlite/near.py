@@ -2,8 +2,8 @@
 
 Such jobs are written along their rows, from the first to the last, with one text that tells of each row which job is
 expected there, when it began and where its result is: no search for each id, and no list that SQLite would have to make of
-them first. Row numbers are only a hint. A VACUUM may give a job another one, so each row is compared with the id that is
-expected there; a row that is another job's is not written, and then everything is done again by the ids.
+them first. Row numbers are only a hint. A file that is put together anew may number them anew, so each row is compared with
+the id that is expected there; a row that is another job's is not written, and then everything is done again by the ids.
 """
 
 from __future__ import annotations

@@ -15,10 +15,10 @@ from .database import Work
 from .enqueue import special_queues
 from .gates import know
 from .queries import load
-from .rows import Many, json_text, lists_of
+from .rows import WHOLE, Many, json_text, lists_of
 from .shares import shares
 
-_sql = load("placing")
+_sql = load("placing", whole=WHOLE)
 _RANK = Many(_sql["rank"], 2, (100, 10, 1))
 
 

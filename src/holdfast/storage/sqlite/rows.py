@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from logging import getLogger
 from typing import Any
@@ -16,14 +16,38 @@ from .driver import Connection
 _log = getLogger("holdfast")
 FIELDS = Record.__struct_fields__
 POLICY = ("max_attempts", "timeout", "backoff", "retention", "dead_retention")  # in a table of their own
-COLUMNS = ("policy", *(field for field in FIELDS if field not in POLICY))  # of a job's row
+# what a job came with, and what is seldom told of it: in a row of its own, which most moves leave as it is
+BODY = tuple(
+    """
+    payload policy min_version run_when waits key tenant tags meta unique_scope chain_id after next_id progress errors
+    """.split()  # noqa: SIM905
+)
+COLUMNS = tuple(field for field in FIELDS if field not in (*POLICY, *BODY))  # of a job's own row
+WHOLE = "holdfast_jobs AS job CROSS JOIN holdfast_bodies AS body USING (number)"
 
 
-def value_of(field: str, row: str = "") -> str:
-    """A field of a record as an expression over a job's row."""
+def column_of(field: str) -> str:
+    """A field as a column of `WHOLE`."""
+    return f"body.{field}" if field in BODY else f"job.{field}"
+
+
+def value_of(field: str, column: Callable[[str], str] = str) -> str:
+    """A field of a record as an expression over the columns of `WHOLE`, named by `column`."""
     if field in POLICY:
-        return f"(SELECT {field} FROM holdfast_policies WHERE number = {row}policy)"
-    return f"{row}{field}"
+        return f"(SELECT {field} FROM holdfast_policies WHERE holdfast_policies.number = {column('policy')})"
+    return column(field)
+
+
+def stands(state: str, *, parked: bool, suspect: bool) -> tuple[int | None, str | None]:
+    """In a lane (1), or apart from lanes and gates, and where: what the indexes of waiting jobs go by."""
+    if state != "ready":
+        return None, state if state in _APART else None
+    if suspect:
+        return None, "suspect"
+    return None if parked else 1, None
+
+
+_APART = ("scheduled", "blocked", "dead")
 
 
 RECORD = ", ".join(value_of(field) for field in FIELDS)

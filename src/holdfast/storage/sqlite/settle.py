@@ -23,9 +23,9 @@ from .gates import know
 from .listing import get
 from .placing import place
 from .queries import load
-from .rows import Many, json_text, lists_of
+from .rows import WHOLE, Many, json_text, lists_of
 
-_sql = load("edges")
+_sql = load("edges", whole=WHOLE)
 _LOWER = Many(_sql["lower"], 2, (100, 10, 1))
 
 

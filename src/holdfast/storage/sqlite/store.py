@@ -197,12 +197,16 @@ class SqliteStorage(Storage):
             unsettled = any_unsettled(work)
         return _Said(verdicts, Claimed([], None, False, unsettled))
 
-    async def renew(self, holds: Sequence[Hold], started: Sequence[Started] = ()) -> list[Verdict]:
-        return await self._write(lambda work: self._renew(work, holds, started))
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        return await self._write(lambda work: self._renew(work, holds, started, longest))
 
-    def _renew(self, work: Work, holds: Sequence[Hold], started: Sequence[Started]) -> list[Verdict]:
+    def _renew(
+        self, work: Work, holds: Sequence[Hold], started: Sequence[Started], longest: int | None
+    ) -> list[Verdict]:
         note_started(work, started)
-        return renew(work, holds, self._now())
+        return renew(work, holds, longest, self._now())
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda connection: check(connection, holds))

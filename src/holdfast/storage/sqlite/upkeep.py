@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from holdfast.clock import SECOND
 from holdfast.job import Record
+from holdfast.retry import HIDDEN_FOR
 
 from .database import Work
 from .driver import Connection
 from .queries import load
-from .rows import RECORD, json_text, lists_of, records_of
+from .rows import RECORD, WHOLE, json_text, lists_of, records_of
 
 SMALL = 20_000
 MANY_POLICIES = 1_000  # more than code declares: callers make their own
@@ -18,7 +21,7 @@ START_KEPT = 24 * 3600 * SECOND  # after its window, in case the clock goes back
 _NEEDED = """EXISTS (
     SELECT 1 FROM holdfast_edges AS edge LEFT JOIN holdfast_jobs AS child ON child.id = edge.child
     WHERE edge.parent = ended.id AND (edge.open = 1 OR (child.id IS NOT NULL AND child.finished_at IS NULL)))"""
-_sql = load("upkeep", record=RECORD, needed=_NEEDED)
+_sql = load("upkeep", record=RECORD, whole=WHOLE, needed=_NEEDED)
 
 
 def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
@@ -37,21 +40,42 @@ def _too_many(connection: Connection) -> str:
 
 
 def prune(work: Work, limit: int, now: int) -> int:
-    """Remove what is no longer kept; gives the number of jobs."""
+    """Hide or remove what is no longer kept; gives the number of jobs."""
     connection = work.connection
     connection.change(_sql["remove_keys"], (now,))
     connection.change(_sql["remove_starts"], (now - START_KEPT,))
     connection.change(_sql["remove_accounts"])
-    gone = dict(lists_of(connection.value(_sql["past_their_time"], (now, limit))))
-    for task in lists_of(connection.value(_sql["counted_tasks"])):
-        if len(gone) < limit:
-            gone |= dict(lists_of(connection.value(_too_many(connection), (task, limit))))
+    gone = _kept_no_more(connection, limit, now)
     if connection.value(_sql["many_policies"], (MANY_POLICIES,)) and work.known.looks_for_policies():
         connection.change(_sql["remove_policies"])
-    numbers = list(gone)[:limit]
+    _hide(connection, [number for number, (_, too_new) in gone.items() if too_new])
+    _remove(connection, {number: id for number, (id, too_new) in gone.items() if not too_new})
+    return len(gone)
+
+
+def _kept_no_more(connection: Connection, limit: int, now: int) -> dict[int, tuple[str, bool]]:
+    """By the number of their row: the id, and whether the job may only be hidden yet."""
+    gone: dict[int, tuple[str, bool]] = {}
+
+    def look(statement: str, about: int | str) -> None:
+        for number, id, too_new in lists_of(connection.value(statement, (about, now - HIDDEN_FOR, limit))):
+            if len(gone) < limit:
+                gone[number] = (id, bool(too_new))
+
+    look(_sql["past_their_time"], now)
+    if len(gone) < limit and (tasks := lists_of(connection.value(_sql["counted_tasks"]))):
+        look(_too_many(connection), json_text(tasks))
+    return gone
+
+
+def _hide(connection: Connection, numbers: Sequence[int]) -> None:
     if numbers:
-        connection.change(_sql["remove"], (json_text(numbers),))
-        ids = json_text([gone[number] for number in numbers])
+        connection.change(_sql["hide"], (json_text(numbers), HIDDEN_FOR))
+
+
+def _remove(connection: Connection, gone: Mapping[int, str]) -> None:
+    if gone:
+        connection.change(_sql["remove"], (json_text(list(gone)),))
+        ids = json_text(list(gone.values()))
         for statement in ("remove_logs", "remove_edges", "remove_shelved"):
             connection.change(_sql[statement], (ids,))
-    return len(numbers)

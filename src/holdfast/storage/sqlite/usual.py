@@ -19,7 +19,7 @@ from holdfast.storage.plain import records_like
 from .database import Work
 from .policies import number_of, policy_of
 from .queries import load
-from .rows import POLICY, lists_of, literal, records_of
+from .rows import POLICY, WHOLE, lists_of, literal, records_of
 
 SEPARATOR = "\x1e"  # which no JSON has in it
 MOST_LANES = 1_000  # whose heads are remembered
@@ -36,7 +36,7 @@ class Usual(NamedTuple):
     """Claimed jobs on their way to the loop. `others`: those that are not as usual, as `records_of` takes them."""
 
     record: Record
-    numbers: str  # of their rows, a JSON array
+    numbers: Sequence[int]  # of their rows
     shorts: Sequence[str]  # when it was created and its id, or '' for one of the others
     payloads: Sequence[str]
     others: bytes
@@ -65,7 +65,7 @@ def _usual() -> str:
     return f"{first} AND coalesce({unset}) IS NULL AND {' AND '.join(as_usual)}"
 
 
-_sql = load("usual", usual=_usual(), row_version=str(ROW_VERSION))
+_sql = load("usual", usual=_usual(), whole=WHOLE, row_version=str(ROW_VERSION))
 _PLACES = (_sql["in_lane"], _sql["at_gate"])
 _HEAD, _BEST = ([_sql[name].replace("{place}", place) for place in _PLACES] for name in ("head", "best"))
 OF_LANE = _BEST[False]
@@ -103,12 +103,11 @@ def read(work: Work, claim: Claim, place: Place, row: tuple[Any, ...], now: int)
         return None
     if len(shorts) != len(payloads):
         return None
-    others = (
-        [number for number, short in zip(lists_of(numbers), shorts, strict=True) if not short] if "" in shorts else []
-    )
+    rows = lists_of(numbers)
+    others = [number for number, short in zip(rows, shorts, strict=True) if not short] if "" in shorts else []
     if 2 * len(others) > len(shorts):
         del work.known.heads[place]  # most are like another one
-    return numbers, Usual(_claimed(head, claim, now), numbers, shorts, payloads, b"[]"), others
+    return numbers, Usual(_claimed(head, claim, now), rows, shorts, payloads, b"[]"), others
 
 
 def _head(work: Work, place: Place) -> Record | None:

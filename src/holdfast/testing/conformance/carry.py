@@ -133,7 +133,7 @@ async def case_it_lives_on(store: Storage, clock: Hand) -> None:
     accepted(await say(store, _named(held), Succeeded("1")), "the word of the holder of a job that was carried")
     clock.advance(60)
     same(ids(await store.lapsed(9, LONG_ENOUGH)), [_id(later.id)], "a lease ends")
-    same(await store.prune(9), 1, "what was kept long enough is removed")
+    same(await store.prune(9), 1, "what was kept long enough is taken away")
 
 
 async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Hand) -> None:

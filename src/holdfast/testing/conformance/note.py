@@ -69,5 +69,6 @@ async def case_log_goes_with_its_job(store: Storage, clock: Hand) -> None:
     record = await running(store, retention=Retention.keep(age=0).text())
     await store.note([Note(record.hold, None, ("x",))])
     await told(store, record.id, Succeeded())
+    clock.advance(600)
     same(await store.prune(9), 1, "the job is pruned")
     same(await store.log(record.id), [], "its lines go with it")

@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from holdfast.clock import SECOND
-from holdfast.job import Record
+from holdfast.job import Record, State
 from holdfast.lifecycle import Cancelled, Deleted, Died, LeaseEnded, Retried, Said, Skipped, Succeeded
-from holdfast.retry import Retention
-from holdfast.storage.contract import Filter, Storage
+from holdfast.retry import HIDDEN_FOR, Retention
+from holdfast.storage.contract import Filter, Placed, Refusal, Storage
 
-from .tools import FORGET, LONG_ENOUGH, Hand, ids, job, running, same, say, told
+from .tools import (
+    FORGET,
+    LONG_ENOUGH,
+    Hand,
+    accepted,
+    changed,
+    claim,
+    ids,
+    job,
+    refused,
+    repeated,
+    running,
+    same,
+    say,
+    seen,
+    told,
+    unique,
+)
 
+BRIEF = (Retention.keep(age=0), Retention.keep(last=0), Retention.keep(last=0, age=5))
 LAST_TWO = Retention.keep(last=2).text()
 FOR_EVER = Retention.keep().text()
 
@@ -24,8 +42,80 @@ async def case_past_their_age(store: Storage, clock: Hand) -> None:
     same(await store.prune(9), 0, "a microsecond too early")
     clock.advance(0.000001)
     same(await store.prune(9), 2, "from prune_at on; prune tells how many jobs")
-    same(await store.get(ids(gone)), [None, None], "they are gone")
     same(await _left(store), {kept.id, waiting.id}, "what has no age, and what waits, stays")
+    clock.advance(540)
+    same(await store.prune(9), 2, "ten minutes after their end they are removed")
+    same(await store.get(ids(gone)), [None, None], "they are gone")
+
+
+async def case_nothing_is_removed_within_ten_minutes(store: Storage, clock: Hand) -> None:
+    """An enqueue is repeated for a minute after a broken connection: it must find its first self."""
+    new = [job(retention=rule.text(), dead_retention=rule.text()) for rule in BRIEF for _ in range(2)]
+    await store.enqueue(new)
+    for number, record in enumerate(await claim(store, 9)):
+        accepted(await say(store, record, Died("x") if number % 2 else Succeeded("1")), "the end")
+    same(await store.prune(9), 6, "what is kept no more is taken away")
+    same((await _left(store), await store.count(Filter())), (set(), 0), "nobody sees it any more")
+    same(await store.enqueue(new), [Placed(each.id) for each in new], "an enqueue that is repeated is no duplicate")
+    same(await claim(store, 9), [], "and runs nothing again")
+    clock.advance(599.999999)
+    same(await store.prune(9), 0, "a microsecond too early")
+    clock.advance(0.000001)
+    same(await store.prune(9), 6, "ten minutes after its end it is removed")
+    same(await store.get(ids(new)), [None] * 6, "then it is gone")
+
+
+async def case_what_is_hidden_is_as_it_was(store: Storage, clock: Hand) -> None:
+    for retention in BRIEF:
+        record = await running(store, retention=retention.text())
+        ended = await told(store, record.id, Succeeded('"r"'))
+        clock.advance(7)
+        same(await store.prune(9), 1, "taken away")
+        until = (ended.finished_at or 0) + HIDDEN_FOR
+        hidden = await seen(store, record.id)
+        fields = {"hidden": True, "prune_at": until, "keep_last": None, "version": ended.version + 1}
+        changed(ended, hidden, "a prune within ten minutes", **fields)
+        repeated(await say(store, record, Succeeded('"r"')), "its holder's word, said again")
+        refused(await say(store, ended, Deleted()), Refusal.STALE, "a word about it as it was before")
+        same(await store.prune(9), 0, "it is taken away once")
+
+
+async def case_a_dead_letter_that_is_hidden(store: Storage, clock: Hand) -> None:
+    ended = await _ended(store, Died("x"), dead_retention=Retention.keep(last=0).text())
+    same(await store.prune(9), 1, "taken away")
+    refused(await say(store, ended, Retried()), Refusal.STALE, "the retry of a dead letter that was taken away")
+    same(await store.count(Filter(states=(State.DEAD,))), 0, "it is no dead letter any more")
+    hidden = await seen(store, ended.id)
+    same((hidden.state, hidden.reason), (State.DEAD, "x"), "who waits for it hears how it ended")
+
+
+async def case_removed_at_once_after_ten_minutes(store: Storage, clock: Hand) -> None:
+    records = [await _ended(store, Succeeded(), retention=retention.text()) for retention in BRIEF]
+    clock.advance(600)
+    same(await store.prune(9), 3, "nobody repeats anything so long after")
+    same(await store.get(ids(records)), [None] * 3, "they are gone")
+
+
+async def case_hidden_ones_take_no_places(store: Storage, clock: Hand) -> None:
+    records = []
+    for _ in range(4):
+        records.append(await _ended(store, Succeeded(), retention=LAST_TWO))
+        clock.advance(1)
+    same(await store.prune(9), 2, "all beyond the newest two")
+    same(await store.prune(9), 0, "what is hidden is not counted again")
+    records.append(await _ended(store, Succeeded(), retention=LAST_TWO))
+    same(await store.prune(9), 1, "one more ended, one more goes")
+    same(await _left(store), {records[3].id, records[4].id}, "the newest stay")
+
+
+async def case_hidden_ones_hold_no_key(store: Storage, clock: Hand) -> None:
+    owner = unique("active", retention=Retention.keep(last=0).text())
+    await store.enqueue([owner])
+    await claim(store)
+    await told(store, owner.id, Succeeded())
+    await store.prune(9)
+    other = unique("active")
+    same(await store.enqueue([other]), [Placed(other.id)], "the key of a job that was taken away is free")
 
 
 async def case_days_are_counted_exactly(store: Storage, clock: Hand) -> None:

@@ -17,6 +17,7 @@ from .tools import (
     changed,
     claim,
     fault,
+    ids,
     job,
     refused,
     running,
@@ -35,6 +36,36 @@ async def case_prolongs_to_now_and_the_lease(store: Storage, clock: Hand) -> Non
     now = await store.now()
     changed(short, await seen(store, short.id), "a renewal", leased_until=now + 10 * SECOND)
     changed(long, await seen(store, long.id), "a renewal", leased_until=now + 99 * SECOND)
+
+
+async def case_no_longer_than_asked(store: Storage, clock: Hand) -> None:
+    short, long = await running(store, lease=10 * SECOND), await running(store, lease=99 * SECOND)
+    clock.advance(5)
+    for verdict in await store.renew([short.hold, long.hold], longest=30 * SECOND):
+        accepted(verdict, "the renewal of a hold that stands")
+    now = await store.now()
+    changed(
+        short, await seen(store, short.id), "a lease is never longer than the job's own", leased_until=now + 10 * SECOND
+    )
+    changed(long, await seen(store, long.id), "nor than it was asked for", leased_until=now + 30 * SECOND)
+    clock.advance(1)
+    await store.renew([long.hold])
+    changed(long, await seen(store, long.id), "the next renewal", leased_until=now + 100 * SECOND)
+
+
+async def case_a_short_lease_is_over_soon(store: Storage, clock: Hand) -> None:
+    record = await running(store, lease=60 * SECOND)
+    await store.renew([record.hold], [Started(record.hold, 7)], longest=2 * SECOND)
+    clock.advance(1.999999)
+    same(await store.lapsed(9, LONG_ENOUGH), [], "it lasts as long as it was asked for")
+    clock.advance(0.000001)
+    (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
+    same((lapsed.id, lapsed.started_at), (record.id, 7), "and is over then, though the job's own is longer")
+    same(
+        await store.lapsed(9, 20 * SECOND - 1), [], "who reaps must have reached the store for a third of the job's own"
+    )
+    await told(store, record.id, LeaseEnded())
+    same(ids(await claim(store)), [record.id], "then another may take it")
 
 
 async def case_a_check_prolongs_nothing(store: Storage, clock: Hand) -> None:

@@ -117,8 +117,9 @@ UPDATE {schema}.holds SET started_at = (
 WHERE ctid = ANY(ARRAY({standing_places}));
 
 -- name: renew
--- Prolong the leases of holds that stand. One whose row is locked is about to be told of by its holder: it still stands.
-UPDATE {schema}.holds SET leased_until = lease + {now}
+-- Prolong the leases of holds that stand, by so much at most (NULL: by their own). One whose row is locked is about to be
+-- told of by its holder: it still stands.
+UPDATE {schema}.holds SET leased_until = least(lease, %(longest)s::bigint) + {now}
 WHERE id = ANY(ARRAY(
     SELECT hold.id
     FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)

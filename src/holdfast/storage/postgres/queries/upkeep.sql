@@ -42,22 +42,25 @@ SELECT min(prune_at), {now} FROM {schema}.outcomes WHERE prune_at >= finished_at
 SELECT DISTINCT task FROM {schema}.outcomes WHERE keep_last IS NOT NULL;
 
 -- name: too_many
--- Ended jobs of a task that have as many newer ones as are kept. A job that is kept for another reason takes a place too.
+-- Ended jobs of these tasks that have as many newer ones as are kept. A job that is kept for another reason takes a place too.
 SELECT o.id::text FROM (
     SELECT o.id, o.keep_last,
-        row_number() OVER (PARTITION BY o.state = 'dead' ORDER BY o.finished_at DESC, o.id DESC) AS place
-    FROM {schema}.outcomes AS o {among}
+        row_number() OVER (PARTITION BY o.task, o.state = 'dead' ORDER BY o.finished_at DESC, o.id DESC) AS place
+    FROM ({among}) AS o
 ) AS o
 WHERE o.keep_last IS NOT NULL AND o.place > o.keep_last AND NOT {needed}
 LIMIT %(limit)s::integer;
 
 -- name: among_all
--- All ended jobs of a task.
-JOIN {schema}.jobs AS j ON j.id = o.id WHERE j.task = %(task)s::text AND NOT o.hidden
+-- All ended jobs of some tasks.
+SELECT o.id, o.keep_last, o.state, o.finished_at, j.task
+FROM {schema}.outcomes AS o JOIN {schema}.jobs AS j ON j.id = o.id
+WHERE j.task = ANY(%(tasks)s::text[]) AND NOT o.hidden
 
 -- name: among_counted
 -- Those of them that are counted.
-WHERE o.task = %(task)s::text AND o.keep_last IS NOT NULL AND NOT o.hidden
+SELECT o.id, o.keep_last, o.state, o.finished_at, o.task FROM {schema}.outcomes AS o
+WHERE o.task = ANY(%(tasks)s::text[]) AND o.keep_last IS NOT NULL AND NOT o.hidden
 
 -- name: is_small
 -- Whether the history of a task may be looked through.
@@ -76,9 +79,18 @@ ORDER BY o.id FOR UPDATE SKIP LOCKED;
         edges.open OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = edges.child)
         OR EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = edges.child AND NOT holds.ended))))
 
--- name: still_free
--- Those of them that nobody has come to follow before they were locked.
-SELECT o.id::text FROM {schema}.outcomes AS o WHERE o.id = ANY(%(ids)s::uuid[]) AND NOT {needed};
+-- name: still_over
+-- Those of them that nobody has come to follow, to retry or to hide before they were locked; of each, whether it may only be
+-- hidden yet.
+SELECT o.id::text, (NOT o.hidden AND o.finished_at > {now} - %(hidden_for)s::bigint) IS TRUE
+FROM {schema}.outcomes AS o
+WHERE o.id = ANY(%(ids)s::uuid[]) AND (o.prune_at <= {now} OR o.keep_last IS NOT NULL) AND NOT {needed};
+
+-- name: hide
+-- Jobs that are no longer kept, and may not be removed yet.
+UPDATE {schema}.outcomes
+SET hidden = true, keep_last = NULL, task = NULL, prune_at = finished_at + %(hidden_for)s::bigint, version = version + 1
+WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: remove_outcomes
 -- Outcomes that are no longer kept.
@@ -117,5 +129,6 @@ SELECT {now};
 SELECT {schema}.make_partition(%(ahead)s::integer);
 
 -- name: drop_partition
--- Drop the oldest pieces that are no longer needed; gives the number of jobs in them, NULL when there are none.
-SELECT {schema}.drop_partition({now});
+-- Drop the oldest pieces that are no longer needed; gives the number of jobs in them, NULL when there are none. What ended
+-- within the time in which jobs are only hidden was to be kept until within it, or longer: it keeps its piece.
+SELECT {schema}.drop_partition({now} - %(hidden_for)s::bigint);

@@ -1,7 +1,7 @@
 -- Part of exchange: claims of jobs under limits. Who may start is said in storage/limiting.py; gates are kept by gates.lua.
 --
 -- A claim merges the heads of open gates, best first. A gate that it finds full is closed: from then on nobody looks at it
--- until a hold under its key is given up, or its rate lets the next one start. Running under a key are its slots (s, key NUL id);
+-- until a hold under its key is given up, or its rate lets the next one start. How many run under a key stands in its slot (see places.lua);
 -- starts are remembered one by one (n, key NUL instant window id attempt). Made anew where it is needed.
 -- `fresh_of`: what is known of a row by its text alone, if it was never claimed (see exchange.lua).
 local function admission(now, fresh_of)
@@ -15,8 +15,7 @@ local function admission(now, fresh_of)
   local function use_of(key)
     local found = used[key]
     if not found then
-      local slots = 's' .. key .. '\0'
-      found = { running = call('ZLEXCOUNT', limits, '[' .. slots, beyond(slots)), started = 0 }
+      found = { running = tonumber(call('HGET', gates, slot_of(key)) or 0), started = 0 }
       used[key] = found
     end
     return found
@@ -60,10 +59,15 @@ local function admission(now, fresh_of)
     end
   end
 
+  -- So many more hold under the keys of a gate.
+  local function hold(gate, number)
+    for _, key in pairs(limits_of(gate).slots) do use_of(key).running = use_of(key).running + number end
+  end
+
   local function spend(gate, id, attempt)
+    hold(gate, 1)
     for _, limit in ipairs(limits_of(gate)) do
       local use, key = use_of(limit.key), limit.key
-      use.running = use.running + 1
       if has_rate(limit) then
         use.started = use.started + 1
         note(came, limits, 0,
@@ -239,9 +243,7 @@ local function admission(now, fresh_of)
       source.member = head_of(source)
       if not source.member then break end
     end
-    if started > 0 then
-      for _, limit in ipairs(limits_of(gate)) do use_of(limit.key).running = use_of(limit.key).running + started end
-    end
+    if started > 0 then hold(gate, started) end
     if source.member then keys_of(source, source.member) else heap[1] = nil end
     return started
   end

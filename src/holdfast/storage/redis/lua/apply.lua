@@ -174,7 +174,7 @@ do
     tally(row[LANE], state, 1)
     note(gone, leases, id)
     if band(row.over, LIMITED) ~= 0 then
-      leave_slots(row.gate, id)
+      leave_slots(row.gate)
       woken[queue_of(row[LANE])] = true
     end
     if outcome then

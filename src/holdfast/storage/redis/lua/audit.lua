@@ -5,6 +5,7 @@
 -- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts
 -- returns  {how many rows were put back, where to go on in each}
 local DAY = 86400000000 -- that starts are remembered longer than they count: the clock may go back
+local PAUSE = 6000 -- microseconds for every hold until all are counted again: that takes about a thousandth of it
 local now, origin, count = clock(argument()), argument(), argument()
 local mended, cursors = 0, {}
 
@@ -28,7 +29,7 @@ local function missing(row)
     note(came, created, details(row).created_at, row[ID])
     lacking = true
   end
-  counted = {} -- a row is counted by its state, wherever it stands
+  counted, slots = {}, {} -- a row is counted by its state and hold, wherever it stands
   return lacking
 end
 
@@ -64,34 +65,23 @@ for number = 1, #found, 2 do
 end
 gone, came = {}, put_back
 
--- ---- limits: slots of nobody, starts that are long past, and gates that may be open ----------------------------------------
-local function holds(id, key)
-  load({ id })
-  local row = known[id]
-  if not row or not has(row, HELD) or not has(row, LIMITED) then return false end
-  for _, limit in ipairs(limits_of((more_of(row)))) do
-    if limit.key == key then return true end
-  end
-  return false
-end
-
+-- ---- limits: starts that are long past, and gates that may be open ---------------------------------------------------------
 local listed = scanned('ZSCAN', limits)
 for number = 1, #listed, 2 do
   local member = listed[number]
   local kind, key = sub(member, 1, 1), match(member, '^[^%z]*', 2)
-  if kind == 's' and not holds(sub(member, -16), key) then
-    note(gone, limits, member)
-    freed[key] = true
+  if kind == 's' then
+    note(gone, limits, member) -- of a worker that knows format 2 and was not stopped; all holds are counted below
   elseif kind == 'n' then
     local at, window = parse('>I8I8', member, #key + 3)
     if at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
   end
 end
-local opening = {}
+local opening, used = {}, {} -- used: keys that are said to have holds
 local known_gates = scanned('HSCAN', gates)
 for number = 1, #known_gates, 2 do
-  local field = known_gates[number]
-  if sub(field, 1, 1) == 'c' then opening[sub(field, 2)] = true else touched[sub(field, 2)] = true end
+  local kind, name = sub(known_gates[number], 1, 1), sub(known_gates[number], 2)
+  if kind == 'c' then opening[name] = true elseif kind == 's' then used[name] = true else touched[name] = true end
 end
 
 -- ---- accounts of tenants who wait for no turn ----------------------------------------------------------------------------
@@ -103,6 +93,33 @@ for number = 1, #balances, 2 do
 end
 
 flush()
+
+-- ---- how many hold under each key ------------------------------------------------------------------------------------------
+-- Counted anew from the holds themselves: whatever was left by a script that failed, or written by others, is right again.
+local function is_due()
+  local last = tonumber(call('HGET', meta, 'recounted') or NONE)
+  return last > now or now - last >= PAUSE * call('ZCARD', leases)
+end
+
+local function count_anew()
+  local found = {}
+  for _, text in ipairs(texts_of(call('ZRANGE', leases, 0, -1))) do
+    if text and band(parse('<H', text, 2), HELD + LIMITED) == HELD + LIMITED then
+      for _, key in pairs(limits_of((more_of(read('', text)))).slots) do found[key] = (found[key] or 0) + 1 end
+    end
+  end
+  for key in pairs(used) do found[key] = found[key] or 0 end
+  for key, number in pairs(found) do
+    local slot = slot_of(key)
+    if tonumber(call('HGET', gates, slot) or 0) ~= number then
+      if number > 0 then call('HSET', gates, slot, number) else call('HDEL', gates, slot) end
+      freed[key] = true
+    end
+  end
+  call('HSET', meta, 'recounted', string.format('%.0f', now))
+end
+
+if is_due() then count_anew() end
 if next(opening) or next(touched) or next(freed) then keep_gates(now, nil, opening) end
 publish(origin)
 return { mended, unpack(cursors) }

@@ -26,7 +26,7 @@ local want_count = tonumber(argument())
 -- A claim looks at lanes, schedule and limits: what changes there is written first, everything else once, at the end.
 local settles = came[unsettled] or call('ZCARD', unsettled) > 0
 if pending and (want_count < 0 or settles or came[lanes] or gone[lanes] or came[schedule] or gone[schedule] or gone[limits]
-  or came[limits]) then
+  or came[limits] or next(slots)) then
   flush()
   pending = false
   if next(touched) or next(freed) then keep_gates(now) end
@@ -175,7 +175,7 @@ local function start_fresh(fresh, id)
   note(gone, aside, fresh.in_aside .. id)
   note(gone, limits, fresh.in_line .. id)
   touched[fresh.line] = true
-  enter_slots(fresh.gate, id)
+  enter_slots(fresh.gate)
   return run_fresh(fresh, id)
 end
 

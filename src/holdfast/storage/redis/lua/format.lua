@@ -1,4 +1,5 @@
--- Whether the keys are ours and of which format; in one step, since others may open the same store at the same time.
+-- Whether the keys are ours and of which format; in one step, since others may open the same store at the same time. What an
+-- older format wrote otherwise is brought up.
 --
 -- KEYS     see basics.lua
 -- ARGV     the format that we know, 'migrate' (bring an older one up to it) or 'check', the keys' types as JSON
@@ -17,4 +18,12 @@ if ARGV[2] == 'migrate' then
   end
 end
 if not noted then return { 'empty' } end
+
+-- Up to format 2 a hold under a key was a member of `limits` (s, key NUL id); now their number is kept (see places.lua).
+while noted == ARGV[1] do
+  local members = call('ZRANGEBYLEX', limits, '[s', '(t', 'LIMIT', 0, AT_ONCE)
+  if #members == 0 then break end
+  call('ZREMRANGEBYLEX', limits, '[s', '[' .. members[#members])
+  for _, member in ipairs(members) do call('HINCRBY', gates, slot_of(match(member, '^[^%z]*', 2)), 1) end
+end
 return { 'format', noted }

@@ -3,7 +3,8 @@
 -- Parked jobs stand in `limits` in lines: p, gate, lane, place (see in_line). A gate is open or closed. The head of each line
 -- of an open gate stands there once more, as o, lane, place, gate: a claim merges these heads, and never meets those who wait
 -- behind a closed gate. `gates` knows the head of each line (h, line). A closed gate is noted there too (c, gate) with the
--- member of `limits` by which it is found again: b, key NUL closed_at gate when a key is used up, or t, opens_at gate.
+-- member of `limits` by which it is found again: b, key NUL closed_at gate when a key is used up, or t, opens_at gate. `gates`
+-- also knows how many hold under a key (s, key).
 local REOPENED = 64 -- gates that a hold which is given up lets look again, the longest closed first
 
 -- The lines of a gate.

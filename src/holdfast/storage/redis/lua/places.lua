@@ -97,33 +97,37 @@ local function lift_waiting(row)
 end
 
 -- What a gate (see more_of) stands for: key, most at once, starts in a window, window; each number may be NONE.
+-- Beside them its slots: the fields of `gates` that say how many hold under each key, and their keys.
 local LIMIT = '<Hc0ddd'
 local parsed_gates = {}
+
+local function slot_of(key) return 's' .. key end
 
 local function limits_of(gate)
   local found = parsed_gates[gate]
   if not found then
     local at = 17
-    found = {}
+    found = { slots = {} }
     while at <= #gate do
       local limit = {}
       limit.key, limit.most, limit.starts, limit.window, at = parse(LIMIT, gate, at)
       found[#found + 1] = limit
+      found.slots[slot_of(limit.key)] = limit.key
     end
     parsed_gates[gate] = found
   end
   return found
 end
 
--- A hold of a limited job counts under its keys: s, key NUL id.
-local function enter_slots(gate, id)
-  for _, limit in ipairs(limits_of(gate)) do note(came, limits, 0, 's' .. limit.key .. '\0' .. id) end
+-- A hold of a limited job counts once under each of its keys.
+local function enter_slots(gate)
+  for slot in pairs(limits_of(gate).slots) do slots[slot] = (slots[slot] or 0) + 1 end
 end
 
-local function leave_slots(gate, id)
-  for _, limit in ipairs(limits_of(gate)) do
-    note(gone, limits, 's' .. limit.key .. '\0' .. id)
-    freed[limit.key] = true
+local function leave_slots(gate)
+  for slot, key in pairs(limits_of(gate).slots) do
+    slots[slot] = (slots[slot] or 0) - 1
+    freed[key] = true
   end
 end
 
@@ -139,7 +143,7 @@ local function lift(row)
   end
   if has(row, HELD) then
     note(gone, leases, row[ID])
-    if has(row, LIMITED) then leave_slots(more_of(row), row[ID]) end
+    if has(row, LIMITED) then leave_slots((more_of(row))) end
   end
   if row[PRUNE_AT] ~= NONE then note(gone, prunable, row[ID]) end
 end
@@ -171,7 +175,7 @@ local function place(row)
   end
   if has(row, HELD) then
     note(came, leases, row[LEASED_UNTIL], row[ID])
-    if has(row, LIMITED) then enter_slots(more_of(row), row[ID]) end
+    if has(row, LIMITED) then enter_slots((more_of(row))) end
   end
   if row[PRUNE_AT] ~= NONE then note(came, prunable, row[PRUNE_AT], row[ID]) end
 end

@@ -113,6 +113,7 @@ end
 local gone, came = {}, {} -- members that leave a sorted set, scores and members that join one: by key
 local unset, set = {}, {} -- fields that leave a hash, fields and values that join one: by key
 local counted = {} -- differences of counts, by lane and state
+local slots = {} -- differences of how many hold under a key of limits, by its field in `gates`: see places.lua
 local woken, ended_some = {}, false
 local owned = {} -- owners of unique keys of rows, as this script has left them; false: nobody
 local touched, freed = {}, {} -- lines of parked jobs that changed, keys of limits whose holds were given up: see gates.lua
@@ -163,6 +164,7 @@ local function write_counts()
     end
   end
   for queue, difference in pairs(deeper) do add_up(depths, queue, difference) end
+  for slot, difference in pairs(slots) do add_up(gates, slot, difference) end
 end
 
 -- A parent whose edges are to be looked at.
@@ -176,11 +178,11 @@ local function flush()
   variadic('HSET', set)
   variadic('ZADD', came)
   write_counts()
-  gone, came, unset, set, counted = {}, {}, {}, {}, {}
+  gone, came, unset, set, counted, slots = {}, {}, {}, {}, {}, {}
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
-local function note_format() call('HSETNX', meta, 'format', 2) end
+local function note_format() call('HSETNX', meta, 'format', 3) end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
 local function publish(origin)

@@ -1,9 +1,11 @@
--- Remove ended jobs that are no longer kept, and window keys that are over.
+-- Take away ended jobs that are no longer kept, and window keys that are over. Within ten minutes after its end a job is only
+-- hidden, so that a repeated enqueue finds it.
 --
 -- KEYS     see basics.lua
 -- ARGV     now, limit
 -- returns  how many jobs
 local now, limit = clock(ARGV[1]), tonumber(ARGV[2])
+local HIDDEN_FOR = 600000000 -- see retry.py
 local leaving, doomed = {}, {}
 
 local function doom(id)
@@ -114,8 +116,15 @@ local function forget_edges(id, row)
   note(gone, unsettled, id)
 end
 
-for _, id in ipairs(leaving) do
-  local row = known[id]
+local function hide(row)
+  lift(row)
+  row[VERSION] = row[VERSION] + 1
+  row[PRUNE_AT], row[KEEP_LAST] = row[FINISHED_AT] + HIDDEN_FOR, NONE
+  mark(row, HIDDEN, true)
+  set_back(row)
+end
+
+local function remove(id, row)
   lift(row)
   note(gone, created, id)
   local found = details(row)
@@ -129,6 +138,15 @@ for _, id in ipairs(leaving) do
   if has(row, HAS_LOG) then note(unset, logs, id) end
   if has(row, WAITED) or has(row, FOLLOWED) then forget_edges(id, row) end
   if texts_of_jobs then forget_texts(id) end
+end
+
+for _, id in ipairs(leaving) do
+  local row = known[id]
+  if has(row, HIDDEN) or row[FINISHED_AT] + HIDDEN_FOR <= now then
+    remove(id, row)
+  else
+    hide(row)
+  end
 end
 local over = call('ZRANGEBYSCORE', windows, '-inf', now, 'LIMIT', 0, 20 * AT_ONCE)
 for _, key in ipairs(over) do

@@ -1,9 +1,10 @@
 -- Note what began, then prolong leases; or only say whether holds stand.
 --
 -- KEYS     see basics.lua
--- ARGV     now, 'renew' or 'check', number of notes of what began, the notes, then the holds (see HOLD)
+-- ARGV     now, 'renew' or 'check', the longest lease or '', number of notes of what began, the notes, then the holds (see HOLD)
 -- returns  an answer per hold (see places.lua), as one text
 local now, writes = clock(argument()), argument() == 'renew'
+local longest = tonumber(argument()) or math.huge
 local touched = note_started(tonumber(argument()))
 
 local holds, ids = {}, {}
@@ -18,7 +19,7 @@ for number, hold in ipairs(holds) do
   local row = known[hold[1]]
   local answer = standing(row, hold[2], hold[3])
   if answer == 0 and writes then
-    row[LEASED_UNTIL] = now + row[LEASE]
+    row[LEASED_UNTIL] = now + math.min(row[LEASE], longest)
     note(came, leases, row[LEASED_UNTIL], row[ID])
     touched[row[ID]] = row
     renewed = true

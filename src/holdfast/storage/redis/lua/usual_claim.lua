@@ -35,11 +35,8 @@ local function usual_claim(at, now)
     return total, others
   end
 
-  -- Whether nobody waits under limits: then there are none, or slots only (see usual_gate.lua for what else there may be).
-  local function nobody_parked()
-    local first = call('ZRANGE', limits, 0, 0)[1]
-    return not first or string.byte(first) == 115 and string.byte(call('ZRANGE', limits, -1, -1)[1]) == 115
-  end
+  -- Whether nobody waits under limits, and no start under one is remembered.
+  local function nobody_parked() return call('EXISTS', limits) == 0 end
 
   -- The members of the only lane, or those at the only gate, as many as are wanted; false when it is not as usual.
   local function find()
@@ -101,9 +98,9 @@ local function usual_claim(at, now)
     records[number] = { each.text, table.concat(ids, '', each.first, each.last), bodies }
   end
 
-  local function write(tally)
+  local function write(tally, slots)
     -- those that are taken stand at the beginning
-    if gate then gate.write(kinds, ids) else call('ZREMRANGEBYRANK', lanes, 0, length - 1) end
+    if gate then gate.write(kinds, ids, slots) else call('ZREMRANGEBYRANK', lanes, 0, length - 1) end
     call('HSET', rows, unpack(texts))
     call('ZADD', leases, unpack(held))
     -- see `leases_given`; of a clock that goes back by less than a second no harm comes

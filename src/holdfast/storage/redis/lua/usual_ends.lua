@@ -7,7 +7,7 @@
 --
 -- Jobs under limits give up their slots. That is as usual while no gate is closed by a key: then nobody waits for a slot.
 local function usual_ends(length, now)
-  local ids, texts, over, pruned, results, kinds, slots = {}, {}, {}, {}, {}, {}, {} -- slots: from which id to which, of a kind
+  local ids, texts, over, pruned, results, kinds = {}, {}, {}, {}, {}, {}
 
   local function said_of(run)
     local said, _, guard, options, keep = {}, nil, nil, nil, nil
@@ -19,15 +19,14 @@ local function usual_ends(length, now)
     return plain and guard == BY_HOLD and said.state > RUNNING and said.state ~= DEAD_STATE and said
   end
 
-  -- Under which keys a row counts (see `enter_slots`); false if somebody may wait for its end.
+  -- In which slots a row counts (see places.lua); false if somebody may wait for its end.
   local function slots_of(kind, text, at)
     local behind = select(13, struct.unpack(REST, text, at))
     local gate, from = struct.unpack(MORE, text, behind), 17
-    kind.slots = {}
     while from <= #gate do
       local key, _
       key, _, _, _, from = struct.unpack('<Hc0ddd', gate, from)
-      kind.slots[#kind.slots + 1] = 's' .. key .. '\0'
+      kind.slots['s' .. key] = true
     end
     return string.byte(call('ZRANGE', limits, 0, 0)[1] or '') ~= 98
   end
@@ -40,7 +39,7 @@ local function usual_ends(length, now)
     if bit.band(marks, bit.bnot(HAS_SETTLED)) - kept ~= RAN + HELD then return false end
     if state ~= RUNNING or attempt ~= said.attempt or stamp ~= said.stamp then return false end
     local _, _, lane = struct.unpack(FIRST, text, at)
-    local kind = { lane = lane, state = said.state, length = 0, started_at = struct.pack('<d', started_at) }
+    local kind = { lane = lane, state = said.state, length = 0, slots = {}, started_at = struct.pack('<d', started_at) }
     marks = RAN + HAS_SETTLED + kept + (said.with_result and HAS_OUTCOME or 0)
     kind.before = struct.pack('<BHI4I4I4I4c8c8d', said.state, marks, version + 1, attempt, said.failures, said.losses, NOBODY,
       stamp, NONE)
@@ -67,14 +66,12 @@ local function usual_ends(length, now)
       if text ~= known then
         known, kind = text, kind_of(text, said)
         if not kind then return nil end
-        if kind.slots then slots[#slots + 1] = { kind = kind, first = before + number } end
       end
       local id, place = ids[before + number], 2 * (before + number)
       local started_at = starts == '' and kind.started_at or string.sub(starts, 8 * number - 7, 8 * number)
       texts[place - 1], texts[place] = id, kind.before .. started_at .. kind.behind
       over[place - 1], over[place] = '0', kind.over .. id
       kind.length = kind.length + 1
-      if kind.slots then slots[#slots].last = before + number end
       if prune_at then
         local next_one = #pruned + 1
         pruned[next_one], pruned[next_one + 1] = prune_at, id
@@ -88,20 +85,8 @@ local function usual_ends(length, now)
   end
   if last ~= length then return nil end
 
-  -- Jobs that were claimed together have their slots under a key in the order of their ids, mostly with nobody between them.
-  local function leave(slot, first, last)
-    local from, to = '[' .. slot .. ids[first], '[' .. slot .. ids[last]
-    if call('ZLEXCOUNT', limits, from, to) == last - first + 1 then return call('ZREMRANGEBYLEX', limits, from, to) end
-    local members = {}
-    for number = first, last do members[number - first + 1] = slot .. ids[number] end
-    call('ZREM', limits, unpack(members))
-  end
-
-  local function write(tally)
+  local function write(tally, slots)
     call('ZREM', leases, unpack(ids)) -- a removal first: see `flush`
-    for _, each in ipairs(slots) do
-      for _, slot in ipairs(each.kind.slots) do leave(slot, each.first, each.last) end
-    end
     call('HSET', rows, unpack(texts))
     if #results > 0 then call('HSET', outcomes, unpack(results)) end
     call('ZADD', ended, unpack(over))
@@ -109,6 +94,7 @@ local function usual_ends(length, now)
     for _, kind in ipairs(kinds) do
       tally(kind.lane, RUNNING, -kind.length)
       tally(kind.lane, kind.state, kind.length)
+      for slot in pairs(kind.slots) do slots[slot] = (slots[slot] or 0) - kind.length end
     end
   end
 

@@ -29,7 +29,7 @@ local function stored_as_usual(now, origin)
   end
   -- the bodies first, because a full memory refuses them while nothing is written
   call('HSET', jobs, unpack(ARGV, 6, 5 + 2 * length))
-  call('HSETNX', meta, 'format', 2)
+  call('HSETNX', meta, 'format', 3)
   call('HSET', rows, unpack(texts))
   call('ZADD', created, unpack(births))
   call('ZADD', lanes, unpack(places))

@@ -2,7 +2,7 @@
 -- first; whatever is not as usual goes on below, with nothing written.
 local function exchanged_as_usual(now, origin)
   local length, at, due, write_ends, write_claim, records = tonumber(ARGV[3]), 5, nil, nil, nil, {}
-  local totals, deeper = {}, {}
+  local totals, deeper, slots = {}, {}, {}
 
   local function tally(lane, state, difference)
     local field = lane .. '\0' .. state
@@ -34,10 +34,11 @@ local function exchanged_as_usual(now, origin)
     if more then due = now end
   end
 
-  if write_ends then write_ends(tally) end
-  if write_claim then write_claim(tally) end
+  if write_ends then write_ends(tally, slots) end
+  if write_claim then write_claim(tally, slots) end
   add_up(counts, totals)
   add_up(depths, deeper)
+  add_up(gates, slots)
   if length > 0 then redis.pcall('PUBLISH', meta .. ':changed', origin) end
   return { string.rep('0', length), {}, length > 0 and 1 or 0, due and due - now or false, 0, records, 0 }
 end

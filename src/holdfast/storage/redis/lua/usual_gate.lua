@@ -3,9 +3,8 @@
 -- admitting.lua). Gives the line and its members, those that are wanted and the one behind them; or nil when it is not as usual.
 -- A room of its own, made when it is entered.
 local function usual_gate(newest, wanted)
-  local MOST_KEYS = 4 -- of a gate: what is written for its jobs is one command
-  -- In the order of the bytes: gates closed by a key (b), starts (n), heads of lines (o), lines (p), slots (s), gates closed by
-  -- a rate (t). So the first is the head of a line, the next one stands in it, and the last is no closed gate.
+  -- In the order of the bytes: gates closed by a key (b), starts (n), heads of lines (o), lines (p), gates closed by a rate (t).
+  -- So the first is the head of a line, the next one stands in it, and the last is no closed gate.
   local first, last = call('ZRANGE', limits, 0, 1), call('ZRANGE', limits, -1, -1)[1]
   local head, best = first[1], first[2]
   if not best or string.byte(last) == 116 then return nil end
@@ -18,22 +17,21 @@ local function usual_gate(newest, wanted)
   local gate = { line = line }
   gate.members = call('ZRANGEBYLEX', limits, '[' .. line, '(' .. string.sub(line, 1, -2) .. '\1', 'LIMIT', 0, limit + 1)
   gate.length = math.min(#gate.members, limit)
-  local said, keys
-  local slots = {}
+  local said
+  local held_under = {} -- slots of its keys (see places.lua)
 
   -- Whether there is room for more than so many; a rate is not as usual.
   local function has_room(length)
     local at = 17
-    keys = {}
     while at <= #said do
       local key, most, starts, _
       key, most, starts, _, at = struct.unpack('<Hc0ddd', said, at)
       if most == NONE or starts ~= NONE then return false end
-      local slot = 's' .. key .. '\0'
-      if most - call('ZLEXCOUNT', limits, '[' .. slot, '(s' .. key .. '\1') <= length then return false end
-      keys[#keys + 1] = slot
+      local slot = 's' .. key
+      if most - (call('HGET', gates, slot) or 0) <= length then return false end
+      held_under[slot] = true
     end
-    return #keys > 0 and #keys <= MOST_KEYS
+    return next(held_under) ~= nil
   end
 
   -- Whether a row that waits is under these limits, with room for so many.
@@ -47,17 +45,6 @@ local function usual_gate(newest, wanted)
     return has_room(length)
   end
 
-  -- All of them are to start.
-  local function enter_slots(ids)
-    local at = 0
-    for _, slot in ipairs(keys) do
-      for number = 1, gate.length do
-        slots[at + 1], slots[at + 2] = '0', slot .. ids[number]
-        at = at + 2
-      end
-    end
-  end
-
   -- Jobs of a kind stand aside in the order of their ids, mostly with nobody between them.
   local function leave_aside(kind, ids)
     local from, to = '[' .. kind.place .. ids[kind.first], '[' .. kind.place .. ids[kind.last]
@@ -67,18 +54,18 @@ local function usual_gate(newest, wanted)
     call('ZREM', aside, unpack(waiting))
   end
 
-  function gate.write(kinds, ids)
+  -- All of them are to start.
+  function gate.write(kinds, ids, slots)
     local behind = gate.members[gate.length + 1]
     for _, kind in ipairs(kinds) do leave_aside(kind, ids) end
-    enter_slots(ids)
+    for slot in pairs(held_under) do slots[slot] = (slots[slot] or 0) + gate.length end
     call('ZREMRANGEBYRANK', limits, 0, gate.length) -- the head, and those that are taken
     if behind then
       local next_head = 'o' .. lane .. string.sub(behind, #line + 1, #line + 28) .. string.sub(head, -16)
       call('HSET', gates, 'h' .. string.sub(line, 2), next_head)
-      call('ZADD', limits, 0, next_head, unpack(slots))
+      call('ZADD', limits, 0, next_head)
     else
       call('HDEL', gates, 'h' .. string.sub(line, 2))
-      call('ZADD', limits, unpack(slots))
     end
   end
 

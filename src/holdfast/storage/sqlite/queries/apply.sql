@@ -16,19 +16,26 @@ FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: move
 -- Write the values of changes whose guard was found to hold.
-WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, reason, errors, started_at,
-    finished_at, prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key, next_id)
+WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, reason, started_at,
+    finished_at, prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key, in_lane, apart)
     AS (VALUES {values})
 UPDATE holdfast_jobs SET
     state = given.state, version = version + 1, failures = given.failures, losses = given.losses,
     suspect = given.suspect, parked = given.parked, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
-    errors = coalesce(given.errors, holdfast_jobs.errors),
     started_at = coalesce(given.started_at, holdfast_jobs.started_at), finished_at = given.finished_at,
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
     settled = given.settled, leased_by = given.leased_by, leased_until = given.leased_until,
-    holds_key = given.holds_key, next_id = coalesce(given.next_id, holdfast_jobs.next_id),
+    holds_key = given.holds_key, in_lane = given.in_lane, apart = given.apart,
     releases = CASE WHEN given.state = holdfast_jobs.state THEN releases ELSE followed END
 FROM given WHERE holdfast_jobs.id = given.id;
+
+-- name: move_on
+-- What moves tell beside that.
+WITH given (id, errors, next_id) AS (VALUES {values})
+UPDATE holdfast_bodies SET
+    errors = coalesce(given.errors, holdfast_bodies.errors), next_id = coalesce(given.next_id, holdfast_bodies.next_id)
+FROM given CROSS JOIN holdfast_jobs AS job ON job.id = given.id
+WHERE holdfast_bodies.number = job.number;
 
 -- name: let_go
 -- Give up the hold and the key of an ended job; the rest stays.
@@ -39,7 +46,7 @@ FROM given WHERE holdfast_jobs.id = given.id;
 
 -- name: go_on_with
 -- The job that goes on with a chain is the owner of a key that the next one would share.
-UPDATE holdfast_jobs SET next_id = ? WHERE id = ?;
+UPDATE holdfast_bodies SET next_id = ? WHERE number = (SELECT number FROM holdfast_jobs WHERE id = ?);
 
 -- name: key_owner
 -- Who holds a key of scope waiting or active.
@@ -54,9 +61,9 @@ WHERE holdfast_jobs.id = given.id AND state = 'running'
     AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
 
 -- name: renew
--- Prolong the leases of holds that stand.
+-- Prolong the leases of holds that stand, by so much at most.
 WITH given (id, attempt, stamp) AS (VALUES {values})
-UPDATE holdfast_jobs SET leased_until = lease + ?
+UPDATE holdfast_jobs SET leased_until = min(lease, coalesce(?, lease)) + ?
 FROM given
 WHERE holdfast_jobs.id = given.id AND state = 'running'
     AND holdfast_jobs.attempt = given.attempt AND holdfast_jobs.stamp = given.stamp;
@@ -64,7 +71,8 @@ WHERE holdfast_jobs.id = given.id AND state = 'running'
 -- name: progress
 -- Write the progress that handlers told.
 WITH given (id, progress) AS (VALUES {values})
-UPDATE holdfast_jobs SET progress = given.progress FROM given WHERE holdfast_jobs.id = given.id;
+UPDATE holdfast_bodies SET progress = given.progress FROM given CROSS JOIN holdfast_jobs AS job ON job.id = given.id
+WHERE holdfast_bodies.number = job.number;
 
 -- name: log
 -- Append lines to jobs' logs.
@@ -78,9 +86,9 @@ DELETE FROM holdfast_log WHERE job = ?1 AND number <= (
 -- name: holding
 -- What a worker holds under a stamp.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT * FROM holdfast_jobs
+    SELECT * FROM {whole}
     WHERE leased_until IS NOT NULL AND limits IS NULL AND state = 'running' AND leased_by = ?1 AND stamp = ?2
     UNION ALL
-    SELECT * FROM holdfast_jobs
+    SELECT * FROM {whole}
     WHERE stamp = ?2 AND limits IS NOT NULL AND state = 'running' AND leased_by = ?1
     ORDER BY priority DESC, rank, id);

@@ -1,7 +1,7 @@
 -- name: export
 -- Whole jobs behind a position, the oldest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT * FROM holdfast_jobs INDEXED BY holdfast_jobs_created
+    SELECT * FROM holdfast_jobs INDEXED BY holdfast_jobs_created CROSS JOIN holdfast_bodies USING (number)
     WHERE created_at >= ?1 AND (created_at > ?1 OR id > ?2) ORDER BY created_at, id LIMIT ?3);
 
 -- name: lines
@@ -18,7 +18,13 @@ DELETE FROM holdfast_log WHERE job IN (SELECT value FROM json_each(?));
 
 -- name: insert
 -- Jobs as they are.
-INSERT INTO holdfast_jobs ({columns}, releases) VALUES {values};
+INSERT INTO holdfast_jobs ({columns}, in_lane, apart, releases) VALUES {values};
+
+-- name: insert_bodies
+-- What they came with.
+WITH given (id, {body}) AS (VALUES {values})
+INSERT INTO holdfast_bodies (number, {body})
+SELECT job.number, {given} FROM given CROSS JOIN holdfast_jobs AS job ON job.id = given.id;
 
 -- name: insert_lines
 -- Log lines, oldest first.

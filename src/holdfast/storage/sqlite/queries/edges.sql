@@ -1,8 +1,8 @@
 -- name: add
 -- Edges from the parents that new jobs name.
 INSERT INTO holdfast_edges (parent, child, run_when, open)
-SELECT DISTINCT parent.value, job.id, job.run_when, 1
-FROM holdfast_jobs AS job CROSS JOIN json_each(job.after) AS parent
+SELECT DISTINCT parent.value, job.id, body.run_when, 1
+FROM holdfast_jobs AS job CROSS JOIN holdfast_bodies AS body USING (number) CROSS JOIN json_each(body.after) AS parent
 WHERE job.id IN (SELECT value FROM json_each(?))
 ON CONFLICT DO NOTHING;
 
@@ -85,7 +85,7 @@ SELECT json_group_array(id) FROM (
 
 -- name: standing
 -- How parents stand.
-SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM holdfast_jobs
+SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM {whole}
 WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: edges
@@ -113,15 +113,20 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked';
 -- name: lower
 -- So many of the jobs that blocked ones wait for have let them go.
 WITH given (id, closed) AS (VALUES {values})
-UPDATE holdfast_jobs SET waits = waits - given.closed FROM given WHERE holdfast_jobs.id = given.id;
+UPDATE holdfast_bodies SET waits = waits - given.closed FROM given CROSS JOIN holdfast_jobs AS job ON job.id = given.id
+WHERE holdfast_bodies.number = job.number;
 
 -- name: let_go
 -- Blocked jobs that wait for nobody any more.
 UPDATE holdfast_jobs SET
     version = version + 1, state = CASE WHEN run_at > ?1 THEN 'scheduled' ELSE 'ready' END,
-    parked = run_at <= ?1 AND limits IS NOT NULL
-WHERE id IN (SELECT value FROM json_each(?2)) AND state = 'blocked' AND waits <= 0;
+    parked = run_at <= ?1 AND limits IS NOT NULL,
+    in_lane = CASE WHEN run_at <= ?1 AND limits IS NULL AND suspect = 0 THEN 1 END,
+    apart = CASE WHEN run_at > ?1 THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
+WHERE id IN (SELECT value FROM json_each(?2)) AND state = 'blocked'
+    AND (SELECT waits FROM holdfast_bodies AS body WHERE body.number = holdfast_jobs.number) <= 0;
 
 -- name: waits_for_nobody
 -- Jobs that are about to be cancelled.
-UPDATE holdfast_jobs SET waits = 0 WHERE id IN (SELECT value FROM json_each(?));
+UPDATE holdfast_bodies SET waits = 0
+WHERE number IN (SELECT number FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?)));

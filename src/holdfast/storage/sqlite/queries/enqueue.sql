@@ -1,27 +1,47 @@
 -- name: insert_alike
 -- Jobs that differ in nothing but their payloads, a JSON object by their ids.
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, limits,
-    created_at, run_at, suspect, parked, hidden, holds_key, run_when, waits, min_version)
-SELECT given.key, ?2, ?3, ?8, ?4, ?9, given.value, 1, 0, 0, 0, ?5, ?6, ?7, ?10, ?9, 0, ?11, 0, 0, 'succeeded', 0,
-    {row_version}
+    id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
+    version, attempt, failures, losses, suspect, hidden, holds_key)
+SELECT given.key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, 1, 0, 0, 0, 0, 0, 0
 FROM json_each(?1) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
+-- name: bodies_alike
+-- What they came with, where all of them are new: new rows of both tables get the same numbers.
+INSERT INTO holdfast_bodies (payload, policy, min_version, run_when, waits)
+SELECT given.value, ?2, {row_version}, 'succeeded', 0 FROM json_each(?1) AS given;
+
+-- name: bodies_by_id
+-- The same where some are on record already.
+INSERT INTO holdfast_bodies (number, payload, policy, min_version, run_when, waits)
+SELECT job.number, given.value, ?2, {row_version}, 'succeeded', 0
+FROM json_each(?1) AS given CROSS JOIN holdfast_jobs AS job ON job.id = given.key
+WHERE true
+ON CONFLICT (number) DO NOTHING;
+
 -- name: insert_full
 -- Jobs with everything that a job may have.
-WITH given (id, task, queue, state, priority, rank, run_at, parked, payload, policy, lease, expires_at, key,
-    tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
-    chain_id, after, run_when, waits, limits, min_version) AS (VALUES {values})
+WITH given (id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits) AS (VALUES {values})
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at,
-    run_at, expires_at, suspect, parked, hidden, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
-    chain_id, after, run_when, waits, limits, min_version)
-SELECT id, task, queue, state, priority, rank, payload, 1, 0, 0, 0, policy, lease, ?,
-    run_at, expires_at, 0, parked, 0, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
-    chain_id, after, run_when, waits, limits, min_version
+    id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits, created_at, version, attempt, failures, losses, suspect, hidden)
+SELECT id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits, ?, 1, 0, 0, 0, 0, 0
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
+
+-- name: bodies_full
+-- What they came with, unless they were on record already.
+WITH given (id, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
+    AS (VALUES {values})
+INSERT INTO holdfast_bodies (
+    number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
+SELECT job.number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version
+FROM given CROSS JOIN holdfast_jobs AS job ON job.id = given.id
+WHERE true
+ON CONFLICT (number) DO NOTHING;
 
 -- name: insert_policies
 -- What jobs have in common; mostly it is on record.
@@ -34,9 +54,11 @@ WITH given (key, job, ends) AS (VALUES {values})
 INSERT OR REPLACE INTO holdfast_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
 
 -- name: special_queues
--- The queues that hold only so many jobs, and those that are fair; and whether a policy is on record.
+-- The queues that hold only so many jobs, and those that are fair; whether a policy is on record; and whether new rows of
+-- jobs and of bodies will get the same numbers.
 SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights)),
-    EXISTS (SELECT 1 FROM holdfast_policies WHERE number = ?)
+    EXISTS (SELECT 1 FROM holdfast_policies WHERE number = ?),
+    (SELECT max(number) FROM holdfast_jobs) IS (SELECT max(number) FROM holdfast_bodies)
 FROM holdfast_queues WHERE max_depth IS NOT NULL OR fair = 1;
 
 -- name: known
@@ -60,11 +82,11 @@ SELECT key, job FROM holdfast_keys WHERE key IN (VALUES {values}) AND (ends IS N
 -- Jobs of a queue that wait, counted no further than needed.
 SELECT count(*) FROM (
     SELECT 1 FROM (
-        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND state = 'ready' AND parked = 0 AND suspect = 0
+        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND in_lane = 1
         UNION ALL
-        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND state = 'ready' AND parked = 1 AND suspect = 0
+        SELECT 1 FROM holdfast_jobs WHERE queue = ?1 AND parked = 1 AND suspect = 0
         UNION ALL
         SELECT 1 FROM holdfast_jobs
-        WHERE queue = ?1 AND (state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0))
+        WHERE queue = ?1 AND apart IN ('suspect', 'scheduled', 'blocked')
     ) LIMIT ?2
 );

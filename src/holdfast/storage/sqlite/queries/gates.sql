@@ -2,7 +2,7 @@
 -- Gates of parked jobs: new ones are open, and each knows where its best job stands.
 INSERT INTO holdfast_gates (limits, queue, task, routing_key, priority, rank, head, closed_by)
 SELECT limits, queue, task, routing_key, priority, rank, id, '' FROM holdfast_jobs
-WHERE id IN (SELECT value FROM json_each(?)) AND state = 'ready' AND parked = 1 AND suspect = 0
+WHERE id IN (SELECT value FROM json_each(?)) AND parked = 1 AND suspect = 0
 ORDER BY priority DESC, rank, id
 ON CONFLICT (limits, queue, task, coalesce('=' || routing_key, '')) DO UPDATE SET
     priority = excluded.priority, rank = excluded.rank, head = excluded.head
@@ -108,8 +108,8 @@ DELETE FROM holdfast_closers WHERE limits = ?;
 -- name: places
 -- The best jobs of a gate that may run, in the order of a claim.
 SELECT * FROM (
-    SELECT ? AS gate, rowid AS number, priority, rank, id FROM holdfast_jobs
-    WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND state = 'ready' AND parked = 1 AND suspect = 0
+    SELECT ? AS gate, number, priority, rank, id FROM {whole}
+    WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND parked = 1 AND suspect = 0
         AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
     ORDER BY priority DESC, rank, id LIMIT ?)
 
@@ -130,4 +130,4 @@ WHERE number IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
     SELECT 1 FROM holdfast_jobs AS job
     WHERE job.limits = holdfast_gates.limits AND job.queue = holdfast_gates.queue AND job.task = holdfast_gates.task
         AND job.routing_key IS holdfast_gates.routing_key
-        AND job.state = 'ready' AND job.parked = 1 AND job.suspect = 0);
+        AND job.parked = 1 AND job.suspect = 0);

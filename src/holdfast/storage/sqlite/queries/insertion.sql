@@ -20,18 +20,28 @@ ON CONFLICT DO NOTHING;
 -- Jobs whose key is free, or that have none, in the caller's transaction. Those of a fair queue are blocked until they
 -- have their share.
 INSERT INTO holdfast_jobs (
-    id, task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at,
-    run_at, expires_at, suspect, parked, hidden, key, tenant, routing_key, tags, meta, unique_key, unique_scope, holds_key,
-    chain_id, after, run_when, waits, limits, min_version)
-SELECT {id}, {task}, {queue}, CASE WHEN {fair} THEN 'blocked' ELSE {state} END, {priority}, {run_at}, {payload}, 1, 0, 0, 0,
-    {policy}, {lease}, {created_at}, {run_at}, {expires_at}, 0,
-    {state} = 'ready' AND {limits} IS NOT NULL AND NOT {fair}, 0, {key}, {tenant}, {routing_key}, {tags}, {meta}, {unique_key}, {unique_scope}, {holds_key}, {chain_id}, {after}, {run_when}, {waits},
-    {limits}, {min_version}
+    id, task, queue, state, in_lane, apart, priority, rank, version, attempt, failures, losses, lease, created_at,
+    run_at, expires_at, suspect, parked, hidden, routing_key, unique_key, holds_key, limits)
+SELECT {id}, {task}, {queue}, CASE WHEN {fair} THEN 'blocked' ELSE {state} END,
+    CASE WHEN {state} = 'ready' AND {limits} IS NULL AND NOT {fair} THEN 1 END,
+    CASE WHEN {fair} THEN 'blocked' WHEN {state} <> 'ready' THEN {state} END,
+    {priority}, {run_at}, 1, 0, 0, 0, {lease}, {created_at}, {run_at}, {expires_at}, 0,
+    {state} = 'ready' AND {limits} IS NOT NULL AND NOT {fair}, 0, {routing_key}, {unique_key}, {holds_key}, {limits}
 FROM json_each(?) AS job
 WHERE {unique_scope} IS NULL OR {unique_scope} NOT IN ('any', 'window')
     OR EXISTS (
         SELECT 1 FROM holdfast_keys AS taken
         WHERE taken.key = {unique_key} AND taken.starts = {created_at} AND taken.job = {id})
+ON CONFLICT DO NOTHING;
+
+-- name: bodies
+-- What those came with that are new.
+INSERT INTO holdfast_bodies (
+    number, payload, policy, min_version, run_when, waits, key, tenant, tags, meta, unique_scope, chain_id, after)
+SELECT stored.number, {payload}, {policy}, {min_version}, {run_when}, {waits}, {key}, {tenant}, {tags}, {meta},
+    {unique_scope}, {chain_id}, {after}
+FROM json_each(?) AS job CROSS JOIN holdfast_jobs AS stored ON stored.id = {id}
+WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: place

@@ -1,11 +1,11 @@
 -- name: get
 -- Jobs by id.
-SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM holdfast_jobs WHERE id IN (SELECT value FROM json_each(?));
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM {whole} WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: find
 -- Jobs that fit, newest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT * FROM holdfast_jobs {index} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
+    SELECT * FROM {jobs} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
 
 -- name: slice_end
 -- Where a slice of the history ends.
@@ -14,7 +14,7 @@ ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET ?;
 
 -- name: count
 -- How many jobs fit.
-SELECT count(*) FROM holdfast_jobs WHERE {fitting};
+SELECT count(*) FROM {jobs} WHERE {fitting};
 
 -- name: few_live
 -- Whether the jobs that have not ended are few enough to be looked through.
@@ -22,21 +22,21 @@ SELECT count(*) < ?1 FROM (SELECT 1 FROM ({live}) LIMIT ?1);
 
 -- name: live_ready
 -- Jobs in a lane.
-SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 0 AND suspect = 0;
+SELECT number FROM holdfast_jobs WHERE in_lane = 1;
 
 -- name: live_parked
 -- Jobs at a gate.
-SELECT rowid FROM holdfast_jobs WHERE state = 'ready' AND parked = 1 AND suspect = 0;
+SELECT number FROM holdfast_jobs WHERE parked = 1 AND suspect = 0;
 
 -- name: live_aside
 -- Jobs that wait, but neither in a lane nor at a gate.
-SELECT rowid FROM holdfast_jobs WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0);
+SELECT number FROM holdfast_jobs WHERE apart IN ('suspect', 'scheduled', 'blocked');
 
 -- name: live_held
 -- Jobs that somebody holds.
-SELECT rowid FROM holdfast_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
+SELECT number FROM holdfast_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
 UNION ALL
-SELECT rowid FROM holdfast_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL;
+SELECT number FROM holdfast_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL;
 
 -- name: log
 -- A job's log lines, oldest first.
@@ -49,18 +49,18 @@ SELECT name, paused, max_depth, on_full, drop_below, fair, weights FROM holdfast
 -- name: depths
 -- Waiting jobs of each queue, and since when the oldest ready one has been due (a plain job's rank is its run_at).
 SELECT queue, count(*), min(rank), 1 FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
-WHERE state = 'ready' AND parked = 0 AND suspect = 0 GROUP BY queue
+WHERE in_lane = 1 GROUP BY queue
 UNION ALL
 SELECT queue, count(*), min(run_at), 0 FROM holdfast_jobs INDEXED BY holdfast_jobs_parked
-WHERE state = 'ready' AND parked = 1 AND suspect = 0 GROUP BY queue
+WHERE parked = 1 AND suspect = 0 GROUP BY queue
 UNION ALL
 SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END), 0 FROM holdfast_jobs
-WHERE state IN ('scheduled', 'blocked') OR (state = 'ready' AND suspect <> 0) GROUP BY queue;
+WHERE apart IN ('suspect', 'scheduled', 'blocked') GROUP BY queue;
 
 -- name: oldest_of_shared
 -- Since when the oldest job in a lane has been due, in queues whose ranks are or were shares.
 SELECT queue, min(run_at) FROM holdfast_jobs INDEXED BY holdfast_jobs_ready
-WHERE state = 'ready' AND parked = 0 AND suspect = 0 AND queue IN (
+WHERE in_lane = 1 AND queue IN (
     SELECT queue FROM holdfast_accounts WHERE payer = '' UNION SELECT name FROM holdfast_queues WHERE fair = 1)
 GROUP BY queue;
 

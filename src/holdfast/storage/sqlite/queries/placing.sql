@@ -1,6 +1,6 @@
 -- name: unplaced
 -- Jobs that a caller's transaction has put on record, as far as their place depends on others.
-SELECT json_group_array(json_array(id, queue, priority, tenant, run_at, rank)) FROM holdfast_jobs
+SELECT json_group_array(json_array(id, queue, priority, tenant, run_at, rank)) FROM {whole}
 WHERE id IN (SELECT value FROM json_each(?)) AND state IN ('blocked', 'scheduled', 'ready');
 
 -- name: rank
@@ -10,6 +10,8 @@ UPDATE holdfast_jobs SET rank = given.rank FROM given WHERE holdfast_jobs.id = g
 
 -- name: count
 -- Those that wait for jobs wait for as many as there are open edges: several parents may stand for one.
-UPDATE holdfast_jobs SET waits = (
-    SELECT count(*) FROM holdfast_edges AS edge WHERE edge.child = holdfast_jobs.id AND edge.open = 1)
-WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked' AND after IS NOT NULL;
+UPDATE holdfast_bodies SET waits = (
+    SELECT count(*) FROM holdfast_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
+FROM holdfast_jobs AS job
+WHERE job.number = holdfast_bodies.number AND job.id IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
+    AND after IS NOT NULL;

@@ -22,14 +22,15 @@ WHERE holdfast_jobs.id = given.key AND state = 'running'
     AND holdfast_jobs.attempt = ? AND holdfast_jobs.stamp = ?;
 
 -- name: succeed_near
--- The same of jobs whose rows lie close together, with or without results: from one row to another, with what is expected in
--- each (60 characters: 36 of an id, 8 each of its start, of the place of its result and of the length of that).
+-- The same of usual jobs whose rows lie close together, with or without results: from one row to another, with what is
+-- expected in each (60 characters: 36 of an id, 8 each of its start, of the place of its result and of the length of that).
+-- A usual job has no key, no reason, and nobody suspects it: it touches no index but those of holds and of ended jobs.
 UPDATE holdfast_jobs SET
-    state = 'succeeded', version = version + 1, failures = ?1, losses = 0, suspect = 0,
-    result = nullif(CAST(substr(?10, CAST(substr(?9, (rowid - ?6) * 60 + 45, 8) AS INTEGER),
-        CAST(substr(?9, (rowid - ?6) * 60 + 53, 8) AS INTEGER)) AS TEXT), ''),
-    reason = NULL, started_at = ?8 + CAST(substr(?9, (rowid - ?6) * 60 + 37, 8) AS INTEGER),
+    state = 'succeeded', version = version + 1, failures = ?1,
+    result = nullif(CAST(substr(?10, CAST(substr(?9, (number - ?6) * 60 + 45, 8) AS INTEGER),
+        CAST(substr(?9, (number - ?6) * 60 + 53, 8) AS INTEGER)) AS TEXT), ''),
+    started_at = ?8 + CAST(substr(?9, (number - ?6) * 60 + 37, 8) AS INTEGER),
     finished_at = ?2, prune_at = ?3,
-    settled = ?4, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
-WHERE rowid BETWEEN ?6 AND ?7 AND state = 'running' AND attempt = ?5 AND stamp = ?4
-    AND id = CAST(substr(?9, (rowid - ?6) * 60 + 1, 36) AS TEXT);
+    settled = ?4, stamp = NULL, leased_by = NULL, leased_until = NULL
+WHERE number BETWEEN ?6 AND ?7 AND state = 'running' AND attempt = ?5 AND stamp = ?4
+    AND id = CAST(substr(?9, (number - ?6) * 60 + 1, 36) AS TEXT);
