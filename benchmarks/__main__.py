@@ -18,7 +18,7 @@ QUICK = Plan(rounds=1, jobs=1_000, samples=30, idle_seconds=1.0, backlog=2_000, 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     suite = suite_named(options.suite)
-    results = run(suite, _plan(options), only=options.only, tell=_tell)
+    results = run(suite, _plan(options), only=options.only, measured=options.measures, tell=_tell)
     text = page(suite, results)
     print(text)
     if options.json:
@@ -38,6 +38,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backlog", type=_positive, help=f"jobs that wait behind a drain (default {Plan.backlog:,})")
     parser.add_argument("--churn", type=_positive, help=f"jobs drained under an old snapshot (default {Plan.churn:,})")
     parser.add_argument("--only", type=_names, default=(), metavar="NAME[,NAME]", help="only these contenders")
+    parser.add_argument(
+        "--measures", type=_names, default=(), metavar="NAME[,NAME]", help='only these, as "raw limit,drain loop,latency"'
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the medians")
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, not how fast")
     parser.add_argument("--write-docs", action="store_true", help="write the page to docs/benchmarks")

@@ -1,6 +1,7 @@
 """What a handler tells the benchmark: that it was really called, with which job, and when."""
 
 import itertools
+import mmap
 import os
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from .payload import number_of
 
 PATIENCE = 240.0
 SETTLE_STEP = 0.002
+SHARED_STEP = 0.005  # seconds between two looks at what all processes have done
 
 
 class Probe:
@@ -102,35 +104,37 @@ class LongProbe(Probe):
 
 
 class SharedProbe(Probe):
-    """One of several processes that drain together: each publishes its count in a file and reads those of the others."""
+    """One of several processes that drain together: each counts in memory that all of them see."""
 
     def __init__(self, expected: int, *, folder: Path, own: int, processes: int) -> None:
         super().__init__(expected)
         self._folder = folder
         self._own = own
-        self._processes = processes
-        self._noted = 0
+        self._counts = _shared_counts(folder / "calls", processes)
 
     def note(self, text: str) -> None:
         super().note(text)
-        self._noted += 1
+        self._counts[self._own] += 1
 
     def wait(self) -> None:
         deadline = time.monotonic() + self.patience
-        while self._published() < self.expected and time.monotonic() < deadline:
-            time.sleep(SETTLE_STEP)
+        while sum(self._counts) < self.expected and time.monotonic() < deadline:
+            time.sleep(SHARED_STEP)
         self.finished.set()
 
     def account(self) -> dict[str, float]:
         (self._folder / f"seen-{self._own}").write_bytes(self._seen)
         return {**super().account(), "began": self.first_call, "ended": self.all_stored}
 
-    def _published(self) -> int:
-        unfinished = self._folder / f".calls-{self._own}"
-        unfinished.write_text(str(self._noted))
-        os.replace(unfinished, self._folder / f"calls-{self._own}")
-        counts = [self._folder / f"calls-{number}" for number in range(self._processes)]
-        return sum(int(file.read_text()) for file in counts if file.exists())
+
+def _shared_counts(path: Path, processes: int) -> "memoryview[int]":
+    """A number for each process, in a file that all of them have in their memory."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.ftruncate(file, 8 * processes)
+        return memoryview(mmap.mmap(file, 8 * processes)).cast("q")
+    finally:
+        os.close(file)
 
 
 class DelayProbe(Probe):

@@ -11,8 +11,20 @@ from .spawn import Failed, Spawner
 from .suite import Suite
 
 
-def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[str], None] = print) -> Results:
+RAW = "raw limit"
+
+
+def run(
+    suite: Suite,
+    plan: Plan,
+    *,
+    only: Sequence[str] = (),
+    measured: Sequence[str] = (),
+    tell: Callable[[str], None] = print,
+) -> Results:
+    """`only` names contenders, `measured` what is measured of them; without names, all."""
     contenders = suite.available(only)
+    _known(suite, measured)
     with suite.opened() as fresh_place:
         results = _open_results(suite, plan, contenders, only)
         for key, reason in results.reasons.items():
@@ -21,9 +33,11 @@ def run(suite: Suite, plan: Plan, *, only: Sequence[str] = (), tell: Callable[[s
         for number in range(plan.rounds):
             results.loads.append(load())
             tell(f"round {number + 1} of {plan.rounds}, load {results.loads[-1]:.1f}")
-            _raw_limits(suite, spawner, plan, results, tell)
+            if not measured or RAW in measured:
+                _raw_limits(suite, spawner, plan, results, tell)
             for name, contender, measure in _in_turn(suite, _rotated(contenders, number)):
-                _one(spawner, contender, name, measure, plan, results, tell)
+                if not measured or name in measured:
+                    _one(spawner, contender, name, measure, plan, results, tell)
         results.loads.append(load())
     return results
 
@@ -40,6 +54,13 @@ def _open_results(suite: Suite, plan: Plan, contenders: Sequence[type[Contender]
         reasons={c.key: c.why_missing() for c in suite.contenders if c.key in wanted - chosen},
         jobs={contender.key: plan.drained(contender) for contender in contenders},
     )
+
+
+def _known(suite: Suite, measured: Sequence[str]) -> None:
+    known = list(dict.fromkeys([RAW, *(name for name, _, _ in _in_turn(suite, suite.contenders))]))
+    unknown = sorted(set(measured) - set(known))
+    if unknown:
+        raise SystemExit(f"nothing is measured under {', '.join(unknown)}; there are: {', '.join(known)}")
 
 
 def _in_turn(suite: Suite, order: Sequence[type[Contender]]) -> Iterator[tuple[str, type[Contender], Measure]]:
@@ -75,7 +96,7 @@ def _raw_limits(suite: Suite, spawner: Spawner, plan: Plan, results: Results, te
         with spawner.fresh_place() as place:
             rate = spawner.raw(place, label, plan.jobs)
         results.raw.setdefault(label, []).append(rate)
-        tell(f"  {'raw limit':<20} {label:<28} {rate:,.0f}/s")
+        tell(f"  {RAW:<20} {label:<28} {rate:,.0f}/s")
 
 
 def _rotated(contenders: Sequence[type[Contender]], by: int) -> list[type[Contender]]:

@@ -32,7 +32,7 @@ SUITE_FIGURES = (*_throughput, *OWN_FIGURES[:-1], *FIGURES[len(_throughput) :], 
 def measures(contender: type[Contender]) -> Mapping[str, Measure]:
     own: dict[str, Measure] = {"drain by two": drain_two}
     if contender.long_runs:
-        own |= {"backlog": drain_backlog, "churn": drain_churned, "churn, snapshot": drain_snapshot}
+        own |= {"backlog": drain_backlog, "churn": drain_churned, "churn snapshot": drain_snapshot}
     return own
 
 

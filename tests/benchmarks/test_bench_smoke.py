@@ -15,6 +15,7 @@ from benchmarks.payload import payload
 from benchmarks.probe import SharedProbe
 from benchmarks.registry import SUITES, suite_named
 from benchmarks.results import FIGURES, Results
+from benchmarks.run import run
 from benchmarks.spawn import Failed, Spawner
 from benchmarks.tables import table
 
@@ -23,6 +24,7 @@ from .. import real_servers
 pytestmark = pytest.mark.timeout(300)  # dozens of processes, one after the other
 
 JOBS = 60
+WHOLE = "sqlite"  # the suite of which all is measured
 HEADINGS = (
     "# Benchmark: ",
     "## Throughput",
@@ -47,22 +49,36 @@ for name in {sorted(SUITES)!r}:
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_tiny_run_of_the_command(name, tmp_path):
-    """One test for all that it is asked, because it is dozens of processes. Only what is importable here takes part."""
+    """One test for all that it is asked, because it is dozens of processes. Only what is importable here takes part; what
+    all suites have in common is measured in one of them."""
     suite = _suite(name)
+    measured = _measured(suite)
     file = tmp_path / "figures.json"
     size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1", "--backlog", "100", "--churn", "100"]
     only = ["--only", ",".join(contender.key for contender in suite.contenders if _of_this_environment(contender))]
-    command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, *only, "--json", str(file)]
+    command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, *only, *_asked(measured), "--json", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     content = json.loads(file.read_text())
     _page_has_all_its_parts(suite, done.stdout)
-    _every_contender_that_is_here_ran_everything_it_can_do(suite, content)
+    _every_contender_that_is_here_ran_everything_it_can_do(suite, content, measured)
     assert {figure: set(found) for figure, found in content["medians"].items()} == {
         figure: set(found) for figure, found in content["samples"].items()
     }
     assert list(content["raw"]) == list(suite.raw_labels())
     assert min(rate for rates in content["raw"].values() for rate in rates) > 0
+
+
+def _measured(suite):
+    """What is measured in the tiny run of this suite; nothing: everything."""
+    if suite.name == WHOLE:
+        return ()
+    own = {name for contender in suite.contenders for name in suite.measures(contender)}
+    return ("raw limit", "enqueue bulk", "drain loop", *sorted(own))
+
+
+def _asked(measured):
+    return ["--measures", ",".join(measured)] if measured else []
 
 
 def _suite(name):
@@ -85,7 +101,7 @@ def _page_has_all_its_parts(suite, page):
     assert [heading for heading in HEADINGS if heading not in page] == []
 
 
-def _every_contender_that_is_here_ran_everything_it_can_do(suite, content):
+def _every_contender_that_is_here_ran_everything_it_can_do(suite, content, measured):
     available = [contender for contender in suite.available() if _of_this_environment(contender)]
     assert content["failures"] == []
     assert sorted(content["versions"]) == sorted(contender.key for contender in available)
@@ -93,7 +109,8 @@ def _every_contender_that_is_here_ran_everything_it_can_do(suite, content):
     wanted = {contender.key for contender in suite.contenders if _of_this_environment(contender)}
     assert set(content["reasons"]) == wanted - set(content["versions"])
     for contender in available:
-        everyones = ["enqueue_single", "drain", "memory", "idle_cpu", "latency_p50", "latency_p99"]
+        everyones = ["drain", "memory"]
+        everyones += [] if measured else ["enqueue_single", "idle_cpu", "latency_p50", "latency_p99"]
         own = [figure.key for figure in suite.figures if figure not in FIGURES]
         for figure in [*everyones, *(own if contender.long_runs else [])]:
             assert len(content["samples"][figure][contender.key]) == 1
@@ -217,3 +234,8 @@ def test_tables_are_markdown_with_figures_on_the_right():
 def test_an_unknown_contender_is_named():
     with pytest.raises(SystemExit, match="nobody"):
         suite_named("sqlite").available(["nobody"])
+
+
+def test_an_unknown_measure_is_named():
+    with pytest.raises(SystemExit, match="under speed; there are: raw limit, enqueue single"):
+        run(suite_named("sqlite"), Plan(), measured=["latency", "speed"])
