@@ -39,7 +39,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--churn", type=_positive, help=f"jobs drained under an old snapshot (default {Plan.churn:,})")
     parser.add_argument("--only", type=_names, default=(), metavar="NAME[,NAME]", help="only these contenders")
     parser.add_argument(
-        "--measures", type=_names, default=(), metavar="NAME[,NAME]", help='only these, as "raw limit,drain loop,latency"'
+        "--measures",
+        type=_names,
+        default=(),
+        metavar="NAME[,NAME]",
+        help='only these, as "raw limit,drain loop,latency"',
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every sample and the medians")
     parser.add_argument("--quick", action="store_true", help="one short round: does it run, not how fast")

@@ -14,6 +14,16 @@ def machine_lines() -> list[str]:
     ]
 
 
+def worked() -> tuple[float, float] | None:
+    """Seconds that all cores together have worked so far, and seconds that there were; None where nobody counts."""
+    counts = Path("/proc/stat")
+    if not counts.exists():
+        return None
+    user, nice, system, idle, iowait, *rest = map(int, counts.read_text().splitlines()[0].split()[1:9])
+    busy = user + nice + system + sum(rest)
+    return float(busy), float(busy + idle + iowait)
+
+
 def load() -> float:
     """Processes that want a core, over the last minute; 0 where nobody counts them."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0

@@ -77,7 +77,7 @@ def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mod
         before = _prepared(spawner, contender, place) if mode == "loop" else None
         spawner.run(place, contender, "fill", jobs=jobs)
         result = spawner.run(place, contender, "drain", mode=mode, jobs=jobs)
-        observed = {**contender.observed(place), **_written(spawner, place, before, jobs)}
+        observed = {**contender.observed(place), **_written(spawner, place, before, jobs), **_busy(result)}
     check_drain(contender, result, jobs)
     rate = jobs / result["seconds"]
     match mode:
@@ -101,6 +101,10 @@ def _prepared(spawner: Spawner, contender: type[Contender], place: Path) -> floa
 def _written(spawner: Spawner, place: Path, before: float | None, jobs: int) -> Figures:
     after = spawner.written(place)
     return {} if before is None or after is None else {"wal_bytes": (after - before) / jobs}
+
+
+def _busy(result: dict[str, Any]) -> Figures:
+    return {} if result.get("busy") is None else {"drain_busy": 100 * result["busy"]}
 
 
 def latency(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
+from .machine import worked
 from .payload import number_of
 
 PATIENCE = 240.0
@@ -31,6 +32,7 @@ class Probe:
         self.finished = Event()
         self.first_call = 0.0
         self.all_stored = 0.0
+        self._worked = [worked(), worked()]  # at the beginning and at the end
         self._calls = itertools.count(1)
         self._seen = bytearray(on_record or expected)
         self._ready_file = ready_file
@@ -47,6 +49,7 @@ class Probe:
     def begin(self) -> None:
         """The first handler begins: the clock of a drain starts."""
         if not self.first_call:
+            self._worked[0] = worked()
             self.first_call = time.perf_counter()
 
     def note(self, text: str) -> None:
@@ -63,6 +66,7 @@ class Probe:
     def stored(self) -> None:
         """The last completion is on record: the clock of a drain stops."""
         self.all_stored = time.perf_counter()
+        self._worked[1] = worked()
 
     def settle(self, completed: Callable[[], int | None]) -> None:
         """Wait for the last handler call, then until every completion is on record (None: nothing is kept)."""
@@ -75,13 +79,21 @@ class Probe:
             time.sleep(SETTLE_STEP)
         self.stored()
 
-    def account(self) -> dict[str, float]:
+    def account(self) -> dict[str, float | None]:
         """Ends the count: how many calls there were, and of how many different jobs."""
         return {
             "calls": next(self._calls) - 1,
             "distinct": sum(self._seen),
             "seconds": self.all_stored - self.first_call,
+            "busy": self._busy(),
         }
+
+    def _busy(self) -> float | None:
+        """The share of all cores that was at work meanwhile, whoever used it."""
+        began, ended = self._worked
+        if began is None or ended is None or ended[1] <= began[1]:
+            return None
+        return (ended[0] - began[0]) / (ended[1] - began[1])
 
 
 class LongProbe(Probe):
@@ -122,7 +134,7 @@ class SharedProbe(Probe):
             time.sleep(SHARED_STEP)
         self.finished.set()
 
-    def account(self) -> dict[str, float]:
+    def account(self) -> dict[str, float | None]:
         (self._folder / f"seen-{self._own}").write_bytes(self._seen)
         return {**super().account(), "began": self.first_call, "ended": self.all_stored}
 

@@ -10,7 +10,6 @@ from .results import Results
 from .spawn import Failed, Spawner
 from .suite import Suite
 
-
 RAW = "raw limit"
 
 

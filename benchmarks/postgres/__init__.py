@@ -39,6 +39,8 @@ SUITE = Suite(
         "The server is on the same machine and as durable as it comes: fsync, synchronous_commit and full_page_writes "
         "are on, and autovacuum runs. Only checkpoints are spread out; there is one before every measurement.",
         TOGETHER,
+        "Machine at work in a drain: by one worker and the server, of all cores. What they leave is all that a second "
+        "process could gain here: at 90 % no more than 1.1 times the rate.",
         "Deep backlog: as many jobs as in the drain, of {backlog:,} that wait. After churn: the rate of the last tenth of "
         "{churn:,} jobs that are drained in one go; then the same while another session holds a snapshot from "
         "before the drain. Contenders that would need many minutes to fill such a queue are left out.",

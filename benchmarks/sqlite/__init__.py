@@ -11,6 +11,7 @@ from .goals import goals
 from .holdfast import HoldfastApsw, HoldfastSqlite
 from .huey import HueyNoSync, HueySync
 from .litequeue import Litequeue
+from .measures import SUITE_FIGURES, measures
 from .persistqueue import PersistQueue
 from .raw import raw_labels, raw_rate
 from .taskito import Taskito
@@ -31,10 +32,14 @@ SUITE = Suite(
     raw_rate=raw_rate,
     goals=goals,
     machine=_machine,
+    figures=SUITE_FIGURES,
+    measures=measures,
     remarks=(
         "Holdfast claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
         "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
         "A worker that is killed leaves what it held and what was not yet stored to run again.",
+        "Two bare commits: one after the other, of one small row each, with the same driver and journal and no queue around "
+        "them. That much of a pickup is the disk's.",
         "Queues that can only poll do so every millisecond, which is the least latency they can have; "
         "the idle worker's share of a core is measured with the same setting.",
         "litequeue and persist-queue have no worker: a plain loop of take, call, mark done stands for it. litequeue "

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.payload import payloads
+from benchmarks.payload import payload, payloads
 
 BATCHES = (100, 500, 1_000)
 LEASE = 60.0
@@ -41,7 +41,7 @@ def raw_labels() -> Sequence[str]:
 
 def raw_rate(place: Path, label: str, jobs: int) -> dict[str, float]:
     driver, journal, _, batch = label.split()
-    connection = _open(driver, place / "raw.db", journal)
+    connection = opened(driver, place / "raw.db", journal)
     _insert(connection, jobs)
     started = time.perf_counter()
     finished = _exchange_all(connection, int(batch))
@@ -51,7 +51,8 @@ def raw_rate(place: Path, label: str, jobs: int) -> dict[str, float]:
     return {"rate": jobs / seconds}
 
 
-def _open(driver: str, file: Path, journal: str) -> Any:
+def opened(driver: str, file: Path, journal: str) -> Any:
+    """A connection to a new file with the table in it."""
     module = import_module(driver)
     connection = (
         module.connect(str(file), isolation_level=None) if driver == "sqlite3" else module.Connection(str(file))
@@ -61,6 +62,18 @@ def _open(driver: str, file: Path, journal: str) -> Any:
     for statement in SCHEMA.split(";"):
         connection.execute(statement)
     return connection
+
+
+def bare_commits(connection: Any, number: int) -> float:
+    """Seconds that it takes to store one job and to claim it, each in a transaction of its own."""
+    began = time.perf_counter()
+    connection.execute("begin immediate")
+    connection.execute(INSERT, (number.to_bytes(16), float(number), payload(number)))
+    connection.execute("commit")
+    connection.execute("begin immediate")
+    list(connection.execute(CLAIM, (number, began + LEASE, 1)))
+    connection.execute("commit")
+    return time.perf_counter() - began
 
 
 def _insert(connection: Any, jobs: int) -> None:

@@ -56,7 +56,8 @@ def test_a_tiny_run_of_the_command(name, tmp_path):
     file = tmp_path / "figures.json"
     size = ["--jobs", str(JOBS), "--samples", "5", "--idle", "0.1", "--backlog", "100", "--churn", "100"]
     only = ["--only", ",".join(contender.key for contender in suite.contenders if _of_this_environment(contender))]
-    command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, *only, *_asked(measured), "--json", str(file)]
+    asked = ["--measures", ",".join(measured)] if measured else []
+    command = [sys.executable, "-m", "benchmarks", suite.name, "--quick", *size, *only, *asked, "--json", str(file)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     content = json.loads(file.read_text())
@@ -75,10 +76,6 @@ def _measured(suite):
         return ()
     own = {name for contender in suite.contenders for name in suite.measures(contender)}
     return ("raw limit", "enqueue bulk", "drain loop", *sorted(own))
-
-
-def _asked(measured):
-    return ["--measures", ",".join(measured)] if measured else []
 
 
 def _suite(name):
