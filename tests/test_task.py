@@ -304,7 +304,6 @@ def test_a_task_is_not_made_twice():
         app.task(handler)
 
 
-# ---- registries ------------------------------------------------------------------------------------
 async def test_a_parameter_may_have_any_name():
     app = Holdfast("memory://")
 
@@ -326,6 +325,7 @@ async def test_a_parameter_may_have_any_name():
         assert await asyncio.to_thread(lambda: threaded.sync.run(self=8)) == 8
 
 
+# ---- registries ------------------------------------------------------------------------------------
 async def test_a_registrys_task_needs_an_app():
     billing = Registry(prefix="billing.", queue="billing", max_attempts=7)
 
