@@ -18,7 +18,7 @@ from .holdfast import FILE
 from .journal import uses_wal
 from .raw import bare_commits, opened
 
-TWO_COMMITS = Figure("two_commits", "two bare commits, ms", "ms", "low")
+TWO_COMMITS = Figure("two_commits", "two bare commits", "ms", "low")
 _until = 1 + [figure.key for figure in FIGURES].index("latency_p99")
 SUITE_FIGURES = (*FIGURES[:_until], TWO_COMMITS, *FIGURES[_until:])
 
