@@ -5,7 +5,6 @@ The result goes to a file, because some queues print on standard output.
 
 import json
 import logging
-import random
 import resource
 import sys
 import time
@@ -14,7 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from .contender import Contender
+from .contender import Contender, gaps
 from .payload import payloads
 from .probe import DelayProbe, IdleProbe, LongProbe, Probe, SharedProbe
 from .registry import suite_named
@@ -89,9 +88,8 @@ def receive(contender: Contender, spec: Spec) -> dict[str, list[float]]:
 
 
 def send(contender: Contender, spec: Spec) -> dict[str, float]:
-    gaps = random.Random(spec["seed"])
     time.sleep(SETTLED_AFTER)
-    contender.send([gaps.uniform(0.005, 0.04) for _ in range(spec["samples"] + WARM_UP)])
+    contender.send(gaps(spec["samples"] + WARM_UP, spec["seed"]))
     return {}
 
 

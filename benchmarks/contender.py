@@ -2,6 +2,7 @@
 
 import importlib
 import importlib.util
+import random
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -164,6 +165,12 @@ def blocking_handler(probe: Probe, mode: Mode) -> Callable[[str], None]:
         probe(text)
 
     return io if mode == "io" else probe
+
+
+def gaps(count: int, seed: int) -> list[float]:
+    """Seconds before each of so many jobs that come to an idle worker, the same for the same seed."""
+    draw = random.Random(seed)
+    return [draw.uniform(0.005, 0.04) for _ in range(count)]
 
 
 def chunks(texts: Sequence[str], size: int) -> list[Sequence[str]]:

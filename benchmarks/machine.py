@@ -15,7 +15,7 @@ def machine_lines() -> list[str]:
 
 
 def worked() -> tuple[float, float] | None:
-    """Seconds that all cores together have worked so far, and seconds that there were; None where nobody counts."""
+    """How long all cores together have worked so far, and how long they could have, in ticks; None where nobody counts."""
     counts = Path("/proc/stat")
     if not counts.exists():
         return None

@@ -32,7 +32,7 @@ class Probe:
         self.finished = Event()
         self.first_call = 0.0
         self.all_stored = 0.0
-        self._worked = [worked(), worked()]  # at the beginning and at the end
+        self._worked: list[tuple[float, float] | None] = [None, None]  # at the beginning and at the end
         self._calls = itertools.count(1)
         self._seen = bytearray(on_record or expected)
         self._ready_file = ready_file

@@ -6,6 +6,8 @@ from benchmarks.goals import at_least, at_most, ratio
 from benchmarks.results import Results
 from benchmarks.suite import Goal
 
+from .raw import driver_of
+
 OWN = ("holdfast", "holdfast-apsw")
 
 
@@ -48,7 +50,6 @@ def _goals_of(own: str, results: Results) -> list[Goal]:
 
 
 def _share_of_raw(own: str, wal: bool, drain: float | None, results: Results) -> float | None:
-    driver = "apsw" if own.endswith("apsw") else "sqlite3"
-    raw = results.raw_spread(f"{driver} {'wal' if wal else 'truncate'} by 1000")
+    raw = results.raw_spread(f"{driver_of(own)} {'wal' if wal else 'truncate'} by 1000")
     share = ratio(drain, raw.median if raw else None)
     return None if share is None else share * 100

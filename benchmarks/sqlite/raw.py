@@ -51,6 +51,11 @@ def raw_rate(place: Path, label: str, jobs: int) -> dict[str, float]:
     return {"rate": jobs / seconds}
 
 
+def driver_of(contender: str) -> str:
+    """The driver that one of ours uses, by its key."""
+    return "apsw" if contender.endswith("apsw") else "sqlite3"
+
+
 def opened(driver: str, file: Path, journal: str) -> Any:
     """A connection to a new file with the table in it."""
     module = import_module(driver)
