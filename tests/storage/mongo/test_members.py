@@ -2,10 +2,12 @@
 
 import asyncio
 import time
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
+from pymongo.write_concern import WriteConcern
 
 import servers
 from holdfast import Holdfast, State, StoreError
@@ -15,6 +17,8 @@ from servers.process import launch
 
 from ...real_servers import decline
 from .helpers import claim, job, store_at
+
+pytestmark = pytest.mark.xdist_group("members")  # a set of three is costly: one of the test processes has it
 
 
 class Member(Mongo):
@@ -48,20 +52,23 @@ class Members:
         with Member.client(next(iter(self.processes))) as client:
             client.admin.command("replSetInitiate", {"_id": "rs0", "members": members, "settings": settings})
 
-    def primary(self):
-        """The port of the primary, once there is one that all who live agree upon."""
-        deadline = time.monotonic() + 30
+    def primary(self, *, of=1):
+        """The port of the primary, once there is one that all who live agree upon, and so many at least are in service: one
+        that still copies what the others have confirms nothing, and copies from nobody else when its source is killed."""
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             told = [hello for port in self.processes if (hello := _hello(port)) is not None]
             named = {hello.get("primary") for hello in told}
-            if len(named) == 1 and None not in named and any(hello["isWritablePrimary"] for hello in told):
-                return int(named.pop().rpartition(":")[2])
+            in_service = [hello for hello in told if hello["isWritablePrimary"] or hello["secondary"]]
+            if len(in_service) >= of and len(named) == 1 and None not in named:
+                if any(hello["isWritablePrimary"] for hello in told):
+                    return int(named.pop().rpartition(":")[2])
             time.sleep(0.05)
         raise AssertionError("the set has no primary")
 
-    def secondary(self):
-        primary = self.primary()
-        return next(port for port in self.processes if port != primary and _hello(port) is not None)
+    def secondaries(self):
+        primary = self.primary(of=len(self.processes))
+        return [port for port in self.processes if port != primary]
 
     def url(self, database, port=None):
         if port is not None:
@@ -89,7 +96,7 @@ def members(tmp_path_factory):
             processes.append(launch(program, {}, tmp_path_factory.mktemp("member")))
         found = Members(processes)
         found.initiate()
-        found.primary()
+        found.primary(of=3)
         yield found
     finally:
         for process in processes:
@@ -102,14 +109,14 @@ def database(request):
 
 
 async def test_a_secondary_is_refused_and_the_primary_named(members, database):
-    primary, secondary = members.primary(), members.secondary()
+    primary, secondary = members.primary(), members.secondaries()[0]
     with pytest.raises(StoreError, match=rf"not the primary.*the primary is 127\.0\.0\.1:{primary}.*name the members"):
         async with store_at(members.url(database, secondary)):
             pass
 
 
 async def test_from_a_secondary_the_primary_is_found(members, database):
-    url = f"mongodb://127.0.0.1:{members.secondary()}/{database}?replicaSet=rs0"
+    url = f"mongodb://127.0.0.1:{members.secondaries()[0]}/{database}?replicaSet=rs0"
     async with store_at(url) as store:
         await store.enqueue([job()])
         assert len(await store.claim(claim())) == 1
@@ -131,6 +138,35 @@ async def test_a_server_that_is_no_longer_the_primary(members, database):
         assert await store.count(Filter()) == 1
 
 
+async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
+    """It is asked for again, and told as what it is; once the others are there again it takes place, once."""
+    monkeypatch.setattr("holdfast.storage.mongo.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300))
+    async with store_at(members.url(database)) as store:
+        store._server.patience = 1.0
+        kept = job()
+        with locked(await asyncio.to_thread(members.secondaries)):
+            with pytest.raises(StoreError, match=r"a majority of the members .* has not confirmed .*rs\.status") as told:
+                await store.enqueue([kept])
+            assert isinstance(told.value, ConnectionError), "a caller may repeat it"
+        store._server.patience = 20.0
+        await store.enqueue([kept])
+        assert [record.id for record in await store.claim(claim(9))] == [kept.id]
+
+
+@contextmanager
+def locked(ports):
+    """These members are alive, vote, and write nothing."""
+    with ExitStack() as open_clients:
+        clients = [open_clients.enter_context(Member.client(port)) for port in ports]
+        try:
+            for client in clients:
+                client.admin.command("fsync", lock=True)
+            yield
+        finally:
+            for client in clients:
+                client.admin.command("fsyncUnlock")
+
+
 @pytest.mark.parametrize("how", ["steps down", "is killed"])
 async def test_work_goes_on_with_the_next_primary(members, database, how):
     app = Holdfast(members.url(database))
@@ -141,7 +177,7 @@ async def test_work_goes_on_with_the_next_primary(members, database, how):
 
     async with app, app.worker(poll=0.2):
         handles = [await double.enqueue(n) for n in range(10)]
-        before = members.primary()
+        before = await asyncio.to_thread(members.primary, of=3)
         if how == "steps down":
             await asyncio.to_thread(_step_down, members)
         else:

@@ -30,7 +30,7 @@ _WORDS = {
 
 
 class Unreachable(StoreError, ConnectionError):
-    """The server was not reached; whether the last word was heard is not known, and repeating it is safe."""
+    """The server was not reached, or too few of its set; whether the last word was heard is not known, and repeating it is safe."""
 
 
 class Conflict(StoreError):
@@ -52,11 +52,12 @@ def is_unknown_commit(error: BaseException) -> bool:
 
 
 def is_broken(error: BaseException) -> bool:
-    """The connection is gone, or could not be made, for a reason that may pass. A server that has just come back has no
-    sessions for a moment, which the driver takes for a mistake of the URL."""
+    """The connection is gone, or could not be made, or too few members of the set have confirmed a write, for a reason that
+    may pass. A server that has just come back has no sessions for a moment, which the driver takes for a mistake of the
+    URL."""
     if isinstance(error, errors.ConfigurationError):
         return "Sessions are not supported" in str(error)
-    return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError)
+    return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError | errors.WTimeoutError)
 
 
 def is_duplicate(error: BaseException) -> bool:
@@ -97,6 +98,11 @@ def _words(error: Exception) -> str:
         return f"{_WORDS[code]} ({_first_line(error)})"
     if isinstance(error, errors.ServerSelectionTimeoutError):
         return f"the server cannot be reached: {_first_line(error)}"
+    if isinstance(error, errors.WTimeoutError):
+        return (
+            f"a majority of the members of the replica set has not confirmed the write in time ({_first_line(error)}); it "
+            "may take place later: see rs.status() for members that are down or far behind"
+        )
     if is_broken(error):
         return f"the connection broke: {_first_line(error)}"
     if isinstance(error, errors.ConfigurationError | errors.InvalidURI):
