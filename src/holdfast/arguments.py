@@ -15,6 +15,7 @@ from .errors import InvalidCall, words_of
 from .plain_arguments import PlainArguments, plain_arguments
 from .signature import NOT_GIVEN, Handler
 
+_values = msgspec.structs.astuple
 _ABSENT: Any = object()  # in a decoded payload: the caller did not give it
 _WHERE = re.compile(r" - at `\$(?:\.(\w+))?([^`]*)`$")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -117,7 +118,10 @@ class Arguments:
     # -- payload to arguments ------------------------------------------------------------------------
     def read(self, task: str, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
         """The arguments of a stored call, for `handler(*args, **kwargs)`."""
-        values = msgspec.structs.astuple(self._checked(task, payload))
+        try:
+            values = _values(self._struct_decoder(payload))  # type: ignore[misc]
+        except Exception:  # there is none yet, or the payload does not fit: the careful way says what is wrong
+            values = _values(self._checked(task, payload))
         if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
             return values, {}
         positional: list[Any] = []
@@ -137,7 +141,7 @@ class Arguments:
 
     def named(self, task: str, payload: str) -> dict[str, Any]:
         """The arguments of a stored call by parameter name, defaults filled in."""
-        values = msgspec.structs.astuple(self._checked(task, payload))
+        values = _values(self._checked(task, payload))
         named = dict(self._defaults)
         named.update(
             (parameter.name, value)
@@ -148,7 +152,7 @@ class Arguments:
 
     def filled(self, task: str, payload: str) -> bytes:
         """One text for equal calls: the payload with defaults filled in and keys sorted."""
-        values = msgspec.structs.astuple(self._checked(task, payload))
+        values = _values(self._checked(task, payload))
         given = {}
         for parameter, value in zip(self._parameters, values, strict=True):
             if value is not _ABSENT:

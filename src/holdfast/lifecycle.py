@@ -83,6 +83,7 @@ __all__ = [
     "succeeded",
 ]
 
+_RUNNING, _retention = State.RUNNING, Retention.parse  # looked for thousands of times a second
 ERRORS_KEPT = 20
 LOSSES_ALLOWED = 3
 DELETED = "deleted"  # the reason of a job that somebody took away before, or although, it did not end well
@@ -147,8 +148,8 @@ def decide(record: Record, said: Said, *, draw: float = 0.0) -> Change:
 def succeeded(record: Record, result: str | None, started_at: int | None) -> Change:
     """What follows from `Succeeded`; for those who say it of thousands of jobs a second. Where its kind says all
     (`PlainSuccess`), no field of it may be replaced."""
-    kept, stamp = Retention.parse(record.retention), record.stamp
-    if kept.drop or kept.last is not None or stamp is None or record.state is not State.RUNNING:
+    kept, stamp = _retention(record.retention), record.stamp
+    if kept.drop or kept.last is not None or stamp is None or record.state is not _RUNNING:
         return _ended(record, State.SUCCEEDED, result, None, started_at)
     return PlainSuccess(
         record.id,

@@ -135,11 +135,14 @@ def change_of(attempt: Attempt, outcome: object, error: BaseException | None, no
     """What to tell the store about an attempt that ended with a value or an error; None: there is nothing to say.
 
     What a handler gave or raised may be of the user's making, and break when it is looked at: that is a failure, too."""
-    if attempt.lost is None and error is None and attempt.definition is not None:  # the way of nearly every job
+    definition = attempt.definition
+    if error is None and attempt.lost is None and definition is not None:  # the way of nearly every job
         try:
+            if outcome is None:
+                return succeeded(attempt.record, None, attempt.started_at)
             if outcome.__class__ is not Continuing:
-                return succeeded(attempt.record, attempt.definition.encode_result(outcome), attempt.started_at)
-            return decide(attempt.record, succeeded_by(attempt, attempt.definition, outcome))
+                return succeeded(attempt.record, definition.encode_result(outcome), attempt.started_at)
+            return decide(attempt.record, succeeded_by(attempt, definition, outcome))
         except KeyboardInterrupt:
             raise
         except BaseException as unfit:

@@ -47,8 +47,15 @@ def first_step(definition: Definition, context: Context, payload: str) -> Begun:
     _current.set(context)
     arguments, options = definition.arguments(payload)
     if definition.takes_context:
-        return begun(definition.handler(context, *arguments, **options))
-    return begun(definition.handler(*arguments, **options))
+        coroutine = definition.handler(context, *arguments, **options)
+    elif options:
+        coroutine = definition.handler(*arguments, **options)
+    else:
+        coroutine = definition.handler(*arguments)
+    try:  # as `begun`, without another call
+        return coroutine, coroutine.send(None)
+    except StopIteration as end:
+        return None, end.value
 
 
 class Calling:

@@ -91,23 +91,26 @@ class Pump:
         if self._appetite.ended(attempt):
             self.wake()
         if change is None:
-            if attempt.said_change:  # its handler's transaction has said it
-                self.tally.count([attempt])
-            self._held.drop(attempt)
-            self._confirmed(attempt, None)
-            self.wake()
+            self._forget(attempt)
             return
         attempt.said_change = True
+        ended = self._ended
         if self._confirming and attempt in self._confirming:
             self._ended_since = 0.0  # somebody waits for it
             self.wake()
-        elif not self._ended:
+        elif not ended:
             self._ended_since = monotonic()
             self.wake()
-        self._ended.append((attempt, change))
-        # looked at now and then only: a job that never waits is over in microseconds
-        if len(self._ended) % 16 == 0:
+        elif len(ended) % 16 == 0:  # now and then only: a job that never waits is over in microseconds
             self.wake()
+        ended.append((attempt, change))
+
+    def _forget(self, attempt: Attempt) -> None:
+        if attempt.said_change:  # its handler's transaction has said it
+            self.tally.count([attempt])
+        self._held.drop(attempt)
+        self._confirmed(attempt, None)
+        self.wake()
 
     def confirm(self, attempt: Attempt) -> asyncio.Future[Verdict | None]:
         """What the store will say about the end of this attempt, which is about to be told."""

@@ -121,14 +121,14 @@ class Slots:
         """Take claimed attempts; they begin as there is room. `served`: whoever brings them calls `serve` next."""
         if self._has_batches:
             attempts = self.forming.sorted_out(attempts)
-        threaded = [attempt for attempt in attempts if attempt.definition and attempt.definition.in_thread]
-        if threaded:
+        in_threads = {each for each in {attempt.definition for attempt in attempts} if each and each.in_thread}
+        if in_threads:
+            threaded = [attempt for attempt in attempts if attempt.definition in in_threads]
+            attempts = [attempt for attempt in attempts if attempt.definition not in in_threads]
             self._on_threads += len(threaded)
             self._threads.feed(threaded)
-        if len(threaded) < len(attempts):
-            self._queue.extend(
-                attempt for attempt in attempts if not (attempt.definition and attempt.definition.in_thread)
-            )
+        if attempts:
+            self._queue.extend(attempts)
             if not served:
                 self._wake(1)
 
@@ -198,12 +198,12 @@ class Slots:
 
         A cancellation that comes this far was meant for no job: the slots are closed, or the loop comes to its end and waits
         for this task; or a handler has cancelled itself. In a moment, should there still be one, others go on."""
-        done = 0
-        while self._queue and not self._closed:
+        done, queue, begun = 0, self._queue, self._begun
+        while queue and not self._closed:
             try:
-                run = self._queue.popleft()
+                run = queue.popleft()
                 try:
-                    waits = self._begun_together(run, task) if isinstance(run, Batch) else self._begun(run, task)
+                    waits = self._begun_together(run, task) if isinstance(run, Batch) else begun(run, task)
                     if waits is not None:
                         await waits
                 except Exception as broke:  # no handler's error comes this far; a fault of ours must not cost the slot
@@ -236,10 +236,9 @@ class Slots:
 
     def _begun(self, attempt: Attempt, task: asyncio.Task[None]) -> Coroutine[Any, Any, None] | None:
         """Run the handler until it is over (None) or waits for something; then the rest of the way."""
-        if not self._may_begin(attempt):
-            return None
         context = self._begin(attempt)
-        attempt.slot = task
+        if context is None:
+            return None
         self._on_loop += 1
         variables = self._variables.copy()
         value: object = None
@@ -257,12 +256,10 @@ class Slots:
             if coroutine is not None:
                 return self._waits(attempt, task, Driven(coroutine, variables, value))
         except KeyboardInterrupt:  # a Ctrl-C is the program's
-            attempt.slot = None
             self._on_loop -= 1
             raise
         except BaseException as raised:
             error = raised
-        attempt.slot = None
         self._on_loop -= 1
         if attempt.lost is not None or task.cancelling():
             return self._absorbed(attempt, task, value, error)
@@ -270,7 +267,8 @@ class Slots:
         return None
 
     async def _waits(self, attempt: Attempt, task: asyncio.Task[None], handler: Driven) -> None:
-        self._deadlines.watch(attempt)  # before it waits for something nobody could stop it
+        attempt.slot = task  # before it waits for something nobody could stop it
+        self._deadlines.watch(attempt)
         if self._queue:
             self._wake(2)
         value: object = None
@@ -337,7 +335,7 @@ class Slots:
             self._over(attempt, None, unfit)
             return None
         settler = Settling(attempt, self._over, self._confirm)
-        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, settler, args)
+        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, args=args, _settler=settler)
         attempt.context = item
         attempt.batch = batch
         return item
@@ -385,9 +383,9 @@ class Slots:
 
     # -- the threads ---------------------------------------------------------------------------------
     def _run_in_thread(self, attempt: Attempt) -> object:
-        if not self._may_begin(attempt):
-            return None
         context = self._begin(attempt)
+        if context is None:
+            return None
         self._deadlines.watch(attempt)
         return self._calling.in_thread(attempt, context)
 
@@ -416,7 +414,10 @@ class Slots:
         self._loop.call_soon_threadsafe(self._held.lose, attempt, Loss.ERROR)
         return False
 
-    def _begin(self, attempt: Attempt) -> Context:
+    def _begin(self, attempt: Attempt) -> Context | None:
+        """The attempt begins now, if it may."""
+        if not self._may_begin(attempt):
+            return None
         record = attempt.record
         attempt.started_at = record.started_at = self._now()
         if attempt.definition is not None and attempt.definition.run_in == "process":

@@ -145,7 +145,9 @@ async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
         store._server.patience = 1.0
         kept = job()
         with locked(await asyncio.to_thread(members.secondaries)):
-            with pytest.raises(StoreError, match=r"a majority of the members .* has not confirmed .*rs\.status") as told:
+            with pytest.raises(
+                StoreError, match=r"a majority of the members .* has not confirmed .*rs\.status"
+            ) as told:
                 await store.enqueue([kept])
             assert isinstance(told.value, ConnectionError), "a caller may repeat it"
         store._server.patience = 20.0

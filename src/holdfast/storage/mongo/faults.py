@@ -30,7 +30,8 @@ _WORDS = {
 
 
 class Unreachable(StoreError, ConnectionError):
-    """The server was not reached, or too few of its set; whether the last word was heard is not known, and repeating it is safe."""
+    """The server was not reached, or too few of its set; whether the last word was heard is not known, and repeating it is
+    safe."""
 
 
 class Conflict(StoreError):
