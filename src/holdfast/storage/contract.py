@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
+from operator import attrgetter
 from typing import Any
 
 from ..errors import StoreError
@@ -455,7 +456,10 @@ class StoreTransaction(ABC):
         """Undo everything. Harmless when it is over."""
 
 
+_id: Callable[[Change], str] = attrgetter("id")
+
+
 def one_change_each(changes: Sequence[Change]) -> None:
     """The contract's own check: at most one change of a job in a call."""
-    if len(changes) > 1 and len({change.id for change in changes}) != len(changes):
+    if len(changes) > 1 and len({*map(_id, changes)}) != len(changes):
         raise ValueError("two changes of one job in one call")

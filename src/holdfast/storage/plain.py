@@ -59,21 +59,22 @@ _PLAIN = {PlainSuccess}
 _SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)
 
 
-def records_like(one: Record) -> Callable[[str, str], Record]:
-    """Makes records like this one of what tells usual jobs apart: when each was made and its id ("123 01a1…"), and its
+def records_like(one: Record, shorts: Sequence[str], payloads: Sequence[str]) -> list[Record]:
+    """Records like this one, made of what tells usual jobs apart: when each was made and its id ("123 01a1…"), and its
     payload."""
     like = one.__copy__()  # type: ignore[attr-defined]
     another: Callable[[], Record] = like.__copy__
     last = ""
-
-    def made(short: str, payload: str) -> Record:
-        nonlocal last
-        at, _, id = short.partition(" ")
+    records = []
+    for short, payload in zip(shorts, payloads, strict=True):
+        at = short[:_AT]
         if at != last:  # those of a list were made at the same instant
             like.created_at = like.run_at = like.rank = int(at)
             last = at
         record = another()
-        record.id, record.payload = id, payload
-        return record
+        record.id, record.payload = short[_ID:], payload
+        records.append(record)
+    return records
 
-    return made
+
+_AT, _ID = -37, -36  # an id has 36 characters, and there is one between them

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from ..clock import boottime
@@ -16,6 +17,9 @@ from .board import RunnerBoard
 
 if TYPE_CHECKING:
     from ..task import Definition
+
+
+_id: Callable[[Attempt], str] = attrgetter("record.id")
 
 
 class Held:
@@ -37,7 +41,7 @@ class Held:
         return attempt is not None and attempt.record.stamp == record.stamp
 
     def add(self, attempts: Sequence[Attempt]) -> None:
-        ids = [attempt.record.id for attempt in attempts]
+        ids = [*map(_id, attempts)]
         if not self._attempts.keys().isdisjoint(ids):
             self._replace(attempts)
         if self.board is not None:

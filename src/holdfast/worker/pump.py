@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -269,7 +270,7 @@ class Pump:
         started = self._started()
         asked_at, began, heard = boottime(), monotonic(), self._signals
         try:
-            asking = self._store.exchange([change for _, change in batch], claim, _notes(started))
+            asking = self._store.exchange([*map(_change, batch)], claim, _notes(started))
             answer = await self._patience.answer(asking)
         except asyncio.CancelledError:
             self._take_back(batch, claim)
@@ -428,6 +429,9 @@ class Pump:
         self._given_up.popleft()
         self._reached()
         self._adopt(claim, [record for record in records if not self._held.has(record)], asked_at)
+
+
+_change: Callable[[tuple[Attempt, Change]], Change] = itemgetter(1)
 
 
 def _notes(started: Sequence[Attempt]) -> list[Started]:

@@ -36,9 +36,7 @@ def _made(row: Sequence[Any]) -> list[Record]:
     given[_ID] = given[_PAYLOAD] = ""
     given[_RANK] = 0
     (one,) = records_of([given])
-    made = records_like(one)
-    shorts, payloads = row[_ID].split(JOINT), row[_PAYLOAD].split(JOINT)
-    return [made(short, payload) for short, payload in zip(shorts, payloads, strict=True)]
+    return records_like(one, row[_ID].split(JOINT), row[_PAYLOAD].split(JOINT))
 
 
 def _urgency(record: Record) -> int:

@@ -9,7 +9,8 @@ the id that is expected there; a row that is another job's is not written, and t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from holdfast.job import Record
@@ -21,6 +22,7 @@ LATE = 10**8  # microseconds between the first start and the last that can be to
 HEAVY = 8_000_000  # bytes of results that are too many for one text
 
 # an id, when it began, counted from the first, and where its result begins and how long it is; see succeed_near
+_id, _started_at, _result = attrgetter("id"), attrgetter("started_at"), attrgetter("result")
 _ROW, _WIDTH = "%s%8d%8d%8d", 60
 
 
@@ -43,20 +45,21 @@ class Numbers:
     def learn(self, records: Sequence[Record], numbers: Sequence[int]) -> None:
         if len(self._numbers) > MOST:
             self._numbers.clear()  # of jobs whose end was never told
-        self._numbers.update(zip([record.id for record in records], numbers, strict=True))
+        self._numbers.update(zip(map(_id, records), numbers, strict=True))
 
     def near(self, ended: Sequence[Change]) -> Near | None:
-        """Where these jobs are, whose rows are forgotten now. None: that is not known, or they are not close together."""
-        ids = [change.id for change in ended]
+        """Where these jobs are, which all have results, or none of them; their rows are forgotten now. None: that is not
+        known, or they are not close together."""
+        ids = [*map(_id, ended)]
         numbers = self.forget(ids)
         first, last = min(numbers), max(numbers)
         if first < 0 or last - first >= APART * len(numbers):
             return None
-        starts = [change.started_at for change in ended if change.started_at is not None]
-        if len(starts) < len(ids) or max(starts) - (began := min(starts)) >= LATE:
+        starts: list[int] = [*map(_started_at, ended)]
+        if None in starts or max(starts) - (began := min(starts)) >= LATE:
             return None
-        results = [(change.result or "").encode() for change in ended]
-        lengths = [*map(len, results)]
+        results = [result.encode() for result in map(_result, ended) if result is not None]
+        lengths = [*map(len, results)] or [0] * len(ids)
         if sum(lengths) > HEAVY:
             return None
         told = zip(ids, [at - began for at in starts], accumulate(lengths, initial=1), lengths, strict=False)
@@ -73,4 +76,4 @@ class Numbers:
 
     def forget(self, ids: Sequence[str]) -> list[int]:
         """Their ends are about to be told. Gives their rows, -1 where that is not known."""
-        return [self._numbers.pop(id, -1) for id in ids]
+        return [*map(self._numbers.pop, ids, repeat(-1))]

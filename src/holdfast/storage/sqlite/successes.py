@@ -7,9 +7,11 @@ everything is undone, and done again carefully.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
-from holdfast.lifecycle import Change, HoldGuard
+from holdfast.lifecycle import Change
 
 from .database import Work
 from .near import Numbers
@@ -21,6 +23,7 @@ _EACH = Many(_sql["succeed"], 7, (100, 20, 5, 1), padded=True)
 
 # attempt, stamp, failures, how long they are kept, and whether they have results
 _Common = tuple[int, int, int, int | None, bool]
+_common = attrgetter("guard.attempt", "guard.stamp", "failures", "keep")
 
 
 class Successes:
@@ -28,19 +31,18 @@ class Successes:
 
     def __init__(self, plain: Sequence[Change], numbers: Numbers | None) -> None:
         groups: dict[_Common, list[Change]] = {}
-        for change in plain:
-            guard = change.guard
-            assert isinstance(guard, HoldGuard)
-            common = (guard.attempt, guard.stamp, change.failures, change.keep, change.result is not None)
-            group = groups.get(common)
-            if group is None:
-                group = groups[common] = []
-            group.append(change)
+        for common, alike in groupby(plain, _common):  # those of a claim mostly follow each other
+            for told, ended in groupby(alike, _has_result):
+                groups.setdefault((*common, told), []).extend(ended)
         self._groups = [_Group(common, ended, numbers) for common, ended in groups.items()]
 
     def write(self, work: Work, now: int) -> bool:
         """Write all. False: somebody's guard does not hold."""
         return all(group.write(work, now) for group in self._groups)
+
+
+def _has_result(change: Change) -> bool:
+    return change.result is not None
 
 
 class _Group:

@@ -42,15 +42,12 @@ class Usual(NamedTuple):
     others: bytes
 
     def records(self) -> list[Record]:
-        others = iter(records_of(self.others))
-        records: list[Record] = []
-        made = records_like(self.record)
-        for short, payload in zip(self.shorts, self.payloads, strict=True):
-            if short:
-                records.append(made(short, payload))
-            else:
-                records += islice(others, 1)  # one that cannot be read is left out
-        return records
+        if "" not in self.shorts:
+            return records_like(self.record, self.shorts, self.payloads)
+        payloads = [payload for payload, short in zip(self.payloads, self.shorts, strict=True) if short]
+        usual = iter(records_like(self.record, [*filter(None, self.shorts)], payloads))
+        others = iter(records_of(self.others))  # one that cannot be read is left out
+        return [record for short in self.shorts for record in islice(usual if short else others, 1)]
 
 
 def _usual() -> str:
