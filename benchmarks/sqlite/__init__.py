@@ -38,6 +38,7 @@ SUITE = Suite(
         "Holdfast claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
         "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
         "A worker that is killed leaves what it held and what was not yet stored to run again.",
+        "The share of the raw limit is that of a drain between two runs of the raw script, of the same driver and journal.",
         "Two bare commits: one after the other, of one small row each, with the same driver and journal and no queue around "
         "them. That much of a pickup is the disk's.",
         "Queues that can only poll do so every millisecond, which is the least latency they can have; "
