@@ -6,7 +6,8 @@ Suspects run with nothing beside them, so the worker empties itself before it as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 AHEAD = 0.030  # seconds of work claimed beyond the free slots
 FASTER, SLOWER = 0.6, 0.3  # how much of a change of the rate is believed at once
 SUSPECT_PATIENCE = 0.25  # seconds that suspects wait before the worker empties itself for them
+
+
+_limits: Callable[[Record], str | None] = attrgetter("limits")
 
 
 class Appetite:
@@ -221,10 +225,13 @@ class Appetite:
             self.more = True
             return
         if claim.wants[-1].limited:
-            brought = sum(record.limits is not None for record in records)
+            brought = len(records) - [*map(_limits, records)].count(None)
             more = self._gates.learn(claim.wants[-1], brought)
             claim = msgspec.structs.replace(claim, wants=claim.wants[:-1])
-            records = [record for record in records if record.limits is None] if brought else records
+            if brought == len(records):
+                records = []
+            elif brought:
+                records = [record for record in records if record.limits is None]
         else:
             more = self._passed_by and self._gates.open()
         if not claim.wants:

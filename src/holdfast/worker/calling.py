@@ -74,15 +74,12 @@ class Calling:
         definition = attempt.definition
         assert definition is not None
         _current.set(context)
-        context._given = self._given_to(definition)
-        if definition.skins:
-            inner = partial(call, definition, context, attempt.record.payload)
-            coroutine = cast(Coroutine[Any, Any, Any], wrapped(definition.skins, context, inner)())
-        elif definition.surrounded:
-            coroutine = self._surrounded(definition, attempt, context)
-        else:
-            coroutine = call(definition, context, attempt.record.payload)
-        return begun(coroutine)
+        if definition.provided:
+            context._given = self._given_to(definition)
+        if definition.surrounded and not definition.skins:
+            return begun(self._surrounded(definition, attempt, context))
+        inner = partial(call, definition, context, attempt.record.payload)
+        return begun(cast(Coroutine[Any, Any, Any], wrapped(definition.skins, context, inner)()))
 
     def first_step_of_batch(self, batch: Batch, context: BatchContext) -> Begun:
         """As `first_step`, for a batch."""
