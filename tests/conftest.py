@@ -6,12 +6,35 @@ import signal
 import warnings
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["tests.real_servers"]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# files whose tests share something costly, or would be in each other's way: one process of the run has all of each
+TOGETHER = (
+    "tests/cli/test_demo.py",
+    "tests/storage/mongo/test_members.py",
+    "tests/storage/postgres/test_pooler.py",
+    "tests/typing/test_typing.py",
+)
+
+
+class OneByOne(LoadScopeScheduling):
+    """Tests go to the processes one by one, but for those that stay together."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        return file if file in TOGETHER else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return OneByOne(config, log)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

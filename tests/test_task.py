@@ -7,6 +7,7 @@ import copy
 import functools
 import inspect
 import os
+import re
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -259,6 +260,17 @@ def test_a_context_that_does_not_come_first_is_refused():
     with pytest.raises(InvalidCall, match="parameter 'ctx' is a Context, which comes first"):
         app.task(late)
     assert app.task(by_name).call(1)._payload == '{"number":1}'
+
+
+async def test_a_context_says_what_it_is_of():
+    app = Holdfast("memory://")
+
+    @app.task(name="tell")
+    async def tell(ctx: Context) -> str:
+        assert ctx.fence in repr(ctx)
+        return repr(ctx)
+
+    assert re.fullmatch(r"<Context of tell [0-9a-f-]{36}:\d+>", await tell.run())
 
 
 def test_a_wrong_call_is_shown_what_the_task_takes():

@@ -10,10 +10,7 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
-
-import msgspec
 
 from .codec import decode, encode
 from .errors import HoldLost, InvalidCall, NoContext, NotFound, StoreError
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
     from .task import Call
 
 _current: ContextVar[Context] = ContextVar("holdfast.context")
-_NOTHING: Things = MappingProxyType({})
 LINE_BYTES = 1024
 T = TypeVar("T")
 Q = ParamSpec("Q")
@@ -125,23 +121,45 @@ class Transaction:
         return await self._inner.execute(statement, parameters)
 
 
-class Context(msgspec.Struct, eq=False):
+class Context:
     """One attempt of one job, as its handler sees it."""
 
-    app: Holdfast
-    _record: Record
-    worker: str
-    _speaker: Speaker
-    _loop: asyncio.AbstractEventLoop | None
-    _lost: Lost | None = None
-    _job: Job | None = None
-    _transaction: Transaction | None = None
-    _over: bool = False
-    _given: Things = _NOTHING
-    _opening: asyncio.Lock | None = None
-    _parents: tuple[tuple[str, str | None], ...] = ()
-    _steps: Steps | None = None
-    _undos: tuple[NewJob, ...] = ()
+    __slots__ = (
+        "_given",
+        "_job",
+        "_loop",
+        "_lost",
+        "_opening",
+        "_over",
+        "_parents",
+        "_record",
+        "_speaker",
+        "_steps",
+        "_transaction",
+        "_undos",
+        "app",
+        "worker",
+    )
+
+    def __init__(
+        self, app: Holdfast, record: Record, worker: str, speaker: Speaker, loop: asyncio.AbstractEventLoop | None
+    ) -> None:
+        self.app = app
+        self.worker = worker
+        self._lost: Lost | None = None
+        self._record = record
+        self._speaker = speaker
+        self._loop = loop
+        self._job: Job | None = None
+        self._transaction: Transaction | None = None
+        self._over = False
+
+    # set only where there is something to set, so that others do not pay for it
+    _given: Things
+    _opening: asyncio.Lock
+    _parents: tuple[tuple[str, str | None], ...]
+    _steps: Steps
+    _undos: list[NewJob]
 
     @classmethod
     def detached(cls, app: Holdfast, record: Record) -> Context:
@@ -194,11 +212,11 @@ class Context(msgspec.Struct, eq=False):
     @property
     def parents(self) -> tuple[Any, ...]:
         """The results of the jobs that this one waited for, in declared order; None for one that gave none."""
-        return tuple(_result_of(self.app, task, text) for task, text in self._parents)
+        return tuple(_result_of(self.app, task, text) for task, text in getattr(self, "_parents", ()))
 
     def get(self, kind: type[T], /) -> T:
         """The thing that `app.provide` gave for this kind."""
-        given = self._given
+        given = getattr(self, "_given", {})
         if kind not in given:
             raise NotFound(
                 f"nothing of kind {getattr(kind, '__qualname__', kind)} is provided for task {self._record.task}; "
@@ -230,7 +248,7 @@ class Context(msgspec.Struct, eq=False):
     @verb
     async def transaction(self) -> Transaction:
         """Open the transaction that commits with this job's completion. Open it last: it may hold a write lock."""
-        if self._opening is None:
+        if not hasattr(self, "_opening"):
             self._opening = asyncio.Lock()
         async with self._opening:  # those who ask at the same time get the same one
             self._refuse_when_over()
@@ -271,13 +289,15 @@ class Context(msgspec.Struct, eq=False):
     def on_dead(self, call: Call[Any], /) -> None:
         """A call to make if this job becomes a dead letter, in this attempt or a later one: what undoes what was done."""
         undo = self.app._client.single(call)
-        self._undos += (undo,)
+        if not hasattr(self, "_undos"):
+            self._undos = []
+        self._undos.append(undo)
         self._speaker.undo(self, undo)
 
     def _durable(self) -> Steps:
         from .flow.steps import Steps
 
-        if self._steps is None:
+        if not hasattr(self, "_steps"):
             self._steps = Steps(self, self._speaker)
         return self._steps
 

@@ -96,9 +96,9 @@ async def _run_batch(app: Holdfast, definition: Definition, job: NewJob, parents
     settled = _Settled()
     (args,), _ = definition.arguments(job.payload)
     detached = Context.detached(app, _running(app, job))
-    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, args=args, _settler=settled)
+    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
     item._parents = parents
-    context = BatchContext.around([item])
+    context = BatchContext([item])
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:

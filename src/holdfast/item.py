@@ -8,14 +8,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from .clock import Duration
-from .context import Context, Transaction
+from .context import Context, Speaker, Transaction
 from .errors import HoldLost, InvalidCall
-from .job import Job, Loss
+from .job import Job, Loss, Record
 from .outcome import Dead, Outcome, Retry, Skip, Snooze
 from .verbs import verb
 
 if TYPE_CHECKING:
     from ._sync import SyncItem
+    from .app import Holdfast
 
 A = TypeVar("A")
 
@@ -26,7 +27,7 @@ class Settler(Protocol):
     async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None: ...
 
 
-class Item(Context, Generic[A], eq=False, kw_only=True):
+class Item(Context, Generic[A]):
     """One job of a batch: a Context with its arguments, and a word for each way in which it may end.
 
     >>> from holdfast import Holdfast
@@ -38,10 +39,23 @@ class Item(Context, Generic[A], eq=False, kw_only=True):
     4
     """
 
-    args: A
-    _settler: Settler
-    _said: str | None = None
-    _around: BatchContext | None = None
+    __slots__ = ("_around", "_said", "_settler", "args")
+
+    def __init__(
+        self,
+        app: Holdfast,
+        record: Record,
+        worker: str,
+        speaker: Speaker,
+        loop: asyncio.AbstractEventLoop | None,
+        settler: Settler,
+        args: A,
+    ) -> None:
+        super().__init__(app, record, worker, speaker, loop)
+        self._settler = settler
+        self._said: str | None = None
+        self._around: BatchContext | None = None
+        self.args = args
 
     @property
     def sync(self) -> SyncItem[A]:
@@ -108,19 +122,18 @@ class Item(Context, Generic[A], eq=False, kw_only=True):
                 self._around._transaction = None
 
 
-class BatchContext(Context, eq=False, kw_only=True):
+class BatchContext(Context):
     """What middleware around a batch sees, and `Context.current()` inside it: all of its jobs. Its job, tenant and fence are
     those of the first."""
 
-    _items: Sequence[Item[Any]]
+    __slots__ = ("_items",)
 
-    @classmethod
-    def around(cls, items: Sequence[Item[Any]]) -> BatchContext:
+    def __init__(self, items: Sequence[Item[Any]]) -> None:
         first = items[0]
-        context = cls(first.app, first._record, first.worker, first._speaker, first._loop, _items=items)
+        super().__init__(first.app, first._record, first.worker, first._speaker, first._loop)
+        self._items = items
         for item in items:
-            item._around = context
-        return context
+            item._around = self
 
     @property
     def jobs(self) -> tuple[Job, ...]:

@@ -5,8 +5,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 from holdfast.cli.demo.screen import Screen
 
 from .conftest import environment
@@ -23,7 +21,6 @@ def demo(*arguments, folder):
     )
 
 
-@pytest.mark.xdist_group("demo")
 def test_the_demo_and_its_account(tmp_path):
     done = demo("--jobs", "300", folder=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -40,7 +37,6 @@ def test_the_demo_and_its_account(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xdist_group("demo")
 def test_the_demo_never_hangs(tmp_path):
     done = demo("--jobs", "100000", "--deadline", "3", folder=tmp_path)
     assert done.returncode == 1

@@ -36,7 +36,7 @@ class Batch:
         for attempt in self.attempts:
             if attempt.parents and attempt.context is not None:
                 attempt.context._parents = attempt.parents
-        self.context = BatchContext.around(items)
+        self.context = BatchContext(items)
         return self.context
 
     @property

@@ -204,7 +204,7 @@ class Pull:
             return None
         settler = Settling(attempt, self._ends.over, self._teller.confirm)
         speaker, loop = StoreSpeaker(self._store), asyncio.get_running_loop()
-        item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, args=args, _settler=settler)
+        item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, settler, args)
         attempt.context = item
         if attempt.parents:
             item._parents = attempt.parents

@@ -335,7 +335,7 @@ class Slots:
             self._over(attempt, None, unfit)
             return None
         settler = Settling(attempt, self._over, self._confirm)
-        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, args=args, _settler=settler)
+        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, settler, args)
         attempt.context = item
         attempt.batch = batch
         return item

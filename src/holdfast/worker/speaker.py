@@ -102,7 +102,7 @@ class StoreSpeaker:
     async def with_undo(self, context: Context | None, change: Change) -> Change:
         """A change that makes a job dead, with what undoes it."""
         await asyncio.gather(*self._keeping)
-        return await with_undo(self._store, change, () if context is None else context._undos)
+        return await with_undo(self._store, change, getattr(context, "_undos", ()))
 
     async def circle(self, change: Change) -> InvalidCall | None:
         """What is wrong with how a job goes on. A store that does not answer has no objection: it is about to be told."""

@@ -18,8 +18,6 @@ from servers.process import launch
 from ...real_servers import decline
 from .helpers import claim, job, store_at
 
-pytestmark = pytest.mark.xdist_group("members")  # a set of three is costly: one of the test processes has it
-
 
 class Member(Mongo):
     """One of several: it answers before it belongs to a set."""
