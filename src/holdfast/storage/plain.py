@@ -67,14 +67,11 @@ def records_like(one: Record, shorts: Sequence[str], payloads: Sequence[str]) ->
     last = ""
     records = []
     for short, payload in zip(shorts, payloads, strict=True):
-        at = short[:_AT]
+        at, _, id = short.partition(" ")
         if at != last:  # those of a list were made at the same instant
             like.created_at = like.run_at = like.rank = int(at)
             last = at
         record = another()
-        record.id, record.payload = short[_ID:], payload
+        record.id, record.payload = id, payload
         records.append(record)
     return records
-
-
-_AT, _ID = -37, -36  # an id has 36 characters, and there is one between them

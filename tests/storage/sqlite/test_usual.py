@@ -64,6 +64,16 @@ async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
         assert await claimed_as_on_record(store, 5) == [each.id for each in jobs]
 
 
+async def test_an_id_that_was_written_by_hand_is_told_as_it_is(tmp_path):
+    path = tmp_path / "jobs.db"
+    async with store_at(path) as store:
+        jobs = [job() for _ in range(3)]
+        await store.enqueue(jobs)
+        with closing(sqlite3.connect(path)) as raw, raw:
+            raw.execute("update holdfast_jobs set id = 'short' where id = ?", (jobs[1].id,))
+        assert sorted(await claimed_as_on_record(store, 5)) == sorted([jobs[0].id, "short", jobs[2].id])
+
+
 def policies(path):
     with closing(sqlite3.connect(path)) as raw:
         return raw.execute("select count(*) from holdfast_policies").fetchone()[0]
