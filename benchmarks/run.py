@@ -92,8 +92,7 @@ def _one(
 
 def _raw_limits(suite: Suite, spawner: Spawner, plan: Plan, results: Results, tell: Callable[[str], None]) -> None:
     for label in suite.raw_labels():
-        with spawner.fresh_place() as place:
-            rate = spawner.raw(place, label, plan.jobs)
+        rate = spawner.raw(label, plan.jobs)
         results.raw.setdefault(label, []).append(rate)
         tell(f"  {RAW:<20} {label:<28} {rate:,.0f}/s")
 

@@ -87,6 +87,8 @@ class Spawner:
     def run(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> dict[str, Any]:
         return self.start(place, contender, verb, **options).result()
 
-    def raw(self, place: Path, label: str, jobs: int) -> float:
+    def raw(self, label: str, jobs: int) -> float:
+        """The rate of a raw limit, in a place of its own."""
         spec = {"suite": self._suite.name, "verb": "raw", "raw": label, "jobs": jobs}
-        return float(Child(PYTHON, place, spec).result()["rate"])
+        with self.fresh_place() as place:
+            return float(Child(PYTHON, place, spec).result()["rate"])

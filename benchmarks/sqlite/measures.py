@@ -40,14 +40,9 @@ def raw_share(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figur
     with spawner.fresh_place() as place:
         spawner.run(place, contender, "prepare")
         label = f"{driver_of(contender.key)} {'wal' if uses_wal(place / FILE) else 'truncate'} by 1000"
-    before = _raw(spawner, label, plan)
+    before = spawner.raw(label, plan.jobs)
     drained = drain(spawner, contender, plan, mode="loop")["drain"]
-    return {"raw_share": 100 * drained / mean([before, _raw(spawner, label, plan)])}
-
-
-def _raw(spawner: Spawner, label: str, plan: Plan) -> float:
-    with spawner.fresh_place() as place:
-        return spawner.raw(place, label, plan.jobs)
+    return {"raw_share": 100 * drained / mean([before, spawner.raw(label, plan.jobs)])}
 
 
 def two_commits(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:

@@ -50,28 +50,28 @@ async def test_a_job_that_was_tried_before_is_not_as_usual(tmp_path):
         assert await claimed_as_on_record(store, 5) == [second.id, first.id]
 
 
-async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
-    path = tmp_path / "jobs.db"
+async def claimed_after(path, statement):
+    """What a claim tells of three jobs, after somebody has changed the second by hand; with their ids as they were."""
     async with store_at(path) as store:
         jobs = [job() for _ in range(3)]
         await store.enqueue(jobs)
         with closing(sqlite3.connect(path)) as raw, raw:
-            raw.execute(
-                "update holdfast_bodies set payload = '\"' || char(30) || '\"' "
-                "where number = (select number from holdfast_jobs where id = ?)",
-                (jobs[1].id,),
-            )
-        assert await claimed_as_on_record(store, 5) == [each.id for each in jobs]
+            raw.execute(statement, (jobs[1].id,))
+        return await claimed_as_on_record(store, 5), [each.id for each in jobs]
+
+
+async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
+    written = (
+        "update holdfast_bodies set payload = '\"' || char(30) || '\"' "
+        "where number = (select number from holdfast_jobs where id = ?)"
+    )
+    claimed, ids = await claimed_after(tmp_path / "jobs.db", written)
+    assert claimed == ids
 
 
 async def test_an_id_that_was_written_by_hand_is_told_as_it_is(tmp_path):
-    path = tmp_path / "jobs.db"
-    async with store_at(path) as store:
-        jobs = [job() for _ in range(3)]
-        await store.enqueue(jobs)
-        with closing(sqlite3.connect(path)) as raw, raw:
-            raw.execute("update holdfast_jobs set id = 'short' where id = ?", (jobs[1].id,))
-        assert sorted(await claimed_as_on_record(store, 5)) == sorted([jobs[0].id, "short", jobs[2].id])
+    claimed, ids = await claimed_after(tmp_path / "jobs.db", "update holdfast_jobs set id = 'short' where id = ?")
+    assert sorted(claimed) == sorted([ids[0], "short", ids[2]])
 
 
 def policies(path):

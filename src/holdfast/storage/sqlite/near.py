@@ -21,8 +21,8 @@ MOST = 20_000  # jobs whose rows are remembered
 LATE = 10**8  # microseconds between the first start and the last that can be told
 HEAVY = 8_000_000  # bytes of results that are too many for one text
 
-# an id, when it began, counted from the first, and where its result begins and how long it is; see succeed_near
 _id, _started_at, _result = attrgetter("id"), attrgetter("started_at"), attrgetter("result")
+# an id, when it began, counted from the first, and where its result begins and how long it is; see succeed_near
 _ROW, _WIDTH = "%s%8d%8d%8d", 60
 
 
