@@ -29,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="benchmarks", description="Holdfast beside its peers, in one run.")
+    parser = argparse.ArgumentParser(prog="benchmarks", description="Perdure beside its peers, in one run.")
     parser.add_argument("suite", choices=sorted(SUITES), help="the store to measure")
     parser.add_argument("--rounds", type=_positive, help=f"rounds, medians are reported (default {Plan.rounds})")
     parser.add_argument("--jobs", type=_positive, help=f"jobs of a drain and of a bulk enqueue (default {Plan.jobs})")

@@ -87,7 +87,7 @@ def _number(value: float) -> str:
 
 
 def _ratios(suite: Suite, contenders: Sequence[type[Contender]], results: Results) -> list[str]:
-    """One table for each form of Holdfast in the run."""
+    """One table for each form of Perdure in the run."""
     return [part for own in contenders if own.ours for part in _ratios_of(own, suite, contenders, results)]
 
 

@@ -21,7 +21,7 @@ def fresh_folder() -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Goal:
-    """One line of what Holdfast must reach. `value` is None when the run did not measure it."""
+    """One line of what Perdure must reach. `value` is None when the run did not measure it."""
 
     text: str
     value: float | None

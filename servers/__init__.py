@@ -6,8 +6,8 @@
         server.restart()            # on the same data and port
 
 `start` gives a server of one's own; `shared` one for all processes that name the same folder, stopped when the last of them
-is gone. A server that the user already has is used instead where the environment names it: HOLDFAST_TEST_POSTGRESQL,
-HOLDFAST_TEST_REDIS, HOLDFAST_TEST_MONGODB. A platform that has no such server raises NotAvailable, which says why.
+is gone. A server that the user already has is used instead where the environment names it: PERDURE_TEST_POSTGRESQL,
+PERDURE_TEST_REDIS, PERDURE_TEST_MONGODB. A platform that has no such server raises NotAvailable, which says why.
 """
 
 from .kinds import KINDS, Server, older_postgres, scheme, shared, start

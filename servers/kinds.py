@@ -60,7 +60,7 @@ class Server:
 
     def fresh(self) -> str:
         """The address of a schema, prefix or database that is empty and nobody else's."""
-        self._fresh.append(f"holdfast_test_{secrets.token_hex(6)}")
+        self._fresh.append(f"perdure_test_{secrets.token_hex(6)}")
         return self._kind.fresh(self.url, self._fresh[-1])
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ def start(
     if not never_theirs and (theirs := _theirs(name)):
         return theirs
     program = KINDS[name](durable=durable)
-    folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{name}-", dir=within))
+    folder = Path(tempfile.mkdtemp(prefix=f"perdure-{name}-", dir=within))
     process = launch(program, settings or {}, folder)
     return Server(CLASSES[name], CLASSES[name].url(process.port), process, settings or {})
 

@@ -20,7 +20,7 @@ ALREADY = 23
 class Mongo:
     """The program `mongod`. It journals as it always does; `durable` changes nothing."""
 
-    scheme, variable, stop = "mongodb", "HOLDFAST_TEST_MONGODB", signal.SIGTERM
+    scheme, variable, stop = "mongodb", "PERDURE_TEST_MONGODB", signal.SIGTERM
 
     def __init__(self, program: Path) -> None:
         self._program = program

@@ -22,7 +22,7 @@ HASTY = {"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type"
 class Postgres:
     """The program `postgres` of one installation."""
 
-    scheme, variable, stop = "postgresql", "HOLDFAST_TEST_POSTGRESQL", signal.SIGINT
+    scheme, variable, stop = "postgresql", "PERDURE_TEST_POSTGRESQL", signal.SIGINT
 
     def __init__(self, binaries: Path, *, durable: bool) -> None:
         self._binaries = binaries
@@ -79,7 +79,7 @@ def older(*, durable: bool) -> Postgres:
 
 @cache
 def older_binaries() -> Path | None:
-    """Of the installations of the system, the oldest that Holdfast works with."""
+    """Of the installations of the system, the oldest that Perdure works with."""
     found = {_major(folder): folder for folder in _installations()}
     served = [major for major in found if major >= OLDEST]
     return found[min(served)] if served else None

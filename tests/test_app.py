@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, InvalidCall, QueueFull, State, StoreError, Thresholds
-from holdfast.job import NewJob
-from holdfast.places import Places
-from holdfast.storage.contract import Full
-from holdfast.storage.memory import MemoryStorage
+import perdure
+from perdure import InvalidCall, Perdure, QueueFull, State, StoreError, Thresholds
+from perdure.job import NewJob
+from perdure.places import Places
+from perdure.storage.contract import Full
+from perdure.storage.memory import MemoryStorage
 
 
 class Watched(MemoryStorage):
@@ -52,7 +52,7 @@ def store():
 
 @pytest.fixture
 def app(store):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     app._places._open_store = lambda: store
     return app
 
@@ -68,18 +68,18 @@ def task(app):
 
 # ---- life ------------------------------------------------------------------------------------------
 def test_every_public_name_is_there():
-    for name in holdfast.__all__:
-        assert getattr(holdfast, name).__doc__ or name == "ANY"
-    assert set(holdfast.__all__) <= set(dir(holdfast))
+    for name in perdure.__all__:
+        assert getattr(perdure, name).__doc__ or name == "ANY"
+    assert set(perdure.__all__) <= set(dir(perdure))
     with pytest.raises(AttributeError, match="nothing_such"):
-        _ = holdfast.nothing_such
+        _ = perdure.nothing_such
 
 
 def test_importing_is_quick_and_light():
     code = (
-        "import sys, holdfast; "
+        "import sys, perdure; "
         "assert 'msgspec' not in sys.modules and 'asyncio' not in sys.modules and 'sqlite3' not in sys.modules; "
-        "from holdfast import Holdfast; Holdfast(); "
+        "from perdure import Perdure; Perdure(); "
         "assert not {'sqlite3', 'click', 'cronsim', 'apsw', 'sqlalchemy', 'pydantic'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -104,25 +104,25 @@ def test_importing_is_quick_and_light():
 )
 def test_bad_options_of_an_app_are_refused(options):
     with pytest.raises(InvalidCall):
-        Holdfast("memory://", **options)
+        Perdure("memory://", **options)
     with pytest.raises(InvalidCall):
-        Holdfast(5)
+        Perdure(5)
 
 
 def test_settings_are_kept():
-    app = Holdfast("memory://", imports=["a.b"], thresholds=Thresholds(depth=5), durability="full", migrate=False)
+    app = Perdure("memory://", imports=["a.b"], thresholds=Thresholds(depth=5), durability="full", migrate=False)
     assert app.imports == ("a.b",)
     assert app.settings.thresholds.depth == 5
     assert app.clock is None
 
 
 def test_the_url_comes_from_the_environment(monkeypatch):
-    assert Holdfast("memory://x").url == "memory://x"
-    monkeypatch.setenv("HOLDFAST_URL", "sqlite:///else.db")
-    assert Holdfast().url == "sqlite:///else.db"
-    assert Holdfast("").url == ""  # given, and refused when it is used
-    monkeypatch.delenv("HOLDFAST_URL")
-    assert Holdfast().url == "sqlite:///holdfast.db"
+    assert Perdure("memory://x").url == "memory://x"
+    monkeypatch.setenv("PERDURE_URL", "sqlite:///else.db")
+    assert Perdure().url == "sqlite:///else.db"
+    assert Perdure("").url == ""  # given, and refused when it is used
+    monkeypatch.delenv("PERDURE_URL")
+    assert Perdure().url == "sqlite:///perdure.db"
 
 
 async def test_nothing_opens_before_the_first_verb_and_then_once(app, store, task):
@@ -184,7 +184,7 @@ def test_each_loop_has_its_own_store_and_memory_is_shared(task, app, store):
 
 
 def test_an_enqueue_under_way_keeps_its_store_when_the_app_is_closed(tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Perdure(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task
     async def task(number: int) -> None: ...
@@ -214,7 +214,7 @@ def test_an_enqueue_under_way_keeps_its_store_when_the_app_is_closed(tmp_path):
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])
 def test_the_first_verbs_of_several_threads_meet_in_one_store(url):
     for _ in range(10):
-        app = Holdfast(url)
+        app = Perdure(url)
 
         @app.task
         async def task(number: int) -> None: ...
@@ -256,12 +256,12 @@ def test_a_forked_child_opens_its_own(app, store, task):
 def test_at_exit_everything_is_closed_in_peace():
     code = """
 import asyncio
-from holdfast import Holdfast
-from holdfast.storage.memory import MemoryStorage
+from perdure import Perdure
+from perdure.storage.memory import MemoryStorage
 class Told(MemoryStorage):
     async def close(self):
         print("closed", flush=True)
-app = Holdfast("memory://")
+app = Perdure("memory://")
 app._places._open_store = Told
 loop = asyncio.new_event_loop()
 loop.run_until_complete(app.jobs._storage())
@@ -389,7 +389,7 @@ async def test_what_is_no_call_is_refused(app, task, work):
 
 
 async def test_a_payload_is_held_to_the_apps_own_limit():
-    app = Holdfast("memory://", max_bytes=100)
+    app = Perdure("memory://", max_bytes=100)
 
     @app.task
     async def task(text: str) -> str: ...
@@ -416,9 +416,9 @@ async def test_drop(app, task):
     await task.enqueue()
     handle = await task.enqueue()
     assert handle.dropped
-    with pytest.raises(holdfast.NotFound, match="dropped"):
+    with pytest.raises(perdure.NotFound, match="dropped"):
         await handle.result(timeout=1)
-    with pytest.raises(holdfast.NotFound, match="dropped"):
+    with pytest.raises(perdure.NotFound, match="dropped"):
         await handle.refresh()
 
 
@@ -450,9 +450,9 @@ def test_the_blocking_forms(app, task):
     assert app.jobs.sync.count() == 3
     assert handles[0].sync.cancel()
     assert [job.state for job in handles[0].sync.watch(timeout=1)] == [State.CANCELLED]
-    with pytest.raises(holdfast.JobCancelled):
+    with pytest.raises(perdure.JobCancelled):
         handles[0].sync.result(timeout=1)
-    with pytest.raises(holdfast.ResultTimeout):
+    with pytest.raises(perdure.ResultTimeout):
         handles[1].sync.result(timeout=0.01)
     app.queues.sync.pause("default")
     assert [queue.paused for queue in app.queues.sync.list()] == [True]
@@ -505,5 +505,5 @@ def test_building_a_job_is_cheap(task):
 
 
 def test_full_is_never_shown_to_users():
-    assert not issubclass(Full, holdfast.HoldfastError)
+    assert not issubclass(Full, perdure.PerdureError)
     assert Places

@@ -6,14 +6,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Backoff, Holdfast, InvalidCall, Retention, StoreError, Unique
+from perdure import Backoff, InvalidCall, Perdure, Retention, StoreError, Unique
 
 from . import addresses
 
 
 @pytest.fixture(params=addresses.NAMES)
 def app(request, tmp_path):
-    app = Holdfast(addresses.address(request.param, tmp_path))
+    app = Perdure(addresses.address(request.param, tmp_path))
 
     @app.task
     async def task(number: int, extra: object = None) -> int: ...
@@ -154,7 +154,7 @@ TYPOS = [
 
 @pytest.mark.parametrize(("url", "words"), TYPOS, ids=[url for url, _ in TYPOS])
 async def test_a_url_with_a_typo(url, words):
-    app = Holdfast(url)  # nothing opens before the first verb
+    app = Perdure(url)  # nothing opens before the first verb
 
     @app.task
     async def task(): ...
@@ -167,7 +167,7 @@ async def test_a_url_with_a_typo(url, words):
 
 
 async def open_fails(url, words):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def task(): ...
@@ -190,11 +190,11 @@ async def test_files_that_cannot_be_a_store(tmp_path):
 
 async def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
     path = tmp_path / "jobs.db"
-    app = Holdfast(f"sqlite:///{path}")
+    app = Perdure(f"sqlite:///{path}")
     await app.jobs.count()
     await app.close()
     connection = sqlite3.connect(path)
-    connection.execute("update holdfast_meta set value = '999' where name = 'schema'")
+    connection.execute("update perdure_meta set value = '999' where name = 'schema'")
     connection.commit()
     connection.close()
     await open_fails(f"sqlite:///{path}", "newer")
@@ -203,7 +203,7 @@ async def test_a_file_of_a_newer_version_is_left_alone(tmp_path):
 async def test_without_migration_missing_tables_are_told(tmp_path):
     path = tmp_path / "jobs.db"
     sqlite3.connect(path).close()
-    app = Holdfast(f"sqlite:///{path}", migrate=False)
-    with pytest.raises(StoreError, match="holdfast migrate"):
+    app = Perdure(f"sqlite:///{path}", migrate=False)
+    with pytest.raises(StoreError, match="perdure migrate"):
         await app.jobs.count()
     await app.close()

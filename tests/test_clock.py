@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.clock import (
+from perdure.clock import (
     LONGEST,
     SECOND,
     SYSTEM,
@@ -18,8 +18,8 @@ from holdfast.clock import (
     reader,
     seconds_of,
 )
-from holdfast.errors import InvalidCall
-from holdfast.testing import ManualClock
+from perdure.errors import InvalidCall
+from perdure.testing import ManualClock
 
 
 @settings(deadline=None)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import codec
-from holdfast.errors import InvalidCall
-from holdfast.registry import Registry
+from perdure import codec
+from perdure.errors import InvalidCall
+from perdure.registry import Registry
 
 
 class Colour(enum.Enum):
@@ -314,7 +314,7 @@ def test_pydantic_models_go_there_and_back():
 
 def test_pydantic_is_not_imported_for_anybody():
     code = (
-        "import sys, holdfast.codec as c; c.encode([1], 'x'); c.decoder(int)('1'); sys.exit('pydantic' in sys.modules)"
+        "import sys, perdure.codec as c; c.encode([1], 'x'); c.decoder(int)('1'); sys.exit('pydantic' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

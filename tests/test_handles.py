@@ -7,16 +7,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import (
+from perdure import (
     ANY,
     Context,
     Dead,
-    Holdfast,
     InvalidCall,
     JobCancelled,
     JobDead,
     JobSkipped,
     NotFound,
+    Perdure,
     ResultTimeout,
     Retention,
     Skip,
@@ -24,15 +24,15 @@ from holdfast import (
     StoreError,
     Unique,
 )
-from holdfast.lifecycle import Cancelled
-from holdfast.moves import move
-from holdfast.storage.contract import REFUSED, Refusal
-from holdfast.testing import ManualClock, drain
+from perdure.lifecycle import Cancelled
+from perdure.moves import move
+from perdure.storage.contract import REFUSED, Refusal
+from perdure.testing import ManualClock, drain
 
 
 @pytest.fixture
 def app():
-    return Holdfast("memory://", max_attempts=1)
+    return Perdure("memory://", max_attempts=1)
 
 
 @pytest.fixture
@@ -167,7 +167,7 @@ async def test_who_waits_hears_how_a_job_ended_whose_retention_deletes_it(app, t
 async def test_a_job_that_is_kept_no_more_is_hidden_before_it_is_removed():
     """Who waits late hears how it ended, as of one that its retention deletes; then it is gone."""
     clock = ManualClock()
-    app = Holdfast("memory://", max_attempts=1, clock=clock)
+    app = Perdure("memory://", max_attempts=1, clock=clock)
 
     @app.task
     async def work(word: str) -> str:

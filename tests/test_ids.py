@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import ids
-from holdfast.errors import InvalidCall
-from holdfast.ids import id_text, new_id, new_ids, new_stamp
+from perdure import ids
+from perdure.errors import InvalidCall
+from perdure.ids import id_text, new_id, new_ids, new_stamp
 
 
 def test_an_id_is_a_uuid_of_version_7():

@@ -2,13 +2,13 @@
 
 import pytest
 
-import holdfast
-from holdfast import Holdfast, Registry
+import perdure
+from perdure import Perdure, Registry
 
-TO_COME = "is not in this version of Holdfast"
+TO_COME = "is not in this version of Perdure"
 
 
-class Mine(Holdfast):
+class Mine(Perdure):
     @property
     def broken(self):
         return self.nothing
@@ -16,23 +16,23 @@ class Mine(Holdfast):
 
 @pytest.mark.parametrize("name", ["health", "metrics", "stats", "observe", "asgi"])
 def test_verbs_of_the_app_that_are_to_come(name):
-    for app in (Holdfast("memory://"), Holdfast("memory://").sync, Mine("memory://")):
+    for app in (Perdure("memory://"), Perdure("memory://").sync, Mine("memory://")):
         with pytest.raises(AttributeError, match=rf"{name} {TO_COME}"):
             getattr(app, name)
         assert not hasattr(app, name)
 
 
 def test_verbs_of_others_that_are_to_come():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     for room in (app.jobs, app.jobs.sync):
         with pytest.raises(AttributeError, match=TO_COME):
             room.explain("x")
     with pytest.raises(AttributeError, match=TO_COME):
         Registry().observe(object)
     with pytest.raises(AttributeError, match=TO_COME):
-        _ = holdfast.Alert
+        _ = perdure.Alert
     with pytest.raises(ImportError):
-        from holdfast import Event  # noqa: F401
+        from perdure import Event  # noqa: F401
 
 
 def test_what_nobody_promised_is_missing_as_anywhere_else():
@@ -46,5 +46,5 @@ def test_what_nobody_promised_is_missing_as_anywhere_else():
     ):
         with pytest.raises(AttributeError, match=f"no attribute '{name if name != 'broken' else 'nothing'}'"):
             getattr(owner, name)
-    with pytest.raises(AttributeError, match="module 'holdfast' has no attribute 'Alrt'"):
-        _ = holdfast.Alrt
+    with pytest.raises(AttributeError, match="module 'perdure' has no attribute 'Alrt'"):
+        _ = perdure.Alrt

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.errors import IllegalMove
-from holdfast.job import FINAL, Fault, NewJob, Record, State, faults_of, faults_text
-from holdfast.lifecycle import (
+from perdure.clock import SECOND
+from perdure.errors import IllegalMove
+from perdure.job import FINAL, Fault, NewJob, Record, State, faults_of, faults_text
+from perdure.lifecycle import (
     ERRORS_KEPT,
     LOSSES_ALLOWED,
     MOVES,
@@ -38,8 +38,8 @@ from holdfast.lifecycle import (
     drawing,
     succeeded,
 )
-from holdfast.retry import HIDDEN_FOR, Backoff, Retention
-from holdfast.storage.plain import are_plain_successes, is_plain_success
+from perdure.retry import HIDDEN_FOR, Backoff, Retention
+from perdure.storage.plain import are_plain_successes, is_plain_success
 
 ID = "01900000-0000-7000-8000-000000000001"
 STATES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "states.md"
@@ -402,7 +402,7 @@ def test_a_lost_worker_leaves_time_and_place():
 def test_every_word_is_in_this_table():
     from typing import get_args
 
-    from holdfast.lifecycle import Said
+    from perdure.lifecycle import Said
 
     assert {type(said) for said in WORDS} == set(get_args(Said))
 

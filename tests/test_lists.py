@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.calls import Calls
-from holdfast.client import _chunk_size
-from holdfast.storage.contract import Storage
+from perdure.calls import Calls
+from perdure.client import _chunk_size
+from perdure.storage.contract import Storage
 
 
 class _Given(Calls):

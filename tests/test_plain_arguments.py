@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall
-from holdfast.task import Task
+from perdure import InvalidCall, Perdure
+from perdure.task import Task
 
 
-def tasks() -> tuple[Holdfast, Task[..., None]]:
-    app = Holdfast("memory://")
+def tasks() -> tuple[Perdure, Task[..., None]]:
+    app = Perdure("memory://")
 
     @app.task
     async def note(text: str, number: int, share: float, loud: bool) -> None: ...

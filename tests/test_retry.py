@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.clock import SECOND
-from holdfast.errors import InvalidCall
-from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
+from perdure.clock import SECOND
+from perdure.errors import InvalidCall
+from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
 
 
 @pytest.mark.parametrize(

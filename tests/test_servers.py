@@ -156,7 +156,7 @@ def test_a_killed_user_takes_its_server_along(kind, monkeypatch):
 
 
 def test_users_of_one_folder_share_a_server_until_the_last_is_gone(tmp_path, monkeypatch):
-    monkeypatch.delenv("HOLDFAST_TEST_REDIS", raising=False)
+    monkeypatch.delenv("PERDURE_TEST_REDIS", raising=False)
     with ThreadPoolExecutor(4) as pool:
         users = list(pool.map(lambda _: servers.shared("valkey", tmp_path), range(4)))
     [pid] = {user.process.pid for user in users}
@@ -173,7 +173,7 @@ def test_users_of_one_folder_share_a_server_until_the_last_is_gone(tmp_path, mon
 
 
 def test_who_comes_while_the_last_one_leaves_gets_a_server_that_works(tmp_path, monkeypatch):
-    monkeypatch.delenv("HOLDFAST_TEST_REDIS", raising=False)
+    monkeypatch.delenv("PERDURE_TEST_REDIS", raising=False)
 
     def visit(_):
         for _ in range(5):
@@ -205,7 +205,7 @@ def test_a_server_of_the_user_is_used_and_left_as_it_was(kind, own, monkeypatch)
 def test_settings_reach_postgres(tmp_path, monkeypatch):
     import psycopg
 
-    monkeypatch.delenv("HOLDFAST_TEST_POSTGRESQL", raising=False)
+    monkeypatch.delenv("PERDURE_TEST_POSTGRESQL", raising=False)
 
     def setting(name):
         with psycopg.connect(server.url) as connection:
@@ -220,14 +220,14 @@ def test_settings_reach_postgres(tmp_path, monkeypatch):
 
 
 def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.delenv("HOLDFAST_TEST_POSTGRESQL", raising=False)
+    monkeypatch.delenv("PERDURE_TEST_POSTGRESQL", raising=False)
     with pytest.raises(Exception, match="no_such_setting"):
         servers.start("postgres", within=tmp_path, settings={"no_such_setting": "1"})
     assert list(tmp_path.iterdir()) == []
 
 
 def test_in_the_foreground(monkeypatch):
-    monkeypatch.delenv("HOLDFAST_TEST_REDIS", raising=False)
+    monkeypatch.delenv("PERDURE_TEST_REDIS", raising=False)
     with subprocess.Popen([*PROGRAM, "valkey"], cwd=ROOT, stdout=subprocess.PIPE, text=True) as shown:
         url = shown.stdout.readline().strip()
         write(f"{url}?prefix=x", "a")

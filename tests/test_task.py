@@ -16,12 +16,11 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast import (
+from perdure import (
     Backoff,
     Context,
     Dead,
     DuplicateTask,
-    Holdfast,
     HoldLost,
     InvalidCall,
     Item,
@@ -29,6 +28,7 @@ from holdfast import (
     Loss,
     NoApp,
     NoLoop,
+    Perdure,
     Registry,
     ResultTimeout,
     Retention,
@@ -41,7 +41,7 @@ from holdfast import (
 )
 
 if TYPE_CHECKING:
-    from holdfast import Context as Ctx
+    from perdure import Context as Ctx
 
 
 class Special(Context):
@@ -54,7 +54,7 @@ def definition_of(task):
 
 # ---- what a handler looks like ---------------------------------------------------------------------
 def test_the_context_is_found_by_annotation_or_name():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     async def annotated(x: Context, a: int): ...
     async def subclass(x: Special, a: int): ...
@@ -69,7 +69,7 @@ def test_the_context_is_found_by_annotation_or_name():
 
 
 def test_what_is_not_a_context_is_an_argument():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     async def named(ctx: int): ...
     async def other(x): ...
@@ -82,7 +82,7 @@ def test_what_is_not_a_context_is_an_argument():
 
 
 def test_where_a_handler_runs():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     class Callable:
         async def __call__(self, a: int): ...
@@ -107,14 +107,14 @@ def test_where_a_handler_runs():
         app.task(name="h", run_in="elsewhere")
     with pytest.raises(InvalidCall, match="its handler runs in the loop or in a thread"):
         app.batch_task(name="i", size=2, run_in="process")(together)
-    far = Holdfast("memory://", run_in="process")
+    far = Perdure("memory://", run_in="process")
     assert definition_of(far.batch_task(name="j", size=2)(together)).run_in == "loop"
     assert definition_of(far.task(name="k", concurrency=2)(coroutine)).concurrency == 2
     assert definition_of(far.task(name="l")(coroutine)).concurrency == os.cpu_count()
 
 
 def test_annotations_resolve_with_the_definers_own_locals():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @dataclass
     class Local:
@@ -130,7 +130,7 @@ def test_annotations_resolve_with_the_definers_own_locals():
 
 
 def test_annotations_resolve_through_a_helper():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     def declare(handler):
         Local = int  # not the one that is meant
@@ -148,7 +148,7 @@ def test_annotations_resolve_through_a_helper():
 
 
 def test_a_forward_reference_is_resolved_at_first_use():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(value: Later) -> Later: ...
@@ -167,7 +167,7 @@ def test_a_forward_reference_is_resolved_at_first_use():
 
 
 def test_a_name_that_never_resolves_is_told():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(value: Nowhere): ...  # noqa: F821
@@ -178,7 +178,7 @@ def test_a_name_that_never_resolves_is_told():
 
 # ---- names -----------------------------------------------------------------------------------------
 def test_a_second_task_of_a_name_is_refused():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(name="same")
     async def one(): ...
@@ -197,7 +197,7 @@ def test_a_second_task_of_a_name_is_refused():
 
 
 def test_the_same_function_again_replaces():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     def declare(answer):
         @app.task
@@ -214,7 +214,7 @@ def test_the_same_function_again_replaces():
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x00", "\x7f", "x" * 201, "é" * 101, "\ud800", 5, None])
 def test_names_that_are_refused(name):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     with pytest.raises(InvalidCall):
         app.task(name=name)
     with pytest.raises(InvalidCall):
@@ -226,7 +226,7 @@ def test_names_that_are_refused(name):
 @pytest.mark.parametrize("handler", [5, None, "x", [1]])
 def test_only_functions_become_tasks(handler):
     with pytest.raises(InvalidCall):
-        Holdfast("memory://").task(name="x")(handler)
+        Perdure("memory://").task(name="x")(handler)
 
 
 def _one_by_one(number: int):
@@ -246,13 +246,13 @@ class _Yielding:
     "handler", [_one_by_one, _one_by_one_later, _Yielding(), functools.partial(_one_by_one, number=1)]
 )
 def test_a_handler_that_yields_is_refused(handler):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     with pytest.raises(InvalidCall, match="its handler yields, and a job has one result"):
         app.task(name="rows")(handler)
 
 
 def test_a_context_that_does_not_come_first_is_refused():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     async def late(number: int, ctx: Context) -> None: ...
     async def by_name(number: int, *, context: Context | None = None) -> None: ...
@@ -263,7 +263,7 @@ def test_a_context_that_does_not_come_first_is_refused():
 
 
 async def test_a_context_says_what_it_is_of():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(name="tell")
     async def tell(ctx: Context) -> str:
@@ -274,7 +274,7 @@ async def test_a_context_says_what_it_is_of():
 
 
 def test_a_wrong_call_is_shown_what_the_task_takes():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def send(to: str, when: datetime | None = None, *numbers: int) -> None: ...
@@ -291,23 +291,21 @@ def test_a_wrong_call_is_shown_what_the_task_takes():
 
 
 def test_an_unknown_option_is_told_with_those_there_are():
-    with pytest.raises(
-        InvalidCall, match=r"Holdfast has no option 'durabilty'; .* dead_retention, durability, expires"
-    ):
-        Holdfast("memory://", durabilty="full")
+    with pytest.raises(InvalidCall, match=r"Perdure has no option 'durabilty'; .* dead_retention, durability, expires"):
+        Perdure("memory://", durabilty="full")
     with pytest.raises(InvalidCall, match=r"Registry has no option 'prefx'; .* prefix, priority"):
         Registry(prefx="a.")
 
 
 def test_a_lambda_needs_a_name():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     with pytest.raises(InvalidCall, match="no name of its own"):
         app.task(lambda: 1)
     assert app.task(name="one")(lambda: 1).name == "one"
 
 
 def test_a_task_is_not_made_twice():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(): ...
@@ -317,7 +315,7 @@ def test_a_task_is_not_made_twice():
 
 
 async def test_a_parameter_may_have_any_name():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def named(self: int, *, function: int = 0, args: int = 0, kwargs: int = 0) -> list[int]:
@@ -351,14 +349,14 @@ async def test_a_registrys_task_needs_an_app():
         charge.handle("0" * 32)
     call = charge.call(5)
 
-    app = Holdfast("memory://", timeout=9, max_attempts=2)
+    app = Perdure("memory://", timeout=9, max_attempts=2)
     app.include(billing)
     job = await (await app.enqueue(call)).refresh()
     assert (job.task, job.queue, job.max_attempts, job.timeout) == ("billing.charge", "billing", 7, 9.0)
 
 
 async def test_an_include_may_add_a_prefix_and_sees_later_tasks():
-    inner, outer, app = Registry(prefix="in."), Registry(), Holdfast("memory://")
+    inner, outer, app = Registry(prefix="in."), Registry(), Perdure("memory://")
     outer.include(inner, prefix="out.")
     app.include(outer, prefix="app.")
 
@@ -371,7 +369,7 @@ async def test_an_include_may_add_a_prefix_and_sees_later_tasks():
 
 
 def test_includes_meet_duplicates_too():
-    app, one, two = Holdfast("memory://"), Registry(), Registry()
+    app, one, two = Perdure("memory://"), Registry(), Registry()
 
     @one.task(name="x")
     async def first(): ...
@@ -394,7 +392,7 @@ def test_includes_meet_duplicates_too():
 
 
 async def test_a_task_of_another_app_is_refused():
-    mine, theirs = Holdfast("memory://"), Holdfast("memory://")
+    mine, theirs = Perdure("memory://"), Perdure("memory://")
 
     @theirs.task
     async def handler(): ...
@@ -464,7 +462,7 @@ BAD_CALL_OPTIONS = [
 
 @pytest.mark.parametrize("options", BAD_CALL_OPTIONS, ids=lambda options: str(options)[:40])
 def test_bad_options_of_a_call_are_refused_at_once(options):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(): ...
@@ -494,11 +492,11 @@ BAD_TASK_OPTIONS = [
 @pytest.mark.parametrize("options", BAD_TASK_OPTIONS, ids=str)
 def test_bad_options_of_a_task_are_refused_at_once(options):
     with pytest.raises(InvalidCall):
-        Holdfast("memory://").task(**options)
+        Perdure("memory://").task(**options)
     with pytest.raises(InvalidCall):
         Registry(**options)
     with pytest.raises(InvalidCall):
-        Holdfast("memory://", **options)
+        Perdure("memory://", **options)
 
 
 @pytest.mark.parametrize(
@@ -527,7 +525,7 @@ def test_bad_values_are_refused_when_made(make):
 
 
 async def test_using_whole():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(tags=["default"], retention=Retention.keep(age=5))
     async def handler(a: int): ...
@@ -561,7 +559,7 @@ async def test_using_whole():
 
 
 async def test_using_upon_using():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(): ...
@@ -573,7 +571,7 @@ async def test_using_upon_using():
 
 # ---- unique ----------------------------------------------------------------------------------------
 async def test_a_key_is_unique_per_task_and_tenant():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def one(a: int = 0): ...
@@ -591,7 +589,7 @@ async def test_a_key_is_unique_per_task_and_tenant():
 
 
 async def test_a_key_may_come_from_the_call_or_from_its_arguments():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(unique=Unique())
     async def handler(a: int, b: int = 2): ...
@@ -606,7 +604,7 @@ async def test_a_key_may_come_from_the_call_or_from_its_arguments():
 
 
 async def test_two_of_one_key_in_a_list_are_duplicates():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(a: int): ...
@@ -618,7 +616,7 @@ async def test_two_of_one_key_in_a_list_are_duplicates():
 
 # ---- retry_on --------------------------------------------------------------------------------------
 def test_which_errors_are_worth_another_attempt():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     def judged(**options):
         return definition_of(app.task(**options)(lambda: None)).retries
@@ -633,7 +631,7 @@ def test_which_errors_are_worth_another_attempt():
 
 # ---- run here --------------------------------------------------------------------------------------
 async def test_run_here_and_now():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def handler(ctx: Context, when: datetime, pair: tuple[int, int]) -> str:
@@ -656,7 +654,7 @@ async def test_run_here_and_now():
 
 # ---- no loop ---------------------------------------------------------------------------------------
 def test_outside_a_loop_a_verb_names_its_blocking_form():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(name="mail.send")
     async def send_email(to: str): ...
@@ -681,7 +679,7 @@ def test_outside_a_loop_a_verb_names_its_blocking_form():
 
 def test_frameworks_see_that_a_verb_is_to_be_awaited():
     """Starlette's background tasks, mocks and others ask; what they take for a plain function they call in a thread."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def send_email(to: str): ...
@@ -696,7 +694,7 @@ def test_frameworks_see_that_a_verb_is_to_be_awaited():
 # ---- what is raised ---------------------------------------------------------------------------------
 def test_errors_and_outcomes_cross_into_other_processes():
     """A handler's own pool of processes takes what is raised in it apart, and makes it anew here: as a copy does."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def task() -> None: ...

@@ -9,13 +9,13 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast, HoldLost, InvalidCall, Limit, Retention, State
-from holdfast.storage.memory import MemoryStorage
-from holdfast.storage.memory.rows import Rows
-from holdfast.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
-from holdfast.testing.plugin import holdfast_clock, holdfast_memory
+from perdure import HoldLost, InvalidCall, Limit, Perdure, Retention, State
+from perdure.storage.memory import MemoryStorage
+from perdure.storage.memory.rows import Rows
+from perdure.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
+from perdure.testing.plugin import perdure_clock, perdure_memory
 
-FIXTURES = (holdfast_clock, holdfast_memory)  # the plugin's, also where it is not installed
+FIXTURES = (perdure_clock, perdure_memory)  # the plugin's, also where it is not installed
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def clock():
 
 @pytest.fixture
 def app(clock):
-    return Holdfast("memory://", clock=clock, max_attempts=2)
+    return Perdure("memory://", clock=clock, max_attempts=2)
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ async def test_drain_cancels_what_was_not_started_in_time(app, task, clock):
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///{folder}/jobs.db"])
 async def test_drain_brings_back_what_is_held_by_nobody_alive(url, clock, tmp_path):
-    app = Holdfast(url.format(folder=tmp_path), clock=clock)
+    app = Perdure(url.format(folder=tmp_path), clock=clock)
 
     @app.task
     async def task() -> str:
@@ -216,7 +216,7 @@ def test_what_was_enqueued_in_a_plain_test(app, task):
 
 @pytest.mark.parametrize("plain", [False, True])
 async def test_swap(tmp_path, plain):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task
     async def task(): ...
@@ -239,26 +239,26 @@ async def test_swap(tmp_path, plain):
     await app.close()
 
 
-def test_the_fixtures(holdfast_memory, holdfast_clock, tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+def test_the_fixtures(perdure_memory, perdure_clock, tmp_path):
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task
     async def task(): ...
 
-    assert holdfast_memory(app) is app
+    assert perdure_memory(app) is app
     job = task.using(delay=60).sync.enqueue()
-    assert job.sync.refresh().created_at == holdfast_clock.now()
+    assert job.sync.refresh().created_at == perdure_clock.now()
     assert not (tmp_path / "jobs.db").exists()
-    holdfast_clock.advance(60)
+    perdure_clock.advance(60)
     drain(app)
     assert job.sync.refresh().state is State.SUCCEEDED
 
 
 def test_the_plugin_costs_nothing_at_load():
     code = (
-        "import sys, pytest; before = set(sys.modules); import holdfast.testing.plugin; "
-        "sys.exit(len([name for name in set(sys.modules) - before if 'holdfast' not in name]) > 3 or "
-        "'holdfast.app' in sys.modules or 'msgspec' in sys.modules)"
+        "import sys, pytest; before = set(sys.modules); import perdure.testing.plugin; "
+        "sys.exit(len([name for name in set(sys.modules) - before if 'perdure' not in name]) > 3 or "
+        "'perdure.app' in sys.modules or 'msgspec' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -318,7 +318,7 @@ async def test_drain_sees_followers_that_are_let_go_while_it_looks(app, task, mo
 
 async def test_drain_leaves_what_a_rate_holds_back():
     clock = ManualClock()
-    app = Holdfast("memory://", clock=clock)
+    app = Perdure("memory://", clock=clock)
     ran = []
 
     @app.task(limit=Limit(rate="2/min"))

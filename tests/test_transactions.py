@@ -5,8 +5,8 @@ import sqlite3
 
 import pytest
 
-from holdfast import Context, Holdfast, InvalidCall, NotFound, QueueFull, State, StoreError, Unique, chain
-from holdfast.testing import ManualClock
+from perdure import Context, InvalidCall, NotFound, Perdure, QueueFull, State, StoreError, Unique, chain
+from perdure.testing import ManualClock
 
 from .transactions.tools import signals, tell_django
 
@@ -18,7 +18,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def app(path):
-    return Holdfast(f"sqlite:///{path}")
+    return Perdure(f"sqlite:///{path}")
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ async def test_another_database_is_refused(app, task, tmp_path):
 
 @pytest.mark.parametrize("url", ["memory://", "sqlite:///:memory:"])
 async def test_a_store_in_memory_cannot_be_joined(url, path):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def task(): ...
@@ -150,7 +150,7 @@ async def test_nothing_is_migrated_in_a_callers_transaction(app, task, path, loc
     connection.execute("insert into mine values (1)")
     if not locked:
         connection.commit()
-    with pytest.raises(StoreError, match="holdfast migrate"):
+    with pytest.raises(StoreError, match="perdure migrate"):
         await task.using(connection=connection).enqueue()
     connection.commit()
     tables = [name for (name,) in connection.execute("select name from sqlite_master where type = 'table'")]
@@ -241,7 +241,7 @@ async def test_duplicates_leave_their_room_to_others(app, task):
 
 async def test_a_key_whose_window_is_over_has_no_owner_that_needs_no_room(path):
     clock = ManualClock()
-    app = Holdfast(f"sqlite:///{path}", clock=clock)
+    app = Perdure(f"sqlite:///{path}", clock=clock)
 
     @app.task
     async def task() -> None: ...
@@ -300,7 +300,7 @@ async def test_no_signal_for_what_was_rolled_back(app, task):
 # ---- apsw ------------------------------------------------------------------------------------------
 async def test_apsw(path):
     apsw = pytest.importorskip("apsw")
-    app = Holdfast(f"sqlite+apsw:///{path}")
+    app = Perdure(f"sqlite+apsw:///{path}")
 
     @app.task
     async def task(a: int = 0): ...
@@ -328,7 +328,7 @@ async def test_two_sqlite_libraries_are_not_mixed(path, app, task):
     connection.execute("begin")
     with pytest.raises(InvalidCall, match="two SQLite libraries"):
         await task.using(connection=connection).enqueue()
-    other = Holdfast(f"sqlite+apsw:///{path.with_name('other.db')}")
+    other = Perdure(f"sqlite+apsw:///{path.with_name('other.db')}")
 
     @other.task
     async def apart(): ...
@@ -477,7 +477,7 @@ def test_django(path):
 @pytest.mark.parametrize("outcome", ["returns", "raises", "returns what cannot be stored"])
 @pytest.mark.parametrize("how", ["async", "blocking"])
 async def test_a_handlers_tx(path, memory, outcome, how):
-    app = Holdfast("memory://" if memory else f"sqlite:///{path}", max_attempts=1)
+    app = Perdure("memory://" if memory else f"sqlite:///{path}", max_attempts=1)
 
     @app.task
     async def follower(a: int): ...

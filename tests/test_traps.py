@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CASES = "src/holdfast/testing/conformance"
+CASES = "src/perdure/testing/conformance"
 
 TRAPS = {
     1: (

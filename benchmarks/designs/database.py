@@ -85,7 +85,7 @@ class Database:
 @contextmanager
 def fresh(server: Server, design: Design, *, tuned: bool, batch: int) -> Iterator[Database]:
     """An empty database with the tables and functions of the design, dropped afterwards."""
-    name = f"holdfast_designs_{secrets.token_hex(6)}"
+    name = f"perdure_designs_{secrets.token_hex(6)}"
     with psycopg.connect(server.url, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
         connection.execute("CHECKPOINT")

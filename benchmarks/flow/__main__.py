@@ -24,7 +24,7 @@ Samples = dict[str, dict[str, list[dict[str, float]]]]  # by measure and store
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    logging.getLogger("holdfast").setLevel(logging.ERROR)  # warnings about load are what is measured here
+    logging.getLogger("perdure").setLevel(logging.ERROR)  # warnings about load are what is measured here
     machine = machine_lines()
     samples, failures = _measured(options)
     text = page(machine, samples, failures, options.size)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast import Continue, Holdfast, chain
+from perdure import Continue, Perdure, chain
 
 from .wrong import Wrong
 
@@ -35,7 +35,7 @@ class Walked:
 
 async def walk_chains(url: str, size: int) -> dict[str, float]:
     """One chain of `size` steps; then a hundred with a tenth of it each, by Continue and declared. Every step once."""
-    app = Holdfast(url)
+    app = Perdure(url)
     walked = Walked()
     length = max(2, size // 10)
 
@@ -57,7 +57,7 @@ async def walk_chains(url: str, size: int) -> dict[str, float]:
     return {"one": one, "many": many, "declared": told}
 
 
-async def _steps_a_second(app: Holdfast, flows: Sequence[Any], length: int, walked: Walked) -> float:
+async def _steps_a_second(app: Perdure, flows: Sequence[Any], length: int, walked: Walked) -> float:
     """All are on record before the first step is made; the time ends with the last step's begin."""
     total = len(flows) * length
     walked.begin(total)

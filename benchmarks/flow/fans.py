@@ -5,7 +5,7 @@ import time
 from collections import Counter
 from statistics import median
 
-from holdfast import Holdfast, State, group
+from perdure import Perdure, State, group
 
 from .wrong import Wrong
 
@@ -15,7 +15,7 @@ WITHIN = 600.0
 
 async def fan_out_and_in(url: str, size: int) -> dict[str, float]:
     """One job, then `size` at once, then one that gets their results. Each child runs once, and the last job after all."""
-    app = Holdfast(url)
+    app = Perdure(url)
     ran: Counter[int] = Counter()
     all_ran = asyncio.Event()
 
@@ -56,7 +56,7 @@ async def fan_out_and_in(url: str, size: int) -> dict[str, float]:
     }
 
 
-async def _progress(app: Holdfast, chain_id: object, done: int) -> float:
+async def _progress(app: Perdure, chain_id: object, done: int) -> float:
     """Seconds to ask how many of a flow are done."""
     took = []
     for _ in range(READS):

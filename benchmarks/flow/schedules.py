@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from datetime import UTC, datetime
 
-from holdfast import Holdfast
-from holdfast.recurring import rule_of, schedule_of
-from holdfast.schedules.schedule import begun, write
-from holdfast.storage.contract import Filter
+from perdure import Perdure
+from perdure.recurring import rule_of, schedule_of
+from perdure.schedules.schedule import begun, write
+from perdure.storage.contract import Filter
 
 from .wrong import Wrong
 
@@ -18,7 +18,7 @@ AHEAD = 2.0  # seconds for the workers to have looked around
 
 async def fire_at_once(url: str, size: int) -> dict[str, float]:
     """Two workers and so many schedules with one tick in common; exactly one job for each, none before the tick."""
-    app = Holdfast(url)
+    app = Perdure(url)
     ran: Counter[int] = Counter()
     all_ran = asyncio.Event()
 
@@ -39,7 +39,7 @@ async def fire_at_once(url: str, size: int) -> dict[str, float]:
     return {"on_record": (recorded - tick) * 1000, "all_run": (done - tick) * 1000, "rate": size / (recorded - tick)}
 
 
-async def _put(app: Holdfast, calls: list) -> float:
+async def _put(app: Perdure, calls: list) -> float:
     """Put the schedules on record in large pieces; the instant of their first tick."""
     storage = await app._storage()
     tick = math.ceil(time.time() + AHEAD + len(calls) / 2_000)
@@ -60,7 +60,7 @@ async def _put(app: Holdfast, calls: list) -> float:
     return float(tick)
 
 
-async def _until_recorded(app: Holdfast, size: int) -> float:
+async def _until_recorded(app: Perdure, size: int) -> float:
     storage = await app._storage()
     deadline = time.time() + 600
     while time.time() < deadline:
@@ -70,7 +70,7 @@ async def _until_recorded(app: Holdfast, size: int) -> float:
     raise Wrong("not every schedule had fired after 600 s")
 
 
-async def _check(app: Holdfast, ran: Counter[int], size: int, tick: float) -> None:
+async def _check(app: Perdure, ran: Counter[int], size: int, tick: float) -> None:
     if len(ran) != size or set(ran.values()) != {1}:
         raise Wrong(f"{size} schedules, {len(ran)} jobs run, {sum(ran.values())} times")
     oldest = await app.jobs.count(task="note", before=datetime.fromtimestamp(tick, UTC))

@@ -1,4 +1,4 @@
-"""Holdfast and what people write themselves on MongoDB."""
+"""Perdure and what people write themselves on MongoDB."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from benchmarks.suite import Suite
 
 from .asyncmq import AsyncMQ
 from .goals import goals
-from .holdfast import HoldfastMongo
+from .perdure import PerdureMongo
 from .place import opened, version_of_the_run
 from .plain import PlainLoop
 from .raw import raw_labels, raw_rate
@@ -19,7 +19,7 @@ def _machine() -> Sequence[str]:
 SUITE = Suite(
     name="mongo",
     title="MongoDB",
-    contenders=(HoldfastMongo, PlainLoop, AsyncMQ),
+    contenders=(PerdureMongo, PlainLoop, AsyncMQ),
     raw_labels=raw_labels,
     raw_rate=raw_rate,
     goals=goals,

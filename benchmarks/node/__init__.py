@@ -24,7 +24,7 @@ class NodeContender(Contender):
 
     @classmethod
     def program(cls) -> Sequence[str]:
-        return ("env", f"HOLDFAST_BENCH_MODULES={cls.modules}", "node", str(CHILD), str(cls.folder / "queue.mjs"))
+        return ("env", f"PERDURE_BENCH_MODULES={cls.modules}", "node", str(CHILD), str(cls.folder / "queue.mjs"))
 
     @classmethod
     def version(cls) -> str | None:

@@ -1,4 +1,4 @@
-"""Holdfast and its peers on PostgreSQL."""
+"""Perdure and its peers on PostgreSQL."""
 
 from collections.abc import Sequence
 
@@ -7,9 +7,9 @@ from benchmarks.together import TOGETHER
 
 from .goals import goals
 from .graphile import Graphile
-from .holdfast import HoldfastPostgres
 from .measures import SUITE_FIGURES, measures
 from .oban import Oban
+from .perdure import PerdurePostgres
 from .pgqueuer import PgQueuer
 from .place import SETTINGS, opened, version_of_the_run, written
 from .procrastinate import Procrastinate
@@ -26,7 +26,7 @@ def _machine() -> Sequence[str]:
 SUITE = Suite(
     name="postgres",
     title="PostgreSQL",
-    contenders=(HoldfastPostgres, PgQueuer, Procrastinate, Oban, Saq, Graphile),
+    contenders=(PerdurePostgres, PgQueuer, Procrastinate, Oban, Saq, Graphile),
     raw_labels=raw_labels,
     raw_rate=raw_rate,
     goals=goals,
@@ -45,7 +45,7 @@ SUITE = Suite(
         "{churn:,} jobs that are drained in one go; then the same while another session holds a snapshot from "
         "before the drain. Contenders that would need many minutes to fill such a queue are left out.",
         "WAL per job is what the server writes ahead for its enqueue (bulk), claim and completion together.",
-        "Holdfast keeps every job with its outcome; Graphile Worker deletes what is done and keeps nothing; PgQueuer keeps "
+        "Perdure keeps every job with its outcome; Graphile Worker deletes what is done and keeps nothing; PgQueuer keeps "
         "a log row. oban runs on a newer Python than the others; oban and PgQueuer run on uvloop, as their own commands do.",
     ),
 )

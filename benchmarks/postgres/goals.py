@@ -1,4 +1,4 @@
-"""What Holdfast must reach on PostgreSQL, checked against a run."""
+"""What Perdure must reach on PostgreSQL, checked against a run."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from benchmarks.goals import at_least, at_most, ratio
 from benchmarks.results import Results
 from benchmarks.suite import Goal
 
-OWN = "holdfast"
+OWN = "perdure"
 
 
 def goals(results: Results) -> Sequence[Goal]:

@@ -24,7 +24,7 @@ class Oban(Peer, ElsewhereContender):
     title = "oban (Python)"
     module = "oban"
     distribution = "oban"
-    python = Path(os.environ.get("HOLDFAST_BENCH_OBAN_PYTHON") or ROOT / ".venv-bench-oban" / "bin" / "python")
+    python = Path(os.environ.get("PERDURE_BENCH_OBAN_PYTHON") or ROOT / ".venv-bench-oban" / "bin" / "python")
     uvloop = True
     share = 0.2
     settings = f"queue limit {SLOTS}, pool of {POOL} connections, everything else as it comes"

@@ -1,4 +1,4 @@
-"""Holdfast and its peers on Valkey, which speaks for Redis too."""
+"""Perdure and its peers on Valkey, which speaks for Redis too."""
 
 from collections.abc import Sequence
 
@@ -10,9 +10,9 @@ from .bullmq import BullMQNode, BullMQPython
 from .celery import CeleryPrefork, CeleryThreads
 from .dramatiq import Dramatiq
 from .goals import goals
-from .holdfast import HoldfastAlways, HoldfastRedis
 from .huey import Huey
 from .measures import SUITE_FIGURES, measures
+from .perdure import PerdureAlways, PerdureRedis
 from .place import SETTINGS, opened, version_of_the_run, written
 from .raw import raw_labels, raw_rate
 from .rq import Rq
@@ -28,8 +28,8 @@ SUITE = Suite(
     name="redis",
     title="Redis and Valkey",
     contenders=(
-        HoldfastRedis,
-        HoldfastAlways,
+        PerdureRedis,
+        PerdureAlways,
         CeleryPrefork,
         CeleryThreads,
         Dramatiq,
@@ -51,7 +51,7 @@ SUITE = Suite(
     measures=measures,
     remarks=(
         "The server is on the same machine. Its append-only file is synced every second and made anew before every "
-        "measurement, never during one. Holdfast is measured a second time with a file that is synced before every answer.",
+        "measurement, never during one. Perdure is measured a second time with a file that is synced before every answer.",
         TOGETHER,
         "The server's memory per waiting job is the growth of used_memory without buffers. The append-only file per job is "
         "what its enqueue, claim and completion together add to it.",

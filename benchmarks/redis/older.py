@@ -9,5 +9,5 @@ from benchmarks.elsewhere import ElsewhereContender
 
 class OlderDriverContender(ElsewhereContender):
     python = Path(
-        os.environ.get("HOLDFAST_BENCH_REDIS_OLDER_PYTHON") or ROOT / ".venv-bench-redis-older" / "bin" / "python"
+        os.environ.get("PERDURE_BENCH_REDIS_OLDER_PYTHON") or ROOT / ".venv-bench-redis-older" / "bin" / "python"
     )

@@ -26,7 +26,7 @@ def opened() -> Iterator[FreshPlace]:
     with servers.start("valkey", settings=SETTINGS) as server:
         if server.process is None:
             raise SystemExit(
-                "this benchmark empties its server: unset HOLDFAST_TEST_REDIS, and it starts one of its own"
+                "this benchmark empties its server: unset PERDURE_TEST_REDIS, and it starts one of its own"
             )
         with connected(server.url) as client:
             _versions[:] = [str(client.info("server")["valkey_version"])]

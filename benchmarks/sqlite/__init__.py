@@ -1,4 +1,4 @@
-"""Holdfast and its peers on an embedded SQLite file."""
+"""Perdure and its peers on an embedded SQLite file."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -8,10 +8,10 @@ from importlib.util import find_spec
 from benchmarks.suite import Suite
 
 from .goals import goals
-from .holdfast import HoldfastApsw, HoldfastSqlite
 from .huey import HueyNoSync, HueySync
 from .litequeue import Litequeue
 from .measures import SUITE_FIGURES, measures
+from .perdure import PerdureApsw, PerdureSqlite
 from .persistqueue import PersistQueue
 from .raw import raw_labels, raw_rate
 from .taskito import Taskito
@@ -27,7 +27,7 @@ def _machine() -> Sequence[str]:
 SUITE = Suite(
     name="sqlite",
     title="SQLite",
-    contenders=(HoldfastSqlite, HoldfastApsw, HueyNoSync, HueySync, Litequeue, PersistQueue, Taskito),
+    contenders=(PerdureSqlite, PerdureApsw, HueyNoSync, HueySync, Litequeue, PersistQueue, Taskito),
     raw_labels=raw_labels,
     raw_rate=raw_rate,
     goals=goals,
@@ -35,7 +35,7 @@ SUITE = Suite(
     figures=SUITE_FIGURES,
     measures=measures,
     remarks=(
-        "Holdfast claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
+        "Perdure claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
         "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
         "A worker that is killed leaves what it held and what was not yet stored to run again.",
         "The share of the raw limit is that of a drain between two runs of the raw script, of the same driver and journal.",

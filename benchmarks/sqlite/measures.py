@@ -16,8 +16,8 @@ from benchmarks.measures import Figures, Measure, Plan, drain
 from benchmarks.results import FIGURES, Figure
 from benchmarks.spawn import Spawner
 
-from .holdfast import FILE
 from .journal import uses_wal
+from .perdure import FILE
 from .raw import bare_commits, driver_of, opened
 
 TWO_COMMITS = Figure("two_commits", "two bare commits", "ms", "low")

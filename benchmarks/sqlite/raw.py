@@ -1,7 +1,7 @@
 """The raw limit: finish the last batch and claim the next in one transaction, with no handler, codec or worker.
 
 The table has what a durable queue cannot do without: an id, a state outside the claim index once finished, a hold and a
-lease. `synchronous=FULL` as in Holdfast.
+lease. `synchronous=FULL` as in Perdure.
 """
 
 import time

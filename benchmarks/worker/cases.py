@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from statistics import median
 from typing import Any
 
-from holdfast import Holdfast
-from holdfast.worker.supervisor.interpreter import make_prompt
+from perdure import Perdure
+from perdure.worker.supervisor.interpreter import make_prompt
 
 from ..spawn import ROOT
 from . import tasks
@@ -168,7 +168,7 @@ CASES: dict[str, Callable[[Plan], Awaitable[Figures]]] = {
 
 # ---- parts ---------------------------------------------------------------------------------------------------------------
 async def _drain(
-    call: Callable[[], Any], jobs: int, *, warm: int = 0, stuck: int = 0, by: Holdfast = app
+    call: Callable[[], Any], jobs: int, *, warm: int = 0, stuck: int = 0, by: Perdure = app
 ) -> tuple[float, float]:
     """Jobs a second of a paused queue that is let go, and seconds of this process's CPU. `warm` jobs are run before, so that
     the start of child processes is not counted; so many jobs are `stuck` in their handlers all the time. The worker is
@@ -220,7 +220,7 @@ def _counted(store: Any, *verbs: str) -> Iterator[list[tuple[tuple[Any, ...], fl
 def main() -> None:
     """In a child process: the case and the plan are the arguments, the figures are the last line that is printed."""
     name, plan = sys.argv[1], Plan(**json.loads(sys.argv[2]))
-    make_prompt()  # as `holdfast worker` does
+    make_prompt()  # as `perdure worker` does
     print(json.dumps(asyncio.run(CASES[name](plan))))
     sys.stdout.flush()
     os._exit(0)  # what the case leaves behind is of no interest

@@ -6,10 +6,10 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast import Context, Holdfast, Limit
+from perdure import Context, Limit, Perdure
 
 URL = "BENCH_WORKER_URL"
-app = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
+app = Perdure(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
 picked_up: list[float] = []  # seconds from the enqueue to the handler, of this process
 begun = {"large": 0, "small": 0}  # handlers of each tenant, of this process
 
@@ -72,7 +72,7 @@ async def of_a_tenant(ctx: Context) -> None:
 
 
 # the same tasks with two middlewares around each of them
-wrapped = Holdfast(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
+wrapped = Perdure(os.environ.get(URL, "memory://"), durability="relaxed", imports=["benchmarks.worker.tasks"])
 wrapped.include(app)
 
 

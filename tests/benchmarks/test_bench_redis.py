@@ -42,8 +42,8 @@ def test_what_was_told_last_is_heard_although_nobody_waited_for_it():
 
 
 def test_the_drain_is_judged_by_the_best_python_peer_of_the_run():
-    results = Results("redis", versions={"holdfast": "1"})
-    results.add("holdfast", {"drain": 30_000.0, "enqueue_bulk": 60_000.0})
+    results = Results("redis", versions={"perdure": "1"})
+    results.add("perdure", {"drain": 30_000.0, "enqueue_bulk": 60_000.0})
     results.add("huey", {"drain": 2_000.0})
     results.add("dramatiq", {"drain": 4_000.0})
     results.add("bullmq-node", {"drain": 10_000.0, "enqueue_bulk": 15_000.0})

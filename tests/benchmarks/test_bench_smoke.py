@@ -34,11 +34,11 @@ HEADINGS = (
 )
 
 
-def test_contenders_in_environments_of_their_own_need_no_holdfast():
-    """Some have older drivers or another Python than Holdfast, and run where it is not installed."""
+def test_contenders_in_environments_of_their_own_need_no_perdure():
+    """Some have older drivers or another Python than Perdure, and run where it is not installed."""
     program = f"""
 import sys
-sys.modules["holdfast"] = None
+sys.modules["perdure"] = None
 from benchmarks.registry import suite_named
 for name in {sorted(SUITES)!r}:
     suite_named(name)

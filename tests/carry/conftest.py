@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from holdfast.storage.contract import QueueSettings, Shelving
-from holdfast.storage.urls import opener
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance import carry
-from holdfast.testing.conformance.tools import claim, job
+from perdure.storage.contract import QueueSettings, Shelving
+from perdure.storage.urls import opener
+from perdure.testing import ManualClock
+from perdure.testing.conformance import carry
+from perdure.testing.conformance.tools import claim, job
 
 from ..addresses import address
 

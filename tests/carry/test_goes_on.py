@@ -5,9 +5,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Holdfast, Limit, State, group
-from holdfast.carry.move import move
-from holdfast.testing import drain
+from perdure import Limit, Perdure, State, group
+from perdure.carry.move import move
+from perdure.testing import drain
 
 from ..addresses import ON_SERVERS
 from .conftest import silent
@@ -15,7 +15,7 @@ from .conftest import silent
 
 @asynccontextmanager
 async def shop(url):
-    app = Holdfast(url, durability="relaxed")
+    app = Perdure(url, durability="relaxed")
     app.ran = []
 
     @app.task(name="part")

@@ -7,14 +7,14 @@ from inspect import iscoroutinefunction
 
 import pytest
 
-from holdfast.carry import things
-from holdfast.carry.move import move
-from holdfast.carry.stillness import Stillness
-from holdfast.errors import StoreError
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.testing.conformance.tools import job
+from perdure.carry import things
+from perdure.carry.move import move
+from perdure.carry.stillness import Stillness
+from perdure.errors import StoreError
+from perdure.job import State
+from perdure.lifecycle import Cancelled, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.testing.conformance.tools import job
 
 from ..addresses import ON_SERVERS
 from ..cli.conftest import environment
@@ -90,7 +90,7 @@ async def test_killed_at_any_call(house, small_pages, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sqlite", *ON_SERVERS])
 async def test_a_process_that_is_killed(house, name):
-    """`holdfast promote` is killed with -9 in the middle, and given the same command again."""
+    """`perdure promote` is killed with -9 in the middle, and given the same command again."""
     here = house.url("sqlite")
     there = f"sqlite:///{house.folder}/there.db" if name == "sqlite" else house.url(name)
     house.clock.set(house.clock.now().replace(year=2020))
@@ -102,8 +102,8 @@ async def test_a_process_that_is_killed(house, name):
         before = await house.contents(source)
     program = f"""
 import os, signal, sys
-from holdfast.carry.things import Jobs
-from holdfast.cli import main
+from perdure.carry.things import Jobs
+from perdure.cli import main
 
 real, calls = Jobs.bring, []
 
@@ -114,14 +114,14 @@ async def bring(self, store, jobs):
     await real(self, store, jobs)
 
 Jobs.bring = bring
-sys.argv = ["holdfast", "promote", {here!r}, {there!r}]
+sys.argv = ["perdure", "promote", {here!r}, {there!r}]
 main()
 """
     killed = subprocess.run([sys.executable, "-c", program], env=environment(), timeout=60)
     assert killed.returncode == -signal.SIGKILL
     async with house.open(there) as target:
         assert 0 < await target.count(Filter()) < 2001
-    command = [sys.executable, "-m", "holdfast", "promote", here, there]
+    command = [sys.executable, "-m", "perdure", "promote", here, there]
     done = subprocess.run(command, env=environment(), timeout=60, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "had been moved before" in done.stdout

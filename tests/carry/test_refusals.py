@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.carry import stillness
-from holdfast.carry.move import look_ahead, move
-from holdfast.clock import SECOND
-from holdfast.errors import StoreError
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, QueueSettings, Want, WorkerRow
-from holdfast.testing.conformance.tools import job, running
+from perdure.carry import stillness
+from perdure.carry.move import look_ahead, move
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, QueueSettings, Want, WorkerRow
+from perdure.testing.conformance.tools import job, running
 
 from .conftest import silent
 

@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from holdfast.carry.move import move
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Filter
-from holdfast.testing.conformance.tools import job, running
+from perdure.carry.move import move
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Filter
+from perdure.testing.conformance.tools import job, running
 
 from ..addresses import ON_SERVERS
 from .conftest import silent

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.root import holdfast
+from perdure.cli.root import perdure
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 SHOP = """
 import asyncio, time
-from holdfast import Backoff, Context, Holdfast
+from perdure import Backoff, Context, Perdure
 
-app = Holdfast(URL, backoff=Backoff.fixed(0.02), max_attempts=2)
+app = Perdure(URL, backoff=Backoff.fixed(0.02), max_attempts=2)
 same = app
 number = 7
 
@@ -59,21 +59,21 @@ class Shop:
         exec(self.source, self.names)
         self.app = self.names["app"]
 
-    def holdfast(self, *arguments: str):
+    def perdure(self, *arguments: str):
         """The command in this process."""
-        return CliRunner().invoke(holdfast, list(arguments), env={"HOLDFAST_URL": self.url})
+        return CliRunner().invoke(perdure, list(arguments), env={"PERDURE_URL": self.url})
 
     def json(self, *arguments: str):
         """What the command prints with --json, which must be all of stdout."""
-        done = self.holdfast(*arguments, "--json")
+        done = self.perdure(*arguments, "--json")
         assert done.exit_code == 0, done.output
         return json.loads(done.stdout)
 
     def process(self, *arguments: str, **options):
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *arguments],
+            [sys.executable, "-m", "perdure", *arguments],
             cwd=self.folder,
-            env=environment(HOLDFAST_URL=self.url),
+            env=environment(PERDURE_URL=self.url),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -124,7 +124,7 @@ def environment(**extra: str) -> dict[str, str]:
 @pytest.fixture
 def shop(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = set(sys.modules)
     yield Shop(tmp_path)

@@ -15,8 +15,8 @@ def test_the_answer_counts(shop, answer, code, left):
     shop.fill()
     outside, inside = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "jobs", "delete", "--task", "send", "--json"],
-        env=environment(HOLDFAST_URL=shop.url),
+        [sys.executable, "-m", "perdure", "jobs", "delete", "--task", "send", "--json"],
+        env=environment(PERDURE_URL=shop.url),
         stdin=inside,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""`holdfast dead`."""
+"""`perdure dead`."""
 
 import json
 
@@ -8,13 +8,13 @@ def test_list(shop):
     document = shop.json("dead", "list")
     assert [job["id"] for job in document["jobs"]] == [ids["broken"]]
     assert document["cursor"] is None
-    assert ids["broken"] in shop.holdfast("dead", "list", "--task", "broken").output
-    assert shop.holdfast("dead", "list", "--task", "add").output == "no dead letters\n"
+    assert ids["broken"] in shop.perdure("dead", "list", "--task", "broken").output
+    assert shop.perdure("dead", "list", "--task", "add").output == "no dead letters\n"
 
 
 def test_the_list_says_what_went_wrong_last(shop):
     shop.fill(work=True)
-    (line,) = shop.holdfast("dead", "list").output.splitlines()[1:]
+    (line,) = shop.perdure("dead", "list").output.splitlines()[1:]
     assert line.endswith(r"failed 2 of 2 attempts; last: RuntimeError: this never works \x1b[31m")
 
 
@@ -22,14 +22,14 @@ def test_retry(shop):
     ids = shop.fill(work=True)
     assert shop.json("dead", "retry", ids["broken"]) == {"asked": 1, "retried": 1}
     assert shop.json("jobs", "get", ids["broken"])["state"] == "ready"
-    again = shop.holdfast("dead", "retry", ids["broken"])
+    again = shop.perdure("dead", "retry", ids["broken"])
     assert again.exit_code == 1
     assert again.output.startswith("retried: 0 of 1")
 
 
 def test_retry_all_asks(shop):
     shop.fill(work=True)
-    refused = shop.holdfast("dead", "retry-all")
+    refused = shop.perdure("dead", "retry-all")
     assert refused.exit_code == 2
     assert "Retry 1 dead letter?" in refused.output
     assert shop.json("dead", "retry-all", "--task", "add", "--yes") == {"retried": 0}
@@ -38,8 +38,8 @@ def test_retry_all_asks(shop):
 
 def test_purge_needs_a_filter_and_asks(shop):
     shop.fill(work=True)
-    assert shop.holdfast("dead", "purge", "--yes").exit_code == 2
-    assert shop.holdfast("dead", "purge", "--task", "broken").exit_code == 2
+    assert shop.perdure("dead", "purge", "--yes").exit_code == 2
+    assert shop.perdure("dead", "purge", "--task", "broken").exit_code == 2
     assert shop.json("dead", "list")["jobs"]
     assert shop.json("dead", "purge", "--before", "0s", "--yes") == {"purged": 1}
     assert shop.json("dead", "list")["jobs"] == []

@@ -1,18 +1,18 @@
-"""`holdfast demo`: it runs by itself, and its account holds."""
+"""`perdure demo`: it runs by itself, and its account holds."""
 
 import io
 import re
 import subprocess
 import sys
 
-from holdfast.cli.demo.screen import Screen
+from perdure.cli.demo.screen import Screen
 
 from .conftest import environment
 
 
 def demo(*arguments, folder):
     return subprocess.run(
-        [sys.executable, "-m", "holdfast", "demo", *arguments],
+        [sys.executable, "-m", "perdure", "demo", *arguments],
         env=environment(TMPDIR=str(folder)),
         capture_output=True,
         text=True,

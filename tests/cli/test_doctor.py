@@ -1,4 +1,4 @@
-"""`holdfast doctor`: each check, well and unwell."""
+"""`perdure doctor`: each check, well and unwell."""
 
 import asyncio
 import json
@@ -8,7 +8,7 @@ import pytest
 
 
 def checks(shop, *arguments):
-    done = shop.holdfast("doctor", *arguments, "--json")
+    done = shop.perdure("doctor", *arguments, "--json")
     document = json.loads(done.stdout)
     assert done.exit_code == (1 if document["status"] == "fail" else 0)
     return {check["name"]: check for check in document["checks"]}
@@ -21,7 +21,7 @@ def test_all_is_well(shop):
     assert {"file", "disk", "schema", "durability", "clock", "workers", "tasks"} < set(found)
     assert found["durability"]["found"].startswith("grade B")
     assert {check["remedy"] for check in found.values()} == {None}
-    text = shop.holdfast("doctor").output
+    text = shop.perdure("doctor").output
     assert text.splitlines()[-1].endswith(" ok, 0 to look at, 0 failed")
 
 
@@ -34,22 +34,22 @@ def test_what_to_look_at(shop):
     shop.fill(work=True)
     shop.enqueue("add", 1, 2)
     shop.enqueue("send", "x@y.z")
-    assert shop.holdfast("queues", "pause", "mail").exit_code == 0
+    assert shop.perdure("queues", "pause", "mail").exit_code == 0
     found = checks(shop)
     assert found["workers"]["status"] == "warn"
     assert "2 jobs wait" in found["workers"]["found"]
     assert (found["dead letters"]["status"], found["dead letters"]["found"]) == ("warn", "1 dead letter")
     assert found["paused queues"]["status"] == "warn"
     assert "mail (2 jobs" in found["paused queues"]["found"]
-    assert found["paused queues"]["remedy"] == "holdfast queues resume mail"
-    text = shop.holdfast("doctor").output
-    assert "→ start: holdfast worker" in text
+    assert found["paused queues"]["remedy"] == "perdure queues resume mail"
+    text = shop.perdure("doctor").output
+    assert "→ start: perdure worker" in text
 
 
 def test_tasks_that_nobody_knows(shop):
     shop.fill()
     (shop.folder / "shop_less.py").write_text(
-        f"from holdfast import Holdfast\napp = Holdfast({shop.url!r})\n@app.task\ndef add(a: int, b: int): ...\n"
+        f"from perdure import Perdure\napp = Perdure({shop.url!r})\n@app.task\ndef add(a: int, b: int): ...\n"
     )
     found = checks(shop, "--app", "shop_less:app")["tasks"]
     assert found["status"] == "warn"

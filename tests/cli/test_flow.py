@@ -1,8 +1,8 @@
-"""`holdfast chain`, `holdfast graph`, `jobs complete`, `jobs answer`."""
+"""`perdure chain`, `perdure graph`, `jobs complete`, `jobs answer`."""
 
 import asyncio
 
-from holdfast import Continue, graph, group
+from perdure import Continue, graph, group
 
 
 def filled(shop):
@@ -31,16 +31,16 @@ def test_chain(shop):
     assert document["chain"] == ids[0]
     assert [job["id"] for job in document["jobs"]] == ids
     assert document["states"] == {"succeeded": 1, "ready": 2, "blocked": 1}
-    text = shop.holdfast("chain", ids[1])
+    text = shop.perdure("chain", ids[1])
     assert text.output.count("\n") == 6
     assert "1 blocked, 2 ready, 1 succeeded" in text.output
     assert shop.json("jobs", "count", "--chain-id", ids[0]) == {"count": 4}
-    assert shop.holdfast("chain", "01900000-0000-7000-8000-000000000001").exit_code == 1
+    assert shop.perdure("chain", "01900000-0000-7000-8000-000000000001").exit_code == 1
 
 
 def test_graph(shop):
     ids = filled(shop)
-    lines = shop.holdfast("graph", ids[0]).output.splitlines()
+    lines = shop.perdure("graph", ids[0]).output.splitlines()
     assert lines == [
         f"✓ add succeeded {ids[0]}",
         f"├─ ○ add ready {ids[1]}",
@@ -48,7 +48,7 @@ def test_graph(shop):
         f"└─ ○ add ready {ids[2]}",
         f"   └─ … add blocked {ids[3]}",
     ]
-    drawing = shop.holdfast("graph", ids[0], "--mermaid").output.splitlines()
+    drawing = shop.perdure("graph", ids[0], "--mermaid").output.splitlines()
     assert drawing[0] == "flowchart TD"
     assert drawing[-4:] == ["    j0 --> j1", "    j0 --> j2", "    j1 --> j3", "    j2 --> j3"]
     pairs = shop.json("graph", ids[0])["edges"]
@@ -71,7 +71,7 @@ def test_a_graph_shows_parents_of_other_chains(shop):
             return [str(job.id) for job in (first, second, third)]
 
     first, second, third = asyncio.run(fill())
-    assert shop.holdfast("graph", third).output.splitlines() == [
+    assert shop.perdure("graph", third).output.splitlines() == [
         f"○ add ready {first}",
         f"├─ … add blocked {second}",
         f"│  └─ … add blocked {third}",
@@ -93,19 +93,19 @@ def test_wait_for_the_end_of_a_chain(shop):
             return str(job.id)
 
     id = asyncio.run(fill())
-    assert shop.holdfast("jobs", "wait", id).output == "succeeded: 3\n"
+    assert shop.perdure("jobs", "wait", id).output == "succeeded: 3\n"
     assert shop.json("jobs", "wait", id)["result"] == 3
 
 
 def test_complete_and_answer(shop):
     ids = shop.fill()
-    done = shop.holdfast("jobs", "complete", ids["later"], "--result", '{"by": "hand"}')
+    done = shop.perdure("jobs", "complete", ids["later"], "--result", '{"by": "hand"}')
     assert (done.exit_code, done.output) == (0, "completed\n")
     assert shop.json("jobs", "get", ids["later"])["result"] == {"by": "hand"}
-    assert "succeeded and cannot be completed" in shop.holdfast("jobs", "complete", ids["later"]).output
-    assert shop.holdfast("jobs", "complete", ids["add"], "--result", "hand").exit_code == 2
-    assert shop.holdfast("jobs", "answer", ids["add"], "approved", '"yes"').output == "answered\n"
-    again = shop.holdfast("jobs", "answer", ids["add"], "approved")
+    assert "succeeded and cannot be completed" in shop.perdure("jobs", "complete", ids["later"]).output
+    assert shop.perdure("jobs", "complete", ids["add"], "--result", "hand").exit_code == 2
+    assert shop.perdure("jobs", "answer", ids["add"], "approved", '"yes"').output == "answered\n"
+    again = shop.perdure("jobs", "answer", ids["add"], "approved")
     assert again.exit_code == 1
     assert "has its answer" in again.output
     assert shop.json("jobs", "answer", ids["add"], "seen") == {"id": ids["add"], "answered": "seen"}

@@ -1,4 +1,4 @@
-"""`holdfast jobs`."""
+"""`perdure jobs`."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ def test_list(shop):
     assert (job["task"], job["queue"], job["state"], job["payload"]) == ("send", "mail", "ready", {"to": "a@b.c"})
     assert (job["tenant"], job["key"], job["tags"]) == ("acme/main", "k", ["t"])
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", job["created_at"])
-    text = shop.holdfast("jobs", "list").output.splitlines()
+    text = shop.perdure("jobs", "list").output.splitlines()
     assert text[0].split() == ["ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "NOTE"]
     assert len(text) == 5
     assert text[3].split()[:5] == [ids["send"], "ready", "send", "mail", "0/2"]
@@ -28,7 +28,7 @@ def test_an_attempt_is_never_beyond_the_last_one(shop):
     ids = shop.fill()
 
     def shown():
-        rows = [line.split() for line in shop.holdfast("jobs", "list", "--task", "broken").output.splitlines()]
+        rows = [line.split() for line in shop.perdure("jobs", "list", "--task", "broken").output.splitlines()]
         return rows[1][1], rows[1][4]
 
     async def worked():
@@ -39,7 +39,7 @@ def test_an_attempt_is_never_beyond_the_last_one(shop):
     assert shown() == ("ready", "0/2")
     asyncio.run(worked())
     assert shown() == ("dead", "2/2")
-    shop.holdfast("dead", "retry", ids["broken"])
+    shop.perdure("dead", "retry", ids["broken"])
     assert shown() == ("ready", "2/4")
     asyncio.run(worked())
     assert shown() == ("dead", "4/4")
@@ -84,7 +84,7 @@ def test_filters(shop, options, names):
 )
 def test_wrong_filters(shop, options):
     shop.fill()
-    done = shop.holdfast("jobs", "list", *options)
+    done = shop.perdure("jobs", "list", *options)
     assert done.exit_code == 2, done.output
 
 
@@ -102,7 +102,7 @@ def test_pages(shop):
 
 def test_the_next_page_can_be_asked_for_as_it_is_told(shop):
     shop.fill()
-    told = shop.holdfast("jobs", "list", "--limit", "3").stderr
+    told = shop.perdure("jobs", "list", "--limit", "3").stderr
     options = shlex.split(told.removeprefix("more: "))
     assert len(shop.json("jobs", "list", "--limit", "3", *options)["jobs"]) == 1
 
@@ -112,23 +112,23 @@ def test_get(shop):
     job = shop.json("jobs", "get", ids["broken"])
     assert (job["state"], job["failures"], len(job["errors"])) == ("dead", 2, 2)
     assert job["errors"][0]["kind"] == "RuntimeError"
-    text = shop.holdfast("jobs", "get", ids["broken"]).output
+    text = shop.perdure("jobs", "get", ids["broken"]).output
     assert "RuntimeError: this never works" in text
     assert "\x1b" not in text
-    assert "result" in shop.holdfast("jobs", "get", ids["add"]).output
+    assert "result" in shop.perdure("jobs", "get", ids["add"]).output
 
 
 @pytest.mark.parametrize("verb", ["get", "log", "wait"])
 def test_a_job_that_is_not_there(shop, verb):
     shop.fill()
-    done = shop.holdfast("jobs", verb, "00000000-0000-7000-8000-000000000000")
+    done = shop.perdure("jobs", verb, "00000000-0000-7000-8000-000000000000")
     assert done.exit_code == 1
     assert "there is no job" in done.output
 
 
 def test_an_id_that_is_none(shop):
     shop.fill()
-    assert shop.holdfast("jobs", "get", "seven").exit_code == 2
+    assert shop.perdure("jobs", "get", "seven").exit_code == 2
 
 
 def test_count_by_state(shop):
@@ -146,14 +146,14 @@ def test_cancel(shop):
     ids = shop.fill()
     assert shop.json("jobs", "cancel", ids["add"], ids["later"]) == {"asked": 2, "cancelled": 2}
     assert shop.json("jobs", "get", ids["add"])["state"] == "cancelled"
-    again = shop.holdfast("jobs", "cancel", ids["add"])
+    again = shop.perdure("jobs", "cancel", ids["add"])
     assert again.exit_code == 1
     assert "cancelled: 0 of 1" in again.output
 
 
 def test_cancel_by_filter_asks(shop):
     ids = shop.fill()
-    refused = shop.holdfast("jobs", "cancel", "--task", "send")
+    refused = shop.perdure("jobs", "cancel", "--task", "send")
     assert refused.exit_code == 2
     assert "Cancel 2 jobs?" in refused.output
     assert "--yes" in refused.output
@@ -164,8 +164,8 @@ def test_cancel_by_filter_asks(shop):
 @pytest.mark.parametrize("verb", ["cancel", "delete", "run-now"])
 def test_ids_or_a_filter(shop, verb):
     ids = shop.fill()
-    assert shop.holdfast("jobs", verb, "--yes").exit_code == 2
-    assert shop.holdfast("jobs", verb, ids["add"], "--task", "add", "--yes").exit_code == 2
+    assert shop.perdure("jobs", verb, "--yes").exit_code == 2
+    assert shop.perdure("jobs", verb, ids["add"], "--task", "add", "--yes").exit_code == 2
 
 
 def test_run_now(shop):
@@ -184,16 +184,16 @@ def test_delete(shop):
 def test_log(shop):
     ids = shop.fill(work=True)
     assert shop.json("jobs", "log", ids["send"]) == {"id": ids["send"], "lines": ["sent to a@b.c"]}
-    assert shop.holdfast("jobs", "log", ids["send"]).output == "sent to a@b.c\n"
+    assert shop.perdure("jobs", "log", ids["send"]).output == "sent to a@b.c\n"
 
 
 def test_wait(shop):
     ids = shop.fill(work=True)
-    assert shop.holdfast("jobs", "wait", ids["add"]).output == "succeeded: 3\n"
-    dead = shop.holdfast("jobs", "wait", ids["broken"], "--json")
+    assert shop.perdure("jobs", "wait", ids["add"]).output == "succeeded: 3\n"
+    dead = shop.perdure("jobs", "wait", ids["broken"], "--json")
     assert dead.exit_code == 1
     assert json.loads(dead.stdout)["state"] == "dead"
-    assert "; last: RuntimeError: this never works" in shop.holdfast("jobs", "wait", ids["broken"]).output
-    late = shop.holdfast("jobs", "wait", ids["later"], "--timeout", "0.1")
+    assert "; last: RuntimeError: this never works" in shop.perdure("jobs", "wait", ids["broken"]).output
+    late = shop.perdure("jobs", "wait", ids["later"], "--timeout", "0.1")
     assert late.exit_code == 1
     assert "still scheduled" in late.output

@@ -1,4 +1,4 @@
-"""`holdfast promote`."""
+"""`perdure promote`."""
 
 import json
 import signal
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.cli import progress as bars
+from perdure.cli import progress as bars
 
 WHERE = "sqlite:///there.db"
 
@@ -15,7 +15,7 @@ WHERE = "sqlite:///there.db"
 def test_everything_is_moved(shop):
     shop.fill(work=True)
     before = shop.json("jobs", "list")["jobs"]
-    done = shop.holdfast("promote", shop.url, WHERE)
+    done = shop.perdure("promote", shop.url, WHERE)
     assert done.exit_code == 0, done.output
     assert "carrying jobs" in done.stderr
     assert "do not resume the source" in done.stdout
@@ -60,23 +60,23 @@ def test_a_dry_run_makes_nothing(shop):
     assert planned["things"]["jobs"]["count"] == 4
     assert not (shop.folder / "there.db").exists()
     assert not any(queue["paused"] for queue in shop.json("queues", "list")["queues"])
-    assert "nothing was written" in shop.holdfast("promote", shop.url, WHERE, "--dry-run").stdout
+    assert "nothing was written" in shop.perdure("promote", shop.url, WHERE, "--dry-run").stdout
 
 
 def test_a_dry_run_says_what_is_in_the_way(shop):
     shop.fill()
-    shop.holdfast("promote", shop.url, WHERE)
+    shop.perdure("promote", shop.url, WHERE)
     shop.enqueue("add", 1, 2)
-    done = shop.holdfast("promote", WHERE, shop.url, "--dry-run")
+    done = shop.perdure("promote", WHERE, shop.url, "--dry-run")
     assert done.exit_code == 1
     assert "in the way: the target holds jobs of its own" in done.stdout
 
 
 def test_a_target_of_somebody_else(shop):
     shop.fill()
-    shop.holdfast("promote", shop.url, WHERE)
+    shop.perdure("promote", shop.url, WHERE)
     shop.enqueue("add", 1, 2)
-    done = shop.holdfast("promote", WHERE, shop.url)
+    done = shop.perdure("promote", WHERE, shop.url)
     assert done.exit_code == 1
     assert "jobs of its own" in done.stderr
 
@@ -98,7 +98,7 @@ def test_a_target_of_somebody_else(shop):
 )
 def test_bad_addresses(shop, source, target, code, told):
     shop.fill()
-    done = shop.holdfast("promote", source, target.format(folder=shop.folder.name))
+    done = shop.perdure("promote", source, target.format(folder=shop.folder.name))
     assert done.exit_code == code, done.output
     assert told in done.stderr
     assert not any(queue["paused"] for queue in shop.json("queues", "list")["queues"])
@@ -107,21 +107,21 @@ def test_bad_addresses(shop, source, target, code, told):
 def test_one_file_under_two_names(shop):
     shop.fill()
     (shop.folder / "other.db").symlink_to(shop.folder / "shop.db")
-    done = shop.holdfast("promote", shop.url, "sqlite:///other.db")
+    done = shop.perdure("promote", shop.url, "sqlite:///other.db")
     assert done.exit_code == 2
     assert "the same store" in done.stderr
 
 
 def test_a_target_with_a_newer_schema(shop):
     shop.fill()
-    shop.holdfast("migrate", "--url", WHERE)
+    shop.perdure("migrate", "--url", WHERE)
     with sqlite3.connect(shop.folder / "there.db") as connection:
-        connection.execute("UPDATE holdfast_meta SET value = '99' WHERE name = 'schema'")
+        connection.execute("UPDATE perdure_meta SET value = '99' WHERE name = 'schema'")
     connection.close()
     for options in ([], ["--dry-run"]):
-        done = shop.holdfast("promote", shop.url, WHERE, *options)
+        done = shop.perdure("promote", shop.url, WHERE, *options)
         assert done.exit_code == 1
-        assert "newer Holdfast; upgrade" in done.stderr
+        assert "newer Perdure; upgrade" in done.stderr
 
 
 def test_a_live_worker_is_refused_and_waited_for(shop):
@@ -130,7 +130,7 @@ def test_a_live_worker_is_refused_and_waited_for(shop):
     try:
         while not shop.json("workers")["workers"]:
             assert worker.poll() is None
-        refused = shop.holdfast("promote", shop.url, WHERE)
+        refused = shop.perdure("promote", shop.url, WHERE)
         assert refused.exit_code == 1
         assert "the source is in use: a live worker" in refused.stderr
         assert not any(queue["paused"] for queue in shop.json("queues", "list")["queues"])
@@ -150,7 +150,7 @@ def test_a_live_worker_is_refused_and_waited_for(shop):
 def test_given_up(shop, word):
     """Ctrl-C and a polite kill let the source go on."""
     shop.fill()
-    shop.holdfast("queues", "pause", "default")
+    shop.perdure("queues", "pause", "default")
     worker = shop.process("worker", "shop:app", "--queues", "none")
     try:
         while not shop.json("workers")["workers"]:
@@ -164,15 +164,15 @@ def test_given_up(shop, word):
         worker.kill()
         worker.communicate()
     assert moving.returncode == 1
-    assert f"holdfast: given up: {shop.url} goes on as before" in err
+    assert f"perdure: given up: {shop.url} goes on as before" in err
     paused = {queue["name"]: queue["paused"] for queue in shop.json("queues", "list")["queues"]}
     assert paused == {"default": True, "mail": False}
 
 
 def test_wrong_use(shop):
-    assert shop.holdfast("promote", shop.url).exit_code == 2
-    assert shop.holdfast("promote", shop.url, WHERE, "--wait", "-1").exit_code == 2
-    assert "Examples:" in shop.holdfast("promote", "--help").output
+    assert shop.perdure("promote", shop.url).exit_code == 2
+    assert shop.perdure("promote", shop.url, WHERE, "--wait", "-1").exit_code == 2
+    assert "Examples:" in shop.perdure("promote", "--help").output
 
 
 # ---- progress --------------------------------------------------------------------------------------

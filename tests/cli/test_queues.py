@@ -1,10 +1,10 @@
-"""`holdfast queues` and `holdfast workers`."""
+"""`perdure queues` and `perdure workers`."""
 
 import asyncio
 
 import pytest
 
-from holdfast import __version__
+from perdure import __version__
 
 
 def test_list(shop):
@@ -15,7 +15,7 @@ def test_list(shop):
         ("mail", False, 2),
     ]
     assert queues[0]["oldest"] >= 0
-    lines = shop.holdfast("queues", "list").output.splitlines()
+    lines = shop.perdure("queues", "list").output.splitlines()
     assert lines[0].split() == ["QUEUE", "STATE", "DEPTH", "OLDEST", "SETTINGS"]
     assert lines[2].split()[:3] == ["mail", "open", "2"]
 
@@ -25,8 +25,8 @@ def test_without_a_subcommand_it_lists(shop):
     assert shop.json("queues")["queues"][0]["name"] == "default"
     for things in ("jobs", "dead", "queues", "schedules", "workers"):
         assert shop.json(things).keys() == shop.json(things, "list").keys()
-        assert shop.holdfast(things).output.splitlines()[0] == shop.holdfast(things, "list").output.splitlines()[0]
-        assert "list" in shop.holdfast(things, "--help").output
+        assert shop.perdure(things).output.splitlines()[0] == shop.perdure(things, "list").output.splitlines()[0]
+        assert "list" in shop.perdure(things, "--help").output
 
 
 def test_the_hint_for_scalers(shop):
@@ -37,10 +37,10 @@ def test_the_hint_for_scalers(shop):
         ("default", 2, 1),
         ("mail", 1, 1),
     ]
-    lines = shop.holdfast("queues", "list", "--target", "30").output.splitlines()
+    lines = shop.perdure("queues", "list", "--target", "30").output.splitlines()
     assert lines[0].split() == ["QUEUE", "READY", "OLDEST", "RUNNING", "RATE", "WORKERS"]
     assert lines[-1] == "workers for all of them: 2, alive: 0"
-    assert shop.holdfast("queues", "--target", "0").exit_code == 2
+    assert shop.perdure("queues", "--target", "0").exit_code == 2
 
 
 def test_scripts_get_the_hint_unasked(shop):
@@ -59,7 +59,7 @@ def test_pause_and_resume(shop):
 
 
 def test_configure(shop):
-    from holdfast import QueueFull
+    from perdure import QueueFull
 
     shop.fill()
     assert shop.json("queues", "configure", "default", "--max-depth", "2") == {
@@ -82,31 +82,31 @@ def test_configure_a_fair_queue(shop):
 def test_what_was_configured_is_listed(shop):
     shop.fill()
     bounds = ["--max-depth", "10", "--on-full", "drop", "--drop-below", "5"]
-    assert shop.holdfast("queues", "configure", "mail", *bounds, "--fair", "--weight", "acme=2").exit_code == 0
-    assert shop.holdfast("queues").output.endswith("at most 10, else drop below 5; fair acme=2\n")
+    assert shop.perdure("queues", "configure", "mail", *bounds, "--fair", "--weight", "acme=2").exit_code == 0
+    assert shop.perdure("queues").output.endswith("at most 10, else drop below 5; fair acme=2\n")
 
 
 @pytest.mark.parametrize("weight", ["gold", "gold=", "gold=heavy", "=2", "gold=0"])
 def test_what_is_no_weight(shop, weight):
     shop.fill()
-    assert shop.holdfast("queues", "configure", "default", "--fair", "--weight", weight).exit_code == 2
+    assert shop.perdure("queues", "configure", "default", "--fair", "--weight", weight).exit_code == 2
 
 
 def test_configure_refuses_nonsense(shop):
     shop.fill()
-    assert shop.holdfast("queues", "configure", "default", "--weight", "gold=2").exit_code == 2
-    assert shop.holdfast("queues", "configure", "default", "--max-depth", "0").exit_code == 2
-    assert shop.holdfast("queues", "configure", "default", "--on-full", "explode").exit_code == 2
+    assert shop.perdure("queues", "configure", "default", "--weight", "gold=2").exit_code == 2
+    assert shop.perdure("queues", "configure", "default", "--max-depth", "0").exit_code == 2
+    assert shop.perdure("queues", "configure", "default", "--on-full", "explode").exit_code == 2
 
 
 def test_workers(shop):
     shop.fill()
     assert shop.json("workers") == {"workers": []}
-    assert shop.holdfast("workers").output == "no workers are alive\n"
+    assert shop.perdure("workers").output == "no workers are alive\n"
 
     async def beside_a_worker():
         async with shop.app, shop.app.worker(name="anna"):
-            return await asyncio.to_thread(shop.json, "workers"), await asyncio.to_thread(shop.holdfast, "workers")
+            return await asyncio.to_thread(shop.json, "workers"), await asyncio.to_thread(shop.perdure, "workers")
 
     document, text = asyncio.run(beside_a_worker())
     assert [worker["id"] for worker in document["workers"]] == ["anna"]

@@ -1,4 +1,4 @@
-"""`holdfast relay` and `holdfast migrate --outbox`."""
+"""`perdure relay` and `perdure migrate --outbox`."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ import pytest
 def boxed(shop):
     """The shop with an outbox in a file of its own; gives a function that enqueues in a caller's transaction there."""
     url = f"sqlite:///{shop.folder / 'orders.db'}"
-    source = shop.source.replace("Holdfast(", f"Holdfast(outbox={url!r}, *[").replace(", backoff", "], backoff", 1)
+    source = shop.source.replace("Perdure(", f"Perdure(outbox={url!r}, *[").replace(", backoff", "], backoff", 1)
     (shop.folder / "shop.py").write_text(source)
     names: dict = {"__name__": "shop"}
     exec(source, names)
@@ -42,7 +42,7 @@ def test_once_moves_what_is_there_and_says_how_it_stands(shop, boxed):
     moved = shop.json("relay", "--app", "shop:app", "--once")
     assert (moved["moved"], moved["waiting"], moved["oldest"], moved["set_aside"]) == (3, 0, None, 0)
     assert len(shop.json("jobs", "list")["jobs"]) == 3
-    told = shop.holdfast("relay", "--app", "shop:app", "--status")
+    told = shop.perdure("relay", "--app", "shop:app", "--status")
     assert told.exit_code == 0
     assert told.stdout.splitlines()[1].split() == ["waiting", "0", "jobs"]
 
@@ -57,14 +57,14 @@ def test_rows_that_were_set_aside_are_shown_and_tried_again(shop, boxed):
     boxed(1)
     with sqlite3.connect(shop.folder / "orders.db") as database:
         database.execute(
-            "insert into holdfast_outbox (enqueued_at, min_version, id, queue, job) "
+            "insert into perdure_outbox (enqueued_at, min_version, id, queue, job) "
             "values (1, 1, 'x\x1b[31m', 'q', 'poison')"
         )
     database.close()
     moved = shop.json("relay", "--app", "shop:app", "--once")
     assert (moved["moved"], moved["set_aside"]) == (1, 1)
     assert moved["errors"][0]["id"] == "x\x1b[31m"
-    told = shop.holdfast("relay", "--app", "shop:app", "--status")
+    told = shop.perdure("relay", "--app", "shop:app", "--status")
     assert "it holds no job" in told.stdout
     assert "\x1b" not in told.stdout
     assert shop.json("relay", "--app", "shop:app", "--retry")["waiting"] == 1
@@ -75,19 +75,19 @@ def test_the_doctor_looks_at_the_outbox(shop, boxed):
     boxed(1)
     shop.json("queues", "list", "--app", "shop:app")
     assert outbox_check(shop) == ("ok", "1 job in it, the oldest for 0s")
-    change(shop, "update holdfast_outbox set enqueued_at = enqueued_at - 7200000000")
+    change(shop, "update perdure_outbox set enqueued_at = enqueued_at - 7200000000")
     status, found = outbox_check(shop)
     assert (status, found.startswith("1 job in it, the oldest for 2h")) == ("warn", True)
-    change(shop, "update holdfast_outbox set set_aside_at = 1, error = 'bad'")
+    change(shop, "update perdure_outbox set set_aside_at = 1, error = 'bad'")
     assert outbox_check(shop)[1].startswith("1 row set aside")
     shop.json("relay", "--app", "shop:app", "--once", "--retry")
     assert outbox_check(shop) == ("ok", "no job waits in it")
-    change(shop, "drop table holdfast_outbox_meta")
+    change(shop, "drop table perdure_outbox_meta")
     assert outbox_check(shop)[0] == "fail"
 
 
 def outbox_check(shop):
-    done = shop.holdfast("doctor", "--json", "--app", "shop:app")
+    done = shop.perdure("doctor", "--json", "--app", "shop:app")
     (check,) = [check for check in json.loads(done.stdout)["checks"] if check["name"] == "outbox"]
     return check["status"], check["found"]
 
@@ -127,19 +127,19 @@ def test_it_runs_until_it_is_told_to_stop(shop, boxed):
     ids=" ".join,
 )
 def test_wrong_use_is_told(shop, arguments, told):
-    done = shop.holdfast(*arguments)
+    done = shop.perdure(*arguments)
     assert done.exit_code == 2
     assert told in done.stderr
 
 
 def test_the_outbox_is_migrated_by_its_own_word(shop):
     url = f"sqlite:///{shop.folder / 'orders.db'}"
-    assert shop.holdfast("migrate", "status", "--outbox", url).exit_code == 1
-    assert "CREATE TABLE holdfast_outbox" in shop.holdfast("migrate", "--dry-run", "--outbox", url).stdout
+    assert shop.perdure("migrate", "status", "--outbox", url).exit_code == 1
+    assert "CREATE TABLE perdure_outbox" in shop.perdure("migrate", "--dry-run", "--outbox", url).stdout
     assert not (shop.folder / "orders.db").exists()
-    assert shop.holdfast("migrate", "--outbox", url).stdout == "migrated: 0001 outbox\n"
-    assert json.loads(shop.holdfast("migrate", "status", "--json", "--outbox", url).stdout)["pending"] == []
+    assert shop.perdure("migrate", "--outbox", url).stdout == "migrated: 0001 outbox\n"
+    assert json.loads(shop.perdure("migrate", "status", "--json", "--outbox", url).stdout)["pending"] == []
     with sqlite3.connect(shop.folder / "orders.db") as database:
-        tables = {name for (name,) in database.execute("select name from sqlite_master where name like 'holdfast%'")}
+        tables = {name for (name,) in database.execute("select name from sqlite_master where name like 'perdure%'")}
     database.close()
-    assert tables == {"holdfast_outbox", "holdfast_outbox_meta"}
+    assert tables == {"perdure_outbox", "perdure_outbox_meta"}

@@ -9,13 +9,13 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.root import COMMANDS, holdfast
+from perdure.cli.root import COMMANDS, perdure
 
 from .conftest import environment
 
 
-def every_command(group=holdfast, path=()):
-    ctx = click.Context(holdfast)
+def every_command(group=perdure, path=()):
+    ctx = click.Context(perdure)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
         yield (*path, name)
@@ -24,7 +24,7 @@ def every_command(group=holdfast, path=()):
 
 
 def test_help_lists_every_command():
-    done = CliRunner().invoke(holdfast, ["--help"])
+    done = CliRunner().invoke(perdure, ["--help"])
     assert done.exit_code == 0
     for name, purpose in COMMANDS.items():
         assert f"  {name} " in done.output
@@ -33,29 +33,29 @@ def test_help_lists_every_command():
 
 @pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
 def test_every_help_has_an_example(path):
-    done = CliRunner().invoke(holdfast, [*path, "--help"])
+    done = CliRunner().invoke(perdure, [*path, "--help"])
     assert done.exit_code == 0
     assert "Example" in done.output
-    assert f"holdfast {path[0]}" in done.output
+    assert f"perdure {path[0]}" in done.output
 
 
 def test_help_of_the_table_is_that_of_the_command():
     for name in COMMANDS:
-        assert holdfast.get_command(click.Context(holdfast), name).help
+        assert perdure.get_command(click.Context(perdure), name).help
 
 
 def test_a_command_with_a_typo():
-    done = CliRunner().invoke(holdfast, ["job", "list"])
+    done = CliRunner().invoke(perdure, ["job", "list"])
     assert done.exit_code == 2
     assert "there is no command 'job'; did you mean jobs?" in done.output
-    assert CliRunner().invoke(holdfast, ["frobnicate"]).exit_code == 2
+    assert CliRunner().invoke(perdure, ["frobnicate"]).exit_code == 2
 
 
 @pytest.mark.parametrize("name", ["bench", "dashboard", "explain", "init", "top"])
 def test_a_command_that_is_to_come(name):
-    done = CliRunner().invoke(holdfast, [name, "--json"])
+    done = CliRunner().invoke(perdure, [name, "--json"])
     assert done.exit_code == 2
-    assert f"{name!r} is not in this version of Holdfast" in done.output
+    assert f"{name!r} is not in this version of Perdure" in done.output
 
 
 def test_help_comes_quickly():
@@ -70,33 +70,33 @@ def test_help_comes_quickly():
             times.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
         return min(times)
 
-    assert seconds("-m", "holdfast", "--help") - seconds("-c", "pass") < 0.2
+    assert seconds("-m", "perdure", "--help") - seconds("-c", "pass") < 0.2
 
 
 def test_help_imports_no_store():
-    code = "import sys\nfrom holdfast.cli.root import holdfast\nholdfast(['--help'], standalone_mode=False)\n"
+    code = "import sys\nfrom perdure.cli.root import perdure\nperdure(['--help'], standalone_mode=False)\n"
     code += "print({'asyncio', 'sqlite3', 'msgspec', 'rich'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], env=environment(), check=True, capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "set()"
 
 
 def test_version():
-    done = CliRunner().invoke(holdfast, ["--version"])
+    done = CliRunner().invoke(perdure, ["--version"])
     assert done.exit_code == 0
-    assert done.output.startswith("holdfast ")
+    assert done.output.startswith("perdure ")
 
 
 @pytest.mark.parametrize(
     "arguments", [["nonsense"], ["jobs", "nonsense"], ["jobs", "list", "--nonsense"], ["jobs", "get"]]
 )
 def test_wrong_use_is_two(shop, arguments):
-    assert shop.holdfast(*arguments).exit_code == 2
+    assert shop.perdure(*arguments).exit_code == 2
 
 
 def test_an_error_is_one_line(shop):
     code, out, err = shop.run("jobs", "list", "--url", "sqlite:///missing/nothing.db")
     assert (code, out) == (1, "")
-    assert err.startswith("holdfast: ")
+    assert err.startswith("perdure: ")
     assert err.count("\n") == 1
 
 
@@ -110,26 +110,26 @@ def test_debug_shows_the_traceback(shop, place):
 
 # ---- the store ---------------------------------------------------------------------------------------
 def test_reading_a_store_that_is_not_there_makes_none(shop):
-    done = shop.holdfast("jobs", "list", "--url", "sqlite:///typo.db")
+    done = shop.perdure("jobs", "list", "--url", "sqlite:///typo.db")
     assert done.exit_code == 1
     assert not (shop.folder / "typo.db").exists()
 
 
 def test_which_store(shop):
-    done = CliRunner().invoke(holdfast, ["jobs", "list"], env={"HOLDFAST_URL": None})
+    done = CliRunner().invoke(perdure, ["jobs", "list"], env={"PERDURE_URL": None})
     assert done.exit_code == 2
     assert "--app" in done.output
-    assert "HOLDFAST_URL" in done.output
+    assert "PERDURE_URL" in done.output
 
 
 def test_app_and_url_exclude_each_other(shop):
-    assert shop.holdfast("jobs", "list", "--app", "shop:app", "--url", shop.url).exit_code == 2
+    assert shop.perdure("jobs", "list", "--app", "shop:app", "--url", shop.url).exit_code == 2
 
 
 @pytest.mark.parametrize("target", ["shop:app", "shop:same", "shop"])
 def test_the_store_of_an_app(shop, target):
     shop.fill()
-    done = CliRunner().invoke(holdfast, ["jobs", "count", "--app", target, "--json"], env={"HOLDFAST_URL": None})
+    done = CliRunner().invoke(perdure, ["jobs", "count", "--app", target, "--json"], env={"PERDURE_URL": None})
     assert json.loads(done.stdout) == {"count": 4}
 
 
@@ -139,18 +139,18 @@ def test_the_store_of_an_app(shop, target):
         ("nowhere:app", "no module 'nowhere'"),
         ("shop.nowhere:app", "no module 'shop.nowhere'"),
         ("shop:nothing", "has no attribute 'nothing'; there is shop:app"),
-        ("shop:number", "is of type int, not a Holdfast app; there is shop:app"),
+        ("shop:number", "is of type int, not a Perdure app; there is shop:app"),
         ("shop.py", "not of the form module:app"),
         ("./shop:app", "not of the form module:app"),
-        ("json", "holds no Holdfast app"),
+        ("json", "holds no Perdure app"),
         ("shop_two", "holds several apps; name one; there is shop_two:first, shop_two:second"),
     ],
 )
 def test_an_app_that_cannot_be_found(shop, target, message):
     (shop.folder / "shop_two.py").write_text(
-        "from holdfast import Holdfast\nfirst = Holdfast('memory://')\nsecond = Holdfast('memory://')\n"
+        "from perdure import Perdure\nfirst = Perdure('memory://')\nsecond = Perdure('memory://')\n"
     )
-    done = shop.holdfast("jobs", "list", "--app", target)
+    done = shop.perdure("jobs", "list", "--app", target)
     assert done.exit_code == 2
     assert message in " ".join(done.output.split())
 

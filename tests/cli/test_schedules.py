@@ -1,4 +1,4 @@
-"""`holdfast schedules`."""
+"""`perdure schedules`."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -22,19 +22,19 @@ def test_list_and_show(planned):
     assert (nightly["name"], nightly["cron"], nightly["task"], nightly["runs"]) == ("nightly", "0 3 * * *", "add", 0)
     assert nightly["next_at"].endswith("Z")
     assert (over["name"], over["next_at"]) == ("over", None)
-    head, first, second = planned.holdfast("schedules", "list").output.splitlines()
+    head, first, second = planned.perdure("schedules", "list").output.splitlines()
     assert head.split() == ["NAME", "STATE", "NEXT", "LAST", "RUNS", "TASK", "CRON"]
     assert first.split()[:2] == ["nightly", "open"]
     assert second.split()[:2] == ["over", "over"]
     assert planned.json("schedules", "show", "nightly") == nightly
-    assert "Europe/Berlin" in planned.holdfast("schedules", "show", "nightly").output
+    assert "Europe/Berlin" in planned.perdure("schedules", "show", "nightly").output
 
 
 def test_pause_resume_and_preview(planned):
     assert planned.json("schedules", "pause", "nightly") == {"schedule": "nightly", "paused": True}
-    assert planned.holdfast("schedules", "list").output.splitlines()[1].split()[:2] == ["nightly", "paused"]
-    assert planned.holdfast("schedules", "resume", "nightly").output == "resumed: nightly\n"
-    ticks = planned.holdfast("schedules", "preview", "nightly", "--count", "3").output.splitlines()
+    assert planned.perdure("schedules", "list").output.splitlines()[1].split()[:2] == ["nightly", "paused"]
+    assert planned.perdure("schedules", "resume", "nightly").output == "resumed: nightly\n"
+    ticks = planned.perdure("schedules", "preview", "nightly", "--count", "3").output.splitlines()
     assert len(ticks) == 3
     assert {tick[10:] for tick in ticks} <= {"T01:00:00Z", "T02:00:00Z"}
     assert [tick[:19] for tick in planned.json("schedules", "preview", "nightly")["ticks"]][:3] == [
@@ -47,17 +47,17 @@ def test_run_now(planned):
     assert (done["schedule"], done["duplicate"]) == ("nightly", False)
     job = planned.json("jobs", "get", done["job"])
     assert (job["task"], job["payload"], job["meta"]) == ("add", {"a": 1, "b": 2}, {"schedule": "nightly"})
-    assert planned.holdfast("schedules", "run-now", "nightly").output.startswith("enqueued: ")
+    assert planned.perdure("schedules", "run-now", "nightly").output.startswith("enqueued: ")
 
 
 def test_remove(planned):
-    assert planned.holdfast("schedules", "remove", "nightly").exit_code == 2  # nobody is there to answer
+    assert planned.perdure("schedules", "remove", "nightly").exit_code == 2  # nobody is there to answer
     assert planned.json("schedules", "remove", "nightly", "--yes") == {"schedule": "nightly", "removed": True}
     assert [schedule["name"] for schedule in planned.json("schedules", "list")["schedules"]] == ["over"]
 
 
 def test_an_unknown_name(planned):
     for verb in ("show", "pause", "resume", "run-now", "preview", "remove"):
-        done = planned.holdfast("schedules", verb, "other")
+        done = planned.perdure("schedules", verb, "other")
         assert done.exit_code == 1
-        assert "there is no schedule 'other'; `holdfast schedules list` shows those there are" in done.output
+        assert "there is no schedule 'other'; `perdure schedules list` shows those there are" in done.output

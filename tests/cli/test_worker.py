@@ -1,4 +1,4 @@
-"""`holdfast worker`: a real process."""
+"""`perdure worker`: a real process."""
 
 import contextlib
 import signal
@@ -100,11 +100,11 @@ def test_only_the_queues_that_were_asked_for(shop):
         ("@app.task\ndef f(): ...\n", ["--unrouted", "--routing-key", "x"], "exclude"),
         ("@app.task\ndef f(): ...\n", ["--max-memory", "lots"], "'lots' is no size such as 512M"),
         ("@app.task\ndef f(): ...\n", ["--max-memory", "0"], "'0' is no size such as 512M"),
-        ("app = Holdfast('memory://', imports=['shop_nowhere'])", [], "shop_nowhere"),
+        ("app = Perdure('memory://', imports=['shop_nowhere'])", [], "shop_nowhere"),
     ],
 )
 def test_wrong_use(shop, source, options, message):
-    (shop.folder / "shop_new.py").write_text(f"from holdfast import Holdfast\napp = Holdfast('memory://')\n{source}")
+    (shop.folder / "shop_new.py").write_text(f"from perdure import Perdure\napp = Perdure('memory://')\n{source}")
     code, _, err = shop.run("worker", "shop_new:app", *options)
     assert code == 2
     assert message in err
@@ -112,7 +112,7 @@ def test_wrong_use(shop, source, options, message):
 
 def test_the_imports_of_an_app_are_imported(shop):
     (shop.folder / "shop_door.py").write_text(
-        f"from holdfast import Holdfast\napp = Holdfast({shop.url!r}, imports=['shop_tasks'])\n"
+        f"from perdure import Perdure\napp = Perdure({shop.url!r}, imports=['shop_tasks'])\n"
     )
     (shop.folder / "shop_tasks.py").write_text("from shop_door import app\n@app.task\ndef polish(): ...\n")
     with running(shop, "shop_door:app") as process:
@@ -128,12 +128,12 @@ def test_probes(shop):
         port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
         wait_for(lambda: _status(port, "/ready") == 200)
         assert (_status(port, "/live"), _status(port, "/scale"), _status(port, "/")) == (200, 200, 404)
-        assert shop.holdfast("worker", "--check-file", str(file)).exit_code == 0
+        assert shop.perdure("worker", "--check-file", str(file)).exit_code == 0
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
     assert process.returncode == 0
     assert not file.exists()
-    checked = shop.holdfast("worker", "--check-file", str(file))
+    checked = shop.perdure("worker", "--check-file", str(file))
     assert (checked.exit_code, "nobody has touched" in checked.output) == (1, True)
 
 

@@ -3,10 +3,10 @@
 from importlib.util import find_spec
 from itertools import count
 
-from holdfast.storage.sqlite.place import Place
-from holdfast.storage.sqlite.store import SqliteStorage
-from holdfast.storage.urls import opener
-from holdfast.testing import ManualClock
+from perdure.storage.sqlite.place import Place
+from perdure.storage.sqlite.store import SqliteStorage
+from perdure.storage.urls import opener
+from perdure.testing import ManualClock
 
 from ..real_servers import kinds_with_a_store
 from . import reuse

@@ -1,8 +1,8 @@
-"""Every store against every case that Holdfast ships."""
+"""Every store against every case that Perdure ships."""
 
 import pytest
 
-from holdfast.testing import conformance
+from perdure.testing import conformance
 
 from .stores import STORES
 

@@ -18,10 +18,10 @@ from random import Random
 
 import msgspec
 
-from holdfast.clock import SECOND
-from holdfast.errors import IllegalMove
-from holdfast.job import ANY, FINAL, Fault, Hold, NewJob, Record, State
-from holdfast.lifecycle import (
+from perdure.clock import SECOND
+from perdure.errors import IllegalMove
+from perdure.job import ANY, FINAL, Fault, Hold, NewJob, Record, State
+from perdure.lifecycle import (
     Cancelled,
     Completed,
     Continued,
@@ -40,8 +40,8 @@ from holdfast.lifecycle import (
     Succeeded,
     decide,
 )
-from holdfast.retry import HIDDEN_FOR, Backoff, Retention
-from holdfast.storage.contract import (
+from perdure.retry import HIDDEN_FOR, Backoff, Retention
+from perdure.storage.contract import (
     Claim,
     Filter,
     Full,
@@ -53,8 +53,8 @@ from holdfast.storage.contract import (
     Want,
     WorkerRow,
 )
-from holdfast.storage.memory import MemoryStorage
-from holdfast.testing import ManualClock
+from perdure.storage.memory import MemoryStorage
+from perdure.testing import ManualClock
 
 FAULT = Fault(1, "w", 1, 2, "ValueError", "broke", None)
 BACKOFF = Backoff.exponential(5.0, jitter=2.0).text()

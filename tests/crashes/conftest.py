@@ -41,7 +41,7 @@ def scene(tmp_path, scheme):
 
 @pytest.fixture
 def chance():
-    """Everything random in a test comes from here; HOLDFAST_SEED repeats a run."""
-    seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"HOLDFAST_SEED={seed}")
+    """Everything random in a test comes from here; PERDURE_SEED repeats a run."""
+    seed = int(os.environ.get("PERDURE_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"PERDURE_SEED={seed}")
     return random.Random(seed)

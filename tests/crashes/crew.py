@@ -1,4 +1,4 @@
-"""Workers as they are run in earnest, `holdfast worker` with a supervisor, and kill -9 for runners and for whole workers.
+"""Workers as they are run in earnest, `perdure worker` with a supervisor, and kill -9 for runners and for whole workers.
 
 Before it is killed, a process is stopped, and the store is asked whether a job has met two deaths already: the third would
 rightly be taken for its fault. Then it is spared.
@@ -17,8 +17,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.job import State
-from holdfast.storage.contract import Filter, Storage
+from perdure.job import State
+from perdure.storage.contract import Filter, Storage
 
 from .flows import FOLDER, URL
 from .nursery import PACKAGES, ROOT
@@ -66,7 +66,7 @@ class Crew:
         with (self._folder / "workers.out").open("ab") as output:
             worker = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "holdfast", "worker", "tests.crashes.flow_worker:app"),
+                    *(sys.executable, "-m", "perdure", "worker", "tests.crashes.flow_worker:app"),
                     *("--concurrency", str(self._concurrency), "--poll", "0.2", "--grace", "5"),
                 ],
                 cwd=ROOT,

@@ -79,8 +79,8 @@ class Sqlite:
         try:
             connection.row_factory = sqlite3.Row
             jobs = (
-                "holdfast_jobs join holdfast_bodies as body on body.number = holdfast_jobs.number "
-                "left join holdfast_policies on holdfast_policies.number = body.policy"
+                "perdure_jobs join perdure_bodies as body on body.number = perdure_jobs.number "
+                "left join perdure_policies on perdure_policies.number = body.policy"
             )
             return [dict(row) for row in connection.execute(f"select * from {table or jobs}")]
         except sqlite3.OperationalError as missing:
@@ -91,7 +91,7 @@ class Sqlite:
             connection.close()
 
     def held_by(self, worker: str) -> list[tuple[str, int]] | None:
-        statement = "select id, losses from holdfast_jobs where state = 'running' and leased_by = ?"
+        statement = "select id, losses from perdure_jobs where state = 'running' and leased_by = ?"
         try:
             connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=0.05)
             try:
@@ -104,7 +104,7 @@ class Sqlite:
     def writable(self) -> bool:
         connection = sqlite3.connect(self._path, timeout=0.05, isolation_level=None)
         try:
-            with open(self._path.with_name(f"{self._path.name}-holdfast") / "turn") as turn:
+            with open(self._path.with_name(f"{self._path.name}-perdure") / "turn") as turn:
                 fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
             connection.execute("begin immediate")
             connection.execute("rollback")
@@ -117,7 +117,7 @@ class Sqlite:
     def unfinished(self) -> int:
         connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=10)
         try:
-            return connection.execute(f"select count(*) from holdfast_jobs where {UNFINISHED}").fetchone()[0]
+            return connection.execute(f"select count(*) from perdure_jobs where {UNFINISHED}").fetchone()[0]
         finally:
             connection.close()
 
@@ -161,13 +161,13 @@ SQLITE_MOVES = """
 create table moves (
     number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
     failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text);
-create trigger watch_inserts after insert on holdfast_jobs begin
+create trigger watch_inserts after insert on perdure_jobs begin
     insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
         result_changed, worker)
     values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
         new.unique_key, new.holds_key, 0, null);
 end;
-create trigger watch_updates after update on holdfast_jobs begin
+create trigger watch_updates after update on perdure_jobs begin
     insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
         result_changed, worker)
     values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
@@ -232,7 +232,7 @@ class Postgres:
         return PostgresCaller(self._url, self._schema)
 
     def _jobs(self) -> str:
-        from holdfast.storage.postgres.queries import load
+        from perdure.storage.postgres.queries import load
 
         parts = load("record", self._schema)
         return f"select {parts['record']} from {self._schema}.jobs j {parts['moving']}"

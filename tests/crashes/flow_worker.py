@@ -1,4 +1,4 @@
-"""What `holdfast worker` is given: the flows of the store and folder that the environment names."""
+"""What `perdure worker` is given: the flows of the store and folder that the environment names."""
 
 from .flows import from_environment
 

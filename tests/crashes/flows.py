@@ -1,6 +1,6 @@
 """A program of flows whose handlers write down what they do: what is fanned out and in, chained, dies and is followed.
 
-`holdfast worker tests.crashes.flow_worker:app` runs it; the test enqueues and judges.
+`perdure worker tests.crashes.flow_worker:app` runs it; the test enqueues and judges.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import Backoff, Context, Continue, Dead, Holdfast, JobHandle, graph, group
+from perdure import Backoff, Context, Continue, Dead, JobHandle, Perdure, graph, group
 
 from .recording import Recorder
 
@@ -26,7 +26,7 @@ class Flows:
         self.record = Recorder(str(folder / "history.jsonl"))
         self.open = folder / "open"  # the root ends when it is there
         self.mercy = folder / "mercy"  # the mortal live when it is there
-        self.app = Holdfast(url, lease=LEASE, backoff=Backoff.fixed(0.02))
+        self.app = Perdure(url, lease=LEASE, backoff=Backoff.fixed(0.02))
         self.tasks = {task.name: task for task in _declare(self)}
         self.expected: dict[str, Any] = {}  # the result of each job that ends a flow
 
@@ -139,7 +139,7 @@ def _declare(flows: Flows) -> list[Any]:
     return [root, part, total, sum_of_parents, walk, mortal, follows]
 
 
-URL, FOLDER = "HOLDFAST_FLOWS_URL", "HOLDFAST_FLOWS_FOLDER"
+URL, FOLDER = "PERDURE_FLOWS_URL", "PERDURE_FLOWS_FOLDER"
 
 
 def from_environment() -> Flows:

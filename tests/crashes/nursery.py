@@ -19,10 +19,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import perdure
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = Path(holdfast.__file__).parents[1]
+PACKAGES = Path(perdure.__file__).parents[1]
 KILLED = -signal.SIGKILL
 PATIENCE = 25  # seconds after which a child says where it is: a test that waits in vain for it tells that
 

@@ -10,12 +10,12 @@ import signal
 import time
 from typing import Any
 
-from holdfast import Backoff, Context, Dead, Holdfast, Snooze, Unique
-from holdfast.ids import new_stamp
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.worker.worker import Worker
+from perdure import Backoff, Context, Dead, Perdure, Snooze, Unique
+from perdure.ids import new_stamp
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.worker.worker import Worker
 
 from .databases import database_of
 from .recording import Recorder
@@ -34,7 +34,7 @@ class Program:
 
     def __init__(self, url: str, history: str, *, lease: float = LEASE) -> None:
         self.record = Recorder(history)
-        self.app = Holdfast(url, lease=lease, backoff=Backoff.fixed(0.02))
+        self.app = Perdure(url, lease=lease, backoff=Backoff.fixed(0.02))
         self.effect = database_of(url).effect
         self.tasks = {task.name: task for task in _declare(self.app, self.record, self.effect)}
 
@@ -49,7 +49,7 @@ class Program:
         return self.tasks[name].call()
 
 
-def _declare(app: Holdfast, record: Recorder, effect: str) -> list[Any]:
+def _declare(app: Perdure, record: Recorder, effect: str) -> list[Any]:
     def began(ctx: Context) -> dict[str, int]:
         record("began", ctx.job.id, attempt=ctx.job.attempt)
         return {"attempt": ctx.job.attempt}

@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from holdfast.testing.checker import History, check, read_events
+from perdure.testing.checker import History, check, read_events
 
 from .databases import database_of
 

@@ -9,11 +9,11 @@ import os
 import signal
 from typing import Any
 
-from holdfast import Unique
-from holdfast.ids import new_stamp
-from holdfast.job import Fault, Record
-from holdfast.lifecycle import Died, Failed, HandedBack, Said, Snoozed, Succeeded, decide
-from holdfast.storage.contract import Claim, Note, Started, Want
+from perdure import Unique
+from perdure.ids import new_stamp
+from perdure.job import Fault, Record
+from perdure.lifecycle import Died, Failed, HandedBack, Said, Snoozed, Succeeded, decide
+from perdure.storage.contract import Claim, Note, Started, Want
 
 from .program import Program
 
@@ -70,7 +70,7 @@ class Fragile:
 
 def fragile(program: Program, countdown: Countdown) -> None:
     """Let the program's app open a fragile store."""
-    from holdfast.storage.urls import opener
+    from perdure.storage.urls import opener
 
     settings = program.app.settings
     real = opener(program.app.url, clock=None, durability=settings.durability, migrate=True)

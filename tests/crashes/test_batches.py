@@ -5,13 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from holdfast import Holdfast, Item, State
+from perdure import Item, Perdure, State
 
 PROGRAM = """
 import asyncio, os, signal, sys
-from holdfast import Holdfast, Item
+from perdure import Perdure, Item
 
-app = Holdfast(sys.argv[1])
+app = Perdure(sys.argv[1])
 
 @app.batch_task(name="charge", size=3, wait=5, lease=1)
 async def charge(items: list[Item[int]]) -> None:
@@ -28,7 +28,7 @@ asyncio.run(main())
 
 async def test_items_settled_before_a_kill_stay_settled_and_the_others_run_again(tmp_path):
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    app = Holdfast(url)
+    app = Perdure(url)
     ran = []
 
     @app.batch_task(name="charge", size=3, wait=0.05, lease=1)

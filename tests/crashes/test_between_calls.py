@@ -13,7 +13,7 @@ from .conftest import FILES
 from .nursery import KILLED, Nursery
 from .recording import Scene
 
-ON_A_SERVER = int(os.environ.get("HOLDFAST_PLACES") or 6)  # places to die at, of those that there are
+ON_A_SERVER = int(os.environ.get("PERDURE_PLACES") or 6)  # places to die at, of those that there are
 
 
 def test_wherever_the_script_dies_nothing_is_lost_or_done_twice(nursery: Nursery, tmp_path, scheme, chance):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.testing.checker import BrokenPromise, History, check, read_events
+from perdure.testing.checker import BrokenPromise, History, check, read_events
 
 
 def row(**fields) -> dict:
@@ -132,9 +132,9 @@ def test_the_judge_knows_nothing_of_the_code_under_test():
     import ast
     from pathlib import Path
 
-    from holdfast.testing import checker
+    from perdure.testing import checker
 
     tree = ast.parse(Path(checker.__file__).read_text())
     imported = {node.module or "." for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     imported |= {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
-    assert not {name for name in imported if name.startswith((".", "holdfast"))}
+    assert not {name for name in imported if name.startswith((".", "perdure"))}

@@ -12,7 +12,7 @@ from .recording import Scene
 
 @pytest.mark.parametrize("kills", [6, pytest.param(100, marks=pytest.mark.slow)])
 def test_every_acknowledged_job_survives(nursery: Nursery, scene: Scene, chance, kills):
-    kills = int(os.environ.get("HOLDFAST_KILLS") or kills) if kills > 6 else kills
+    kills = int(os.environ.get("PERDURE_KILLS") or kills) if kills > 6 else kills
     nursery.start("prepare", scene.output("prepare"), url=scene.url, history=scene.history).finish()
     for number in range(kills):
         before = scene.count("acknowledged")

@@ -1,8 +1,8 @@
 """kill -9 of supervised workers while graphs run: every follower is released once, after all it waits for, and nobody is
 left behind.
 
-The long form, `./dev test -m slow tests/crashes/test_flow_kills.py`, fans out to HOLDFAST_FAN jobs (100,000) and kills
-HOLDFAST_KILLS times (100).
+The long form, `./dev test -m slow tests/crashes/test_flow_kills.py`, fans out to PERDURE_FAN jobs (100,000) and kills
+PERDURE_KILLS times (100).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections import Counter
 import msgspec
 import pytest
 
-from holdfast.job import WAITING, State
-from holdfast.storage.contract import Filter
-from holdfast.testing.checker import History, check, read_events
+from perdure.job import WAITING, State
+from perdure.storage.contract import Filter
+from perdure.testing.checker import History, check, read_events
 
 from ..addresses import ON_SERVERS, address
 from .crew import Crew
@@ -40,8 +40,8 @@ LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]
 )
 async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, tmp_path, chance):
     short = fan is not None
-    fan = fan or int(os.environ.get("HOLDFAST_FAN") or 100_000)
-    kills = kills or int(os.environ.get("HOLDFAST_KILLS") or 100)
+    fan = fan or int(os.environ.get("PERDURE_FAN") or 100_000)
+    kills = kills or int(os.environ.get("PERDURE_KILLS") or 100)
     url = address(store, tmp_path)
     history_file = str(tmp_path / "history.jsonl")
     flows = Flows(url, tmp_path)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, State
-from holdfast.errors import StoreError
+from perdure import Context, Perdure, State
+from perdure.errors import StoreError
 
 
 class Intercepted:
@@ -43,10 +43,10 @@ class Intercepted:
 
 @pytest.fixture(params=["memory", "sqlite"])
 def app(request, tmp_path):
-    return Holdfast("memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Perdure("memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}")
 
 
-async def _intercepted(app: Holdfast, monkeypatch) -> Intercepted:
+async def _intercepted(app: Perdure, monkeypatch) -> Intercepted:
     store = Intercepted(await app._storage())
 
     async def storage() -> Any:

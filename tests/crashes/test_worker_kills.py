@@ -52,7 +52,7 @@ def _expected(history, scene: Scene) -> None:
 )
 def test_killed_workers_lose_nothing(nursery: Nursery, scene: Scene, chance, kills, jobs, watch):
     if jobs > 120:
-        kills = int(os.environ.get("HOLDFAST_KILLS") or kills)
+        kills = int(os.environ.get("PERDURE_KILLS") or kills)
         jobs = 20 * kills
     prepare = nursery.start("prepare", scene.output("prepare"), url=scene.url, history=scene.history, watch=watch)
     prepare.finish()

@@ -6,11 +6,11 @@ Conventions (docs/index.md tells readers of them):
 - first line `# shop/tasks.py`   the block is a file: it is written there and imported.
 - `value  # → text`              the statement's value is checked: its repr, or what print() printed. `…` fits anything.
 - `call()  # raises Kind: text`  the statement must raise this.
-- `console`         lines after `$ ` run: `holdfast …` and `python …`; lines below are what they print. `…` fits anything.
-                    `$ holdfast worker …` stays until the page ends, and must then stop with exit code 0 on SIGTERM.
+- `console`         lines after `$ ` run: `perdure …` and `python …`; lines below are what they print. `…` fits anything.
+                    `$ perdure worker …` stays until the page ends, and must then stop with exit code 0 on SIGTERM.
 - `postgresql://localhost/shop`  in a block is a database of a real server (see stand_ins.py), empty when the page begins.
 - `python no-run: reason`        does not run. There is a limit to how many.
-- `sh`, `text`, `sql` …          for reading only; `sh` never shows a command of holdfast.
+- `sh`, `text`, `sql` …          for reading only; `sh` never shows a command of perdure.
 """
 
 from __future__ import annotations

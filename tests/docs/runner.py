@@ -22,7 +22,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-import holdfast
+import perdure
 
 from .pages import Block, blocks_of
 from .stand_ins import StandIns
@@ -137,10 +137,10 @@ class Page:
     def _run_console(self, block: Block) -> None:
         for command, expected in commands_of(block):
             words = shlex.split(command, comments=True)
-            arguments = [sys.executable, *(["-m", "holdfast"] if words[0] == "holdfast" else []), *words[1:]]
-            if words[0] not in ("holdfast", "python"):
-                raise PageFailed(f"{block.page}:{block.line}: only holdfast and python can run here: {command}")
-            if words[:2] == ["holdfast", "worker"] and "--help" not in words:
+            arguments = [sys.executable, *(["-m", "perdure"] if words[0] == "perdure" else []), *words[1:]]
+            if words[0] not in ("perdure", "python"):
+                raise PageFailed(f"{block.page}:{block.line}: only perdure and python can run here: {command}")
+            if words[:2] == ["perdure", "worker"] and "--help" not in words:
                 self._start_worker(block, command, arguments)
                 continue
             done = subprocess.run(
@@ -171,12 +171,12 @@ class Page:
             seen += line
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if name not in ("HOLDFAST_URL", "PYTEST_ADDOPTS")}
-        package = str(Path(holdfast.__file__).resolve().parents[1])  # the path to it may be relative to another folder
+        kept = {name: value for name, value in os.environ.items() if name not in ("PERDURE_URL", "PYTEST_ADDOPTS")}
+        package = str(Path(perdure.__file__).resolve().parents[1])  # the path to it may be relative to another folder
         if not any(
-            plugin.name == "holdfast" for plugin in entry_points(group="pytest11")
+            plugin.name == "perdure" for plugin in entry_points(group="pytest11")
         ):  # a source tree, not installed
-            kept["PYTEST_PLUGINS"] = "holdfast.testing.plugin"
+            kept["PYTEST_PLUGINS"] = "perdure.testing.plugin"
         return kept | {"PYTHONPATH": package, "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
 
     def _ours(self, name: str) -> bool:

@@ -18,10 +18,10 @@ NO_RUN_LIMIT = 0
 def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory, no store in the environment, and a log that says nothing on its own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("HOLDFAST_URL", raising=False)
-    logging.getLogger("holdfast").setLevel(logging.CRITICAL)
+    monkeypatch.delenv("PERDURE_URL", raising=False)
+    logging.getLogger("perdure").setLevel(logging.CRITICAL)
     yield tmp_path
-    logging.getLogger("holdfast").setLevel(logging.NOTSET)
+    logging.getLogger("perdure").setLevel(logging.NOTSET)
 
 
 @pytest.mark.parametrize("path", paths(), ids=name_of)
@@ -41,10 +41,10 @@ def test_every_block_says_its_language() -> None:
     assert not strange
 
 
-def test_shell_blocks_hide_no_command_of_holdfast() -> None:
+def test_shell_blocks_hide_no_command_of_perdure() -> None:
     for block in all_blocks():
         if block.language in ("sh", "text"):
-            hidden = [line for line in block.text.splitlines() if line.startswith(("holdfast ", "$ holdfast "))]
+            hidden = [line for line in block.text.splitlines() if line.startswith(("perdure ", "$ perdure "))]
             assert not hidden, f"{block.page}:{block.line} belongs into a console block: {hidden}"
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast
-import holdfast.testing
+import perdure
+import perdure.testing
 
 from .pages import ROOT, Block, all_blocks, blocks_of, name_of, paths
 
@@ -64,16 +64,16 @@ def test_every_page_is_in_the_table_of_contents() -> None:
 
 def test_every_public_name_has_an_example_that_runs() -> None:
     shown = {name for block in all_blocks() if block.runs for name in _names(block)}
-    assert sorted({*holdfast.__all__, *holdfast.testing.__all__} - shown) == []
+    assert sorted({*perdure.__all__, *perdure.testing.__all__} - shown) == []
 
 
 def test_every_command_is_shown() -> None:
-    from holdfast.cli.root import COMMANDS
+    from perdure.cli.root import COMMANDS
 
     shown = "".join(
         block.text for block in blocks_of(ROOT / "docs/guide/command-line.md") if block.language == "console"
     )
-    assert [name for name in COMMANDS if f"$ holdfast {name}" not in shown] == []
+    assert [name for name in COMMANDS if f"$ perdure {name}" not in shown] == []
 
 
 def _names(block: Block) -> set[str]:

@@ -7,15 +7,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast import (
+from perdure import (
     Backoff,
     Context,
     Continue,
     Dead,
-    Holdfast,
     InvalidCall,
     JobCancelled,
     JobDead,
+    Perdure,
     QueueFull,
     ResultTimeout,
     State,
@@ -122,7 +122,7 @@ async def test_an_error_after_continue_undoes_it(app, tasks):
 
 
 async def test_a_continue_that_cannot_be_stored_fails_the_job(app, tasks):
-    other = Holdfast("memory://")
+    other = Perdure("memory://")
 
     @other.task
     async def foreign() -> None: ...

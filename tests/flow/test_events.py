@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from pymongo import AsyncMongoClient
 
-from holdfast import ANY, Context, Dead, Holdfast, InvalidCall, JobDead, Registry, Unique
+from perdure import ANY, Context, Dead, InvalidCall, JobDead, Perdure, Registry, Unique
 
 from ..addresses import address
 
@@ -55,7 +55,7 @@ async def test_a_publisher_need_not_know_the_subscriber(store, tmp_path):
     if store == "memory":
         pytest.skip("memory:// is one store per app")
     url = address(store, tmp_path)
-    listener, speaker = Holdfast(url), Holdfast(url)
+    listener, speaker = Perdure(url), Perdure(url)
     tasks = Registry(prefix="search.")
 
     @tasks.subscribe("saved")
@@ -154,7 +154,7 @@ async def test_equal_events_are_one_job_where_the_task_says_so(store, tmp_path):
     if store == "memory":
         pytest.skip("memory:// is one store per app")
     url = address(store, tmp_path)
-    listener, stranger = Holdfast(url), Holdfast(url)
+    listener, stranger = Perdure(url), Perdure(url)
 
     @listener.subscribe("saved")
     @listener.task(unique=Unique())

@@ -7,13 +7,13 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import (
+from perdure import (
     Context,
-    Holdfast,
     IllegalMove,
     InvalidCall,
     JobDead,
     NotFound,
+    Perdure,
     State,
     Unique,
     UnknownParent,
@@ -162,7 +162,7 @@ async def test_completing_from_outside(app, note):
 
 
 async def test_more_parents_than_a_payload_has_room_for():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def part() -> None: ...
@@ -180,7 +180,7 @@ async def test_more_parents_than_a_payload_has_room_for():
 
 
 async def test_a_group_that_failed_is_waited_for_no_longer():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(max_attempts=1)
     async def fail() -> str:

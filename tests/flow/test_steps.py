@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import (
+from perdure import (
     Backoff,
     Context,
     Dead,
@@ -207,11 +207,11 @@ async def test_a_dead_job_is_undone(app):
 
 
 def _detached(app):
-    from holdfast.inline import _running
-    from holdfast.task import Task
+    from perdure.inline import _running
+    from perdure.task import Task
 
     task: Task = next(iter(app.definitions().values()))
-    from holdfast.options import Plan
+    from perdure.options import Plan
 
     return Context.detached(app, _running(app, Plan(task.name, {}).template))
 

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from holdfast import Backoff, Context, InvalidCall, Limit, State, Unique
+from perdure import Backoff, Context, InvalidCall, Limit, State, Unique
 
 SOON = Backoff.fixed(0.01)
 

@@ -5,9 +5,9 @@ import os
 import signal
 import sys
 
-from holdfast import Holdfast
-from holdfast.outbox import relay as relay_module
-from holdfast.outbox.delivery import Delivery
+from perdure import Perdure
+from perdure.outbox import relay as relay_module
+from perdure.outbox.delivery import Delivery
 
 POINTS = ("before the enqueue", "between enqueue and delete", "after the delete")
 
@@ -36,5 +36,5 @@ class Relay(relay_module.Relay):
 if __name__ == "__main__":
     OUTBOX, TARGET, POINT = sys.argv[1:]
     relay_module.Delivery = Dying
-    app = Holdfast(TARGET, outbox=OUTBOX)
+    app = Perdure(TARGET, outbox=OUTBOX)
     asyncio.run(Relay(app._places.outboxes.get, app._storage).once())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing, contextmanager
 
-from holdfast import Holdfast
-from holdfast.storage.urls import parse
+from perdure import Perdure
+from perdure.storage.urls import parse
 
 from ..addresses import address
 from ..real_servers import server
@@ -25,7 +25,7 @@ class Scene:
 
     def another(self, **options):
         """One more app with the same outbox and the same store, as another process has it."""
-        return Holdfast(self.target, outbox=self.outbox, **options)
+        return Perdure(self.target, outbox=self.outbox, **options)
 
     def connect(self, **options):
         """A connection of the caller's own."""
@@ -44,9 +44,7 @@ class Scene:
 
     @property
     def table(self):
-        return (
-            f"{self.outbox.rpartition('schema=')[2]}.holdfast_outbox" if self.kind == "postgres" else "holdfast_outbox"
-        )
+        return f"{self.outbox.rpartition('schema=')[2]}.perdure_outbox" if self.kind == "postgres" else "perdure_outbox"
 
     def rows(self, what="number", which="true"):
         with closing(self.connect()) as database:

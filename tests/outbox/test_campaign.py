@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import drain
+from perdure.testing import drain
 
 from .scene import Scene
 
@@ -63,7 +63,7 @@ def write(scene, transactions, kills):
 
 
 def start(scene):
-    command = [sys.executable, "-m", "holdfast", "relay", "--url", scene.target, "--outbox", scene.outbox]
+    command = [sys.executable, "-m", "perdure", "relay", "--url", scene.target, "--outbox", scene.outbox]
     return subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SOURCE}, stderr=subprocess.DEVNULL)
 
 

@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import psycopg
 
-from holdfast.ids import new_ids, new_stamp
-from holdfast.storage.contract import Claim, Want
+from perdure.ids import new_ids, new_stamp
+from perdure.storage.contract import Claim, Want
 
 from .scene import Scene
 
@@ -35,7 +35,7 @@ async def test_rows_of_processes_with_clocks_apart_keep_their_order(scene):
 
 
 async def test_a_clock_that_goes_back_does_not_turn_the_order_round(tmp_path):
-    from holdfast.testing import ManualClock
+    from perdure.testing import ManualClock
 
     clock = ManualClock()
     scene = Scene(tmp_path, "sqlite", "memory", clock=clock)

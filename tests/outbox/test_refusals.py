@@ -5,8 +5,8 @@ import sqlite3
 import psycopg
 import pytest
 
-from holdfast import Holdfast, InvalidCall, StoreError
-from holdfast.storage.urls import outbox_ledger, outbox_opener
+from perdure import InvalidCall, Perdure, StoreError
+from perdure.storage.urls import outbox_ledger, outbox_opener
 
 from .scene import Scene, add_task
 
@@ -16,7 +16,7 @@ from .scene import Scene, add_task
 )
 def test_an_outbox_is_in_a_database_with_callers_transactions(url):
     with pytest.raises(InvalidCall, match="outbox= is the URL of the database that your transactions are in"):
-        Holdfast("memory://", outbox=url)
+        Perdure("memory://", outbox=url)
 
 
 @pytest.mark.parametrize("url", ["redis://localhost", "memory://", "sqlite:///:memory:"])
@@ -27,7 +27,7 @@ def test_addresses_that_cannot_hold_one_are_refused_everywhere(url):
 
 
 async def test_a_url_that_is_wrong_is_told_at_the_first_enqueue(tmp_path):
-    app = Holdfast("memory://", outbox="sqlite://shop.db")
+    app = Perdure("memory://", outbox="sqlite://shop.db")
     task = add_task(app)
     database = sqlite3.connect(tmp_path / "shop.db")
     with pytest.raises(StoreError, match="three slashes"):
@@ -56,12 +56,12 @@ async def test_a_connection_that_commits_by_itself_is_refused(near):
 
 
 async def test_a_file_that_the_caller_keeps_locked_has_to_get_its_outbox_before(tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.storage.sqlite.outbox.MADE_WITHIN", 0.05)
+    monkeypatch.setattr("perdure.storage.sqlite.outbox.MADE_WITHIN", 0.05)
     scene = Scene(tmp_path, "sqlite", "memory")
     database = scene.connect()
     database.execute("create table orders (id integer)")
     database.execute("insert into orders values (1)")
-    with pytest.raises(StoreError, match="end that transaction; run `holdfast migrate --outbox"):
+    with pytest.raises(StoreError, match="end that transaction; run `perdure migrate --outbox"):
         await scene.task.using(connection=database).enqueue()
     database.commit()
     await scene.task.using(connection=database).enqueue()  # now it can be made
@@ -75,7 +75,7 @@ async def test_without_migrate_the_table_must_be_there(near):
     app = near.another(migrate=False)
     task = add_task(app)
     database = near.connect()
-    with pytest.raises(StoreError, match="run `holdfast migrate --outbox"):
+    with pytest.raises(StoreError, match="run `perdure migrate --outbox"):
         await task.using(connection=database).enqueue()
     database.close()
     await app.close()
@@ -85,7 +85,7 @@ async def test_an_outbox_and_a_store_share_a_database(tmp_path):
     """Whichever comes first, neither takes the other's tables for a stranger's."""
     for number, first in enumerate(["store", "outbox"]):
         url = f"sqlite:///{tmp_path}/{number}.db"
-        app, store = Holdfast("memory://", outbox=url), Holdfast(url)
+        app, store = Perdure("memory://", outbox=url), Perdure(url)
         async with app, store:
             if first == "store":
                 await store.jobs.count()
@@ -103,7 +103,7 @@ async def test_an_outbox_and_a_store_share_a_database(tmp_path):
 @pytest.mark.parametrize("first", ["store", "outbox"])
 async def test_an_outbox_and_a_store_share_a_schema(tmp_path, first):
     scene = Scene(tmp_path, "postgres", "memory")
-    store = Holdfast(scene.outbox)
+    store = Perdure(scene.outbox)
     async with scene.app as app, store:
         if first == "store":
             await store.jobs.count()
@@ -141,7 +141,7 @@ async def test_a_role_that_may_not_insert_is_told_what_it_needs(tmp_path):
             database.execute(f"grant usage on schema {schema} to {role}")
         with scene.transaction(commit=False) as database:
             database.execute(f"set local role {role}")
-            with pytest.raises(StoreError, match="INSERT on its table holdfast_outbox"):
+            with pytest.raises(StoreError, match="INSERT on its table perdure_outbox"):
                 await scene.task.using(connection=database).enqueue()
         with scene.transaction() as database:
             database.execute(f"grant insert on {scene.table} to {role}")
@@ -158,12 +158,12 @@ async def test_a_database_of_any_encoding_can_hold_an_outbox(tmp_path):
     from ..real_servers import server
 
     url = server("postgres").url
-    name = f"holdfast_test_latin_{tmp_path.name[-8:].lower().replace('-', '_')}"
+    name = f"perdure_test_latin_{tmp_path.name[-8:].lower().replace('-', '_')}"
     with psycopg.connect(url, autocommit=True) as database:
         database.execute(f"create database {name} encoding 'LATIN1' lc_collate 'C' lc_ctype 'C' template template0")
     base, _, options = url.partition("?")
     latin = f"{base.rpartition('/')[0]}/{name}" + (f"?{options}" if options else "")
-    app = Holdfast("memory://", outbox=latin)
+    app = Perdure("memory://", outbox=latin)
     task = add_task(app)
     try:
         async with app:

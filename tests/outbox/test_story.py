@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import NotFound, ResultTimeout, State, Unique
-from holdfast.outbox.relay import Relay
-from holdfast.testing import ManualClock, drain
+from perdure import NotFound, ResultTimeout, State, Unique
+from perdure.outbox.relay import Relay
+from perdure.testing import ManualClock, drain
 
 from .scene import Scene
 
@@ -149,7 +149,7 @@ def test_blocking_callers_and_sessions_of_sqlalchemy_are_served(near):
 
 async def test_a_commit_that_is_told_of_is_moved_without_waiting_for_the_poll(near):
     """Somebody waits for the first moved job; the relay would look by itself only after a minute."""
-    from holdfast.outbox.relay import Relay
+    from perdure.outbox.relay import Relay
 
     async with near.app as app:
         outbox = await near.open_outbox()
@@ -170,9 +170,9 @@ async def test_a_commit_that_is_told_of_is_moved_without_waiting_for_the_poll(ne
 
 
 async def test_a_worker_without_an_outbox_has_no_relay(tmp_path):
-    from holdfast import Holdfast
+    from perdure import Perdure
 
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     app.task(name="task")(lambda: None)
     worker = app.worker()
     async with app, worker:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import servers
-from holdfast import Holdfast, StoreError
-from holdfast.outbox.delivery import Delivery, Parcel
-from holdfast.storage.contract import Full
-from holdfast.storage.memory import MemoryStorage
+from perdure import Perdure, StoreError
+from perdure.outbox.delivery import Delivery, Parcel
+from perdure.storage.contract import Full
+from perdure.storage.memory import MemoryStorage
 
 from ..real_servers import decline
 from .program import POINTS
@@ -53,7 +53,7 @@ async def test_a_relay_that_is_killed_loses_nothing_and_nothing_runs_twice(tmp_p
         )
         assert killed.returncode == -9
         # whatever reached the store runs and ends before the next relay comes
-        before = Holdfast(scene.target)
+        before = Perdure(scene.target)
         before.include(app)
         async with before, before.worker(poll=0.05):
             await until(lambda: nothing_waits(before))
@@ -77,7 +77,7 @@ async def test_a_store_that_is_killed_again_and_again_gets_every_job_once(tmp_pa
     except servers.NotAvailable as missing:
         decline("postgres", missing)
     with target:
-        app = Holdfast(target.fresh(), outbox=f"sqlite:///{tmp_path}/shop.db")
+        app = Perdure(target.fresh(), outbox=f"sqlite:///{tmp_path}/shop.db")
         scene = Scene.__new__(Scene)
         scene.kind, scene.outbox, scene.app = "sqlite", f"sqlite:///{tmp_path}/shop.db", app
         task = add_task(app)
@@ -105,7 +105,7 @@ async def empty(outbox):
 
 # ---- outages ---------------------------------------------------------------------------------------
 async def test_an_outbox_that_is_out_of_reach_is_waited_for_with_one_line_in_the_log(tmp_path, caplog):
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "perdure")
     try:
         near = servers.start("postgres")
     except servers.NotAvailable as missing:
@@ -113,7 +113,7 @@ async def test_an_outbox_that_is_out_of_reach_is_waited_for_with_one_line_in_the
     with near:
         import psycopg
 
-        app = Holdfast("memory://", outbox=near.fresh())
+        app = Perdure("memory://", outbox=near.fresh())
         task = add_task(app)
         async with app, app.worker(poll=0.05):
             await (await app._places.outboxes.get()).standing()
@@ -271,7 +271,7 @@ class Moody(MemoryStorage):
 
 async def test_an_answer_that_was_lost_is_repeated_until_it_is_heard():
     store = Moody()
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     parcels = [Parcel(number, job) for number, job in enumerate(jobs_of(add_task(app), range(5)))]
     moved = []
     while len(moved) < 5:
@@ -294,7 +294,7 @@ async def test_room_is_filled_to_the_last_place():
 
     store = Narrow()
     delivery = Delivery(store)
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     await delivery.deliver([Parcel(number, job) for number, job in enumerate(jobs_of(add_task(app), range(40)))])
     assert delivery.moved == list(range(13))
     assert delivery.full == {"default"}

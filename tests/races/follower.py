@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast import Holdfast
+from perdure import Perdure
 
 from ..crashes.databases import database_of
 
@@ -43,7 +43,7 @@ def _in_transaction(caller: Any) -> Iterator[Any]:
 
 
 async def main(url: str, how: str) -> None:
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def follow() -> None: ...

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Unique
-from holdfast.ids import new_stamp
-from holdfast.job import Record, State
-from holdfast.lifecycle import Cancelled, Died, Retried, Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.upkeep.reap import reap
+from perdure import Context, Unique
+from perdure.ids import new_stamp
+from perdure.job import Record, State
+from perdure.lifecycle import Cancelled, Died, Retried, Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.upkeep.reap import reap
 
 from ..crashes import program
 from ..crashes.databases import database_of

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from holdfast import Holdfast, Unique
+from perdure import Perdure, Unique
 
 ALLOWED = {
     sqlite3.SQLITE_INSERT, sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_PRAGMA,
@@ -16,7 +16,7 @@ ALLOWED = {
 
 @pytest.fixture
 def app(tmp_path):
-    return Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
 
 async def test_nothing_but_insert_and_plain_select(app, tmp_path):
@@ -49,7 +49,7 @@ async def test_a_callers_session_that_does_not_sync_is_warned_of_once(app, tmp_p
         await work.enqueue()
         connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
         connection.execute("pragma synchronous=off")
-        with caplog.at_level(logging.WARNING, "holdfast"):
+        with caplog.at_level(logging.WARNING, "perdure"):
             for _ in range(2):
                 connection.execute("begin immediate")
                 await work.using(connection=connection).enqueue()

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections import Counter, defaultdict
 
-from holdfast import Holdfast, Unique
+from perdure import Perdure, Unique
 
 from ..crashes.killer import Fleet, unfinished
 from ..crashes.nursery import Nursery, until
@@ -43,7 +43,7 @@ def test_processes_that_ask_at_once_have_one_winner(nursery: Nursery, prepared: 
 
 
 def test_threads_with_loops_of_their_own_have_one_winner(scene: Scene):
-    app = Holdfast(scene.url)
+    app = Perdure(scene.url)
 
     @app.task
     async def plain() -> None: ...

@@ -1,6 +1,6 @@
 """A job begins to wait for another one while that one ends, in another process: whoever comes first, it is let go once.
 
-`./dev test -m slow tests/races/test_stranded.py` does so 1,000 times on each store (HOLDFAST_RACES), and in a transaction of
+`./dev test -m slow tests/races/test_stranded.py` does so 1,000 times on each store (PERDURE_RACES), and in a transaction of
 the caller's own where the store has them.
 """
 
@@ -15,12 +15,12 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Holdfast, State
-from holdfast.ids import new_stamp
-from holdfast.job import Record
-from holdfast.lifecycle import Cancelled, Completed, Continued, Died, Said, Skipped, Succeeded, decide
-from holdfast.storage.contract import Claim, Want
-from holdfast.testing.conformance.tools import job
+from perdure import Perdure, State
+from perdure.ids import new_stamp
+from perdure.job import Record
+from perdure.lifecycle import Cancelled, Completed, Continued, Died, Said, Skipped, Succeeded, decide
+from perdure.storage.contract import Claim, Want
+from perdure.testing.conformance.tools import job
 
 from ..addresses import ON_SERVERS, address
 from ..crashes.nursery import PACKAGES, ROOT
@@ -47,10 +47,10 @@ SHORT = [("sqlite", "caller"), ("postgres", "own"), ("valkey", "own"), ("mongo",
     ],
 )
 async def test_nobody_is_stranded(store, how, races, tmp_path, chance):
-    short, races = races > 0, races or int(os.environ.get("HOLDFAST_RACES") or 1000)
+    short, races = races > 0, races or int(os.environ.get("PERDURE_RACES") or 1000)
     url = address(store, tmp_path)
     ends = ENDS if store.startswith(TRANSACTIONAL) else ENDS[:-1]
-    async with Holdfast(url) as app:
+    async with Perdure(url) as app:
         storage = await app._storage()
         parents = await _running(storage, races)
         follower = await Follower.start(url, how)

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.testing import ManualClock
+from perdure import Perdure
+from perdure.testing import ManualClock
 
 from ..addresses import OF_EACH_KIND, address
 
@@ -26,4 +26,4 @@ def clock():
 
 @pytest.fixture
 def app(store, clock, tmp_path):
-    return Holdfast(address(store, tmp_path), clock=clock)
+    return Perdure(address(store, tmp_path), clock=clock)

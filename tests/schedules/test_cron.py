@@ -11,9 +11,9 @@ from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import InvalidCall
-from holdfast.clock import SECOND, datetime_of, instant_of
-from holdfast.schedules.cron import Cron, cron_of, zone_of
+from perdure import InvalidCall
+from perdure.clock import SECOND, datetime_of, instant_of
+from perdure.schedules.cron import Cron, cron_of, zone_of
 
 BERLIN = "Europe/Berlin"
 

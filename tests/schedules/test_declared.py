@@ -8,9 +8,9 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.schedules.firing import fire
-from holdfast.schedules.scheduler import Scheduler
+from perdure import Perdure
+from perdure.schedules.firing import fire
+from perdure.schedules.scheduler import Scheduler
 
 from .conftest import NOON, address
 
@@ -21,10 +21,10 @@ pytestmark = pytest.mark.parametrize("store", ["memory", "sqlite"], indirect=Tru
 def make(store, clock, tmp_path):
     """Another run of the program: a new app on the same store."""
     url = address(store, tmp_path)
-    first = Holdfast(url, clock=clock)
+    first = Perdure(url, clock=clock)
 
-    def make() -> Holdfast:
-        app = Holdfast(url, clock=clock)
+    def make() -> Perdure:
+        app = Perdure(url, clock=clock)
         app._places._open_store = first._places._opener(migrate=True)  # one memory for all
         return app
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, Registry
+from perdure import InvalidCall, Perdure, Registry
 
 from .conftest import NOON
 
 
 def test_names_of_declared_schedules():
-    app, billing = Holdfast("memory://"), Registry(prefix="billing.")
+    app, billing = Perdure("memory://"), Registry(prefix="billing.")
 
     @billing.schedule("@daily")
     @billing.schedule("@hourly", name="often")
@@ -29,7 +29,7 @@ def test_names_of_declared_schedules():
 
 
 def test_two_of_one_name():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.schedule("@daily")
     @app.task
@@ -53,7 +53,7 @@ def test_two_of_one_name():
 
 
 def test_code_that_is_loaded_anew():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     for cron in ("@daily", "@hourly"):
 
         @app.schedule(cron)
@@ -64,7 +64,7 @@ def test_code_that_is_loaded_anew():
 
 
 def test_what_cannot_be_declared():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def needs(number: int) -> None: ...

@@ -12,13 +12,13 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import Holdfast, State
-from holdfast.clock import SECOND, instant_of
-from holdfast.schedules.cron import cron_of
-from holdfast.schedules.declared import all_rows
-from holdfast.schedules.firing import fire
-from holdfast.schedules.scheduler import Scheduler
-from holdfast.storage.contract import Filter, Shelving
+from perdure import Perdure, State
+from perdure.clock import SECOND, instant_of
+from perdure.schedules.cron import cron_of
+from perdure.schedules.declared import all_rows
+from perdure.schedules.firing import fire
+from perdure.schedules.scheduler import Scheduler
+from perdure.storage.contract import Filter, Shelving
 
 from .conftest import NOON, address
 
@@ -229,7 +229,7 @@ async def test_more_schedules_than_one_answer_holds(app, clock):
 
 async def test_a_worker_fires_in_time_and_asks_little(store, tmp_path):
     """A real worker on a real clock: a tick is run within the second, and a worker without schedules hardly asks."""
-    app = Holdfast(address(store, tmp_path))
+    app = Perdure(address(store, tmp_path))
     ran: asyncio.Queue[datetime] = asyncio.Queue()
 
     @app.task

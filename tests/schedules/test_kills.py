@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.storage.contract import Filter
+from perdure import Perdure
+from perdure.storage.contract import Filter
 
 from ..addresses import OF_EACH_KIND, address
 from ..cli.conftest import environment
@@ -22,9 +22,9 @@ from ..cli.conftest import environment
 SCHEDULES, KILLS = 30, 4
 PROGRAM = """
 import asyncio, sys
-from holdfast import Holdfast
+from perdure import Perdure
 
-app = Holdfast(sys.argv[1])
+app = Perdure(sys.argv[1])
 
 @app.task
 async def note() -> None: ...
@@ -64,7 +64,7 @@ def _start(url):
 
 @pytest.mark.parametrize("store", ["sqlite", *OF_EACH_KIND])
 async def test_every_tick_once_under_kills(store, tmp_path):
-    app = Holdfast(address(store, tmp_path))
+    app = Perdure(address(store, tmp_path))
 
     @app.task
     async def note() -> None: ...

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from holdfast.clock import SECOND, datetime_of, instant_of
-from holdfast.job import NewJob
-from holdfast.schedules.schedule import LATE, MOST, Schedule, begun, preview, replaced, turn
+from perdure.clock import SECOND, datetime_of, instant_of
+from perdure.job import NewJob
+from perdure.schedules.schedule import LATE, MOST, Schedule, begun, preview, replaced, turn
 
 JOB = NewJob(id="", task="t", payload="{}", backoff="{}", retention="{}", dead_retention="{}")
 NOON = instant_of(datetime(2026, 6, 1, 12, tzinfo=UTC))

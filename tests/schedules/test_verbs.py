@@ -7,9 +7,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import InvalidCall, NotFound, QueueFull, Unique
-from holdfast.schedules.firing import fire
-from holdfast.testing import drain
+from perdure import InvalidCall, NotFound, QueueFull, Unique
+from perdure.schedules.firing import fire
+from perdure.testing import drain
 
 from .conftest import NOON
 

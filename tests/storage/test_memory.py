@@ -5,15 +5,15 @@ import threading
 
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.errors import StoreError
-from holdfast.ids import new_stamp
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Placed, QueueSettings, Want
-from holdfast.storage.memory import MemoryStorage
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.tools import accepted, claim, job, running, unique
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.ids import new_stamp
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Placed, QueueSettings, Want
+from perdure.storage.memory import MemoryStorage
+from perdure.testing import ManualClock
+from perdure.testing.conformance.tools import accepted, claim, job, running, unique
 
 
 def in_threads(*works):

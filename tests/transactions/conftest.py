@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast import Holdfast
+from perdure import Perdure
 
 from ..addresses import OF_EACH_KIND
 from ..real_servers import server
@@ -19,7 +19,7 @@ def dsn(kind):
 
 @pytest.fixture
 def app(kind):
-    return Holdfast(server(kind).fresh())
+    return Perdure(server(kind).fresh())
 
 
 @pytest.fixture

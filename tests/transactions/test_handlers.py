@@ -6,8 +6,8 @@ import sys
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, State
-from holdfast.ids import new_stamp
+from perdure import Context, Perdure, State
+from perdure.ids import new_stamp
 
 from ..real_servers import server
 from .tools import schema_of, until
@@ -15,7 +15,7 @@ from .tools import schema_of, until
 
 @pytest.fixture
 def app(kind):
-    return Holdfast(server(kind).fresh(), max_attempts=1)
+    return Perdure(server(kind).fresh(), max_attempts=1)
 
 
 @pytest.fixture
@@ -198,7 +198,7 @@ async def test_nothing_waits_for_a_handlers_transaction(app, dsn, table):
 
 
 async def test_a_transaction_that_takes_too_long_is_undone_and_says_so(kind, dsn, table):
-    app = Holdfast(server(kind).fresh(), max_attempts=1)
+    app = Perdure(server(kind).fresh(), max_attempts=1)
 
     @app.task(lease=3)
     async def slow(ctx: Context) -> None:
@@ -288,10 +288,10 @@ async def test_many_at_once(app, dsn, table):
 
 WORKER = """
 import asyncio, sys, time
-from holdfast import Context, Holdfast
+from perdure import Context, Perdure
 
 url, table = sys.argv[1:]
-app = Holdfast(url)
+app = Perdure(url)
 
 @app.task(name="work", lease=12)
 async def work(ctx: Context) -> int:

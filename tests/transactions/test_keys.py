@@ -9,8 +9,8 @@ from sqlalchemy import create_engine
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from holdfast import Unique
-from holdfast.storage.drivers import AsyncPsycopgLine
+from perdure import Unique
+from perdure.storage.drivers import AsyncPsycopgLine
 
 from .tools import schema_of, until
 

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 
-from holdfast import Limit, Unique
-from holdfast.ids import new_id
-from holdfast.storage.postgres.schema import TABLES
-from holdfast.storage.postgres.signals import channel_of
+from perdure import Limit, Unique
+from perdure.ids import new_id
+from perdure.storage.postgres.schema import TABLES
+from perdure.storage.postgres.signals import channel_of
 
 from .callers import with_every_caller
 from .tools import schema_of

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast import InvalidCall, State, Unique
+from perdure import InvalidCall, State, Unique
 
 from .callers import CALLERS, with_every_caller
 from .tools import signals

@@ -16,9 +16,9 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from sqlalchemy.orm import Session, sessionmaker
 
 import servers
-from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique
-from holdfast.storage.contract import QueueSettings, Room, Storage
-from holdfast.testing import ManualClock
+from perdure import InvalidCall, Perdure, QueueFull, StoreError, Unique
+from perdure.storage.contract import QueueSettings, Room, Storage
+from perdure.testing import ManualClock
 
 from ..real_servers import server
 from .callers import CALLERS, with_every_caller
@@ -41,7 +41,7 @@ async def test_a_connection_to_sqlite(app, task, kind):
 
 @pytest.mark.parametrize("name", ["psycopg", "psycopg async", "asyncpg", "Session", "AsyncConnection, asyncpg"])
 async def test_a_connection_to_postgresql_for_a_store_on_sqlite(tmp_path, dsn, name):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task
     async def task(): ...
@@ -86,7 +86,7 @@ async def test_another_database_of_the_same_server(app, task, dsn):
 
 async def test_a_copy_on_another_server(app, task, kind, tmp_path):
     with servers.start("postgres", within=tmp_path) as other:
-        copy = Holdfast(f"{other.url}?schema={schema_of(app)}")
+        copy = Perdure(f"{other.url}?schema={schema_of(app)}")
         async with app, copy:
             await app.jobs.count()
             await copy.jobs.count()
@@ -110,7 +110,7 @@ async def test_the_same_server_by_another_name(app, task, dsn):
 
 async def test_the_same_server_after_a_restart(tmp_path):
     with servers.start("postgres", within=tmp_path) as own:
-        app = Holdfast(own.fresh())
+        app = Perdure(own.fresh())
 
         @app.task
         async def task(): ...
@@ -260,13 +260,13 @@ async def test_a_role_without_privileges(app, task, dsn):
 
 
 async def test_nothing_is_migrated_in_a_callers_transaction(kind, dsn):
-    app = Holdfast(server(kind).fresh())
+    app = Perdure(server(kind).fresh())
 
     @app.task
     async def task(): ...
 
     with psycopg.connect(dsn) as connection:
-        with pytest.raises(StoreError, match="holdfast migrate"):
+        with pytest.raises(StoreError, match="perdure migrate"):
             await task.using(connection=connection).enqueue()
         found = connection.execute("select 1 from pg_namespace where nspname = %s", (schema_of(app),)).fetchall()
     assert found == []
@@ -281,7 +281,7 @@ async def test_tables_that_are_gone(app, task, dsn):
             connection.execute(f'drop schema "{schema_of(app)}" cascade'.encode())
             connection.commit()
             for dropped in (connection, psycopg.connect(dsn)):
-                with dropped, pytest.raises(StoreError, match="holdfast migrate"):
+                with dropped, pytest.raises(StoreError, match="perdure migrate"):
                     await task.using(connection=dropped).enqueue()
 
 
@@ -293,7 +293,7 @@ async def test_a_session_that_does_not_wait_for_the_disk_is_warned_of_once(app, 
         await caller.begin()
         await caller.run("set synchronous_commit = off")
         await caller.commit()
-        with caplog.at_level(logging.WARNING, "holdfast"):
+        with caplog.at_level(logging.WARNING, "perdure"):
             for _ in range(3):
                 await caller.begin()
                 await task.using(connection=caller.connection).enqueue()
@@ -307,7 +307,7 @@ async def test_every_session_that_does_not_wait_for_the_disk_is_warned_of(app, t
     """One that is gone does not silence the next, which may stand at its place in memory."""
     async with app:
         await app.jobs.count()
-        with caplog.at_level(logging.WARNING, "holdfast"):
+        with caplog.at_level(logging.WARNING, "perdure"):
             for _ in range(20):
                 with psycopg.connect(dsn, options="-c synchronous_commit=off") as connection:
                     await task.using(connection=connection).enqueue()
@@ -361,7 +361,7 @@ async def test_a_duplicate_needs_no_room(app, task, dsn, policy, scope):
 
 async def test_a_key_whose_window_is_over_has_no_owner_that_needs_no_room(kind, dsn):
     clock = ManualClock()
-    app = Holdfast(server(kind).fresh(), clock=clock)
+    app = Perdure(server(kind).fresh(), clock=clock)
 
     @app.task
     async def task() -> None: ...

@@ -5,7 +5,7 @@ import asyncio
 import psycopg
 import pytest
 
-from holdfast import Backoff, Holdfast, Retention, State, Unique
+from perdure import Backoff, Perdure, Retention, State, Unique
 
 from ..real_servers import server
 from .tools import schema_of
@@ -70,7 +70,7 @@ async def test_c_04_a_singleton_exists_at_most_once(app, dsn):
 
 async def test_c_07_success_deletes_the_row_and_failure_comes_back_later(kind, dsn):
     """C-01, C-07: failed tasks stay with their error, are eligible again after a delay; success removes the row."""
-    app = Holdfast(server(kind).fresh())
+    app = Perdure(server(kind).fresh())
     broken = True
 
     @app.task(retention=Retention.delete(), backoff=Backoff.fixed(0.2))

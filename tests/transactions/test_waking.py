@@ -27,9 +27,9 @@ async def test_workers_are_woken(app, task, dsn, caller_of):
 
 async def test_workers_elsewhere_are_woken(app, task, dsn):
     """By NOTIFY on a connection of ours, after the commit."""
-    from holdfast import Holdfast
+    from perdure import Perdure
 
-    elsewhere = Holdfast(app._places.url)
+    elsewhere = Perdure(app._places.url)
 
     @elsewhere.task(name=task.name)
     async def same(a: object = 0) -> object:

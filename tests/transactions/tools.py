@@ -15,10 +15,10 @@ url, databases = sys.argv[1], eval(sys.argv[2])
 settings.configure(DEBUG=True, DATABASES=databases, USE_TZ=True)
 django.setup()
 from django.db import DatabaseError, connection, connections, transaction
-from holdfast import Holdfast, InvalidCall, StoreError, Unique
-from holdfast.sync import run
+from perdure import Perdure, InvalidCall, StoreError, Unique
+from perdure.sync import run
 
-app = Holdfast(url)
+app = Perdure(url)
 
 @app.task
 async def task(a: int): ...

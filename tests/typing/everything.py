@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import assert_type
 
-from holdfast import *  # noqa: F403
+from perdure import *  # noqa: F403
 
-app = Holdfast("memory://")  # noqa: F405
+app = Perdure("memory://")  # noqa: F405
 assert_type(app.jobs.sync.find(state=State.DEAD), Page[Job])  # noqa: F405

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from datetime import datetime
 
-import holdfast.testing
-from holdfast import (
+import perdure.testing
+from perdure import (
     ANY,
     Backoff,
     Context,
     Continue,
-    Holdfast,
     Item,
     JobHandle,
     Limit,
+    Perdure,
     Registry,
     Retention,
     Retry,
@@ -29,7 +29,7 @@ from holdfast import (
     group,
 )
 
-app = Holdfast("memory://")
+app = Perdure("memory://")
 tasks = Registry()
 
 
@@ -144,8 +144,8 @@ async def wrong_options() -> None:
     Unique(scope="sometimes")  # mistake
     Backoff.fixed("60")  # mistake
     Retention.keep(5)  # mistake
-    Holdfast(url="memory://")  # mistake
-    Holdfast("memory://", durability="some")  # mistake
+    Perdure(url="memory://")  # mistake
+    Perdure("memory://", durability="some")  # mistake
     Registry(name="x")  # mistake
     tasks.include("x")  # mistake
     raise Retry(30, at=datetime.now())  # mistake
@@ -218,5 +218,5 @@ async def wrong_flows(ctx: Context) -> None:
 
 state: State = "dead"  # mistake
 routing: str = ANY  # mistake
-unknown = holdfast.Unqiue  # mistake
-unknown = holdfast.testing.drian  # mistake
+unknown = perdure.Unqiue  # mistake
+unknown = perdure.testing.drian  # mistake

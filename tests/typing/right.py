@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 from uuid import UUID
 
-from holdfast import (
+from perdure import (
     ANY,
     PROVIDED,
     Backoff,
@@ -17,7 +17,6 @@ from holdfast import (
     Context,
     Continue,
     Dead,
-    Holdfast,
     Item,
     Job,
     JobDead,
@@ -26,6 +25,7 @@ from holdfast import (
     Loss,
     Outcome,
     Page,
+    Perdure,
     Registry,
     Retention,
     Retry,
@@ -43,7 +43,7 @@ from holdfast import (
     group,
 )
 
-app = Holdfast(
+app = Perdure(
     "memory://",
     imports=["shop.tasks"],
     durability="full",

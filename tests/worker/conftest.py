@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Holdfast
+from perdure import Perdure
 
 from ..addresses import OF_EACH_KIND, address
 
@@ -22,4 +22,4 @@ def store(request):
 
 @pytest.fixture
 def app(store, tmp_path):
-    return Holdfast(address(store, tmp_path))
+    return Perdure(address(store, tmp_path))

@@ -1,4 +1,4 @@
-"""A program with handlers that do everything a handler must not do, and `holdfast worker` processes that run it."""
+"""A program with handlers that do everything a handler must not do, and `perdure worker` processes that run it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import sys
 import time
 from pathlib import Path
 
-from holdfast import Holdfast, Job
+from perdure import Job, Perdure
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 PROGRAM = '''
 import asyncio, ctypes, os, re, signal, sys, time
-from holdfast import Backoff, Context, Holdfast, Retry, Skip, Snooze
+from perdure import Backoff, Context, Perdure, Retry, Skip, Snooze
 
-app = Holdfast({url!r}, backoff=Backoff.fixed(0.01), max_attempts=5, lease=1.5)
+app = Perdure({url!r}, backoff=Backoff.fixed(0.01), max_attempts=5, lease=1.5)
 generation = {generation}
 
 
@@ -136,7 +136,7 @@ class Plant:
         self.written = folder / "stderr"
         self.names: dict = {"__name__": "plant"}
         exec(self.write(1), self.names)
-        self.app: Holdfast = self.names["app"]
+        self.app: Perdure = self.names["app"]
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def write(self, generation: int) -> str:
@@ -159,7 +159,7 @@ class Plant:
     def start(self, *options: str) -> subprocess.Popen[bytes]:
         with self.written.open("ab") as errors:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "worker", "plant:app", "--poll", "0.2", *options],
+                [sys.executable, "-m", "perdure", "worker", "plant:app", "--poll", "0.2", *options],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=subprocess.DEVNULL,

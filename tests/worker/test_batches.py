@@ -11,19 +11,19 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast import (
+from perdure import (
     PROVIDED,
     Backoff,
     Context,
     Continue,
     Dead,
-    Holdfast,
     HoldLost,
     InvalidCall,
     Item,
     JobDead,
     JobSkipped,
     Loss,
+    Perdure,
     Retry,
     Skip,
     State,
@@ -190,7 +190,7 @@ async def test_an_outcome_is_on_record_when_the_verb_returns(app):
     ],
 )
 async def test_what_does_not_fit_is_the_failure_of_what_is_left(value, words):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.batch_task(size=3, wait=0.05, max_attempts=1)
     async def odd(items: list[Item[int]]) -> list[int]:
@@ -214,7 +214,7 @@ async def test_what_does_not_fit_is_the_failure_of_what_is_left(value, words):
 
 
 async def test_arguments_that_do_not_fit_fail_their_item_alone(tmp_path):
-    old, new = (Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}") for _ in range(2))
+    old, new = (Perdure(f"sqlite:///{tmp_path / 'jobs.db'}") for _ in range(2))
 
     @old.batch_task(name="sizes", size=2, max_attempts=1)
     async def before(items: list[Item[object]]) -> None: ...
@@ -256,7 +256,7 @@ async def test_a_lost_item_is_marked_and_the_others_go_on(app):
 
 @pytest.mark.parametrize("kind", ["async", "def"])
 async def test_timeouts_are_per_item_and_the_call_ends_with_the_last(kind):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     release, ended = threading.Event(), []
 
     async def endless_async(items: list[Item[int]]) -> None:
@@ -333,7 +333,7 @@ async def test_concurrency_counts_batches_and_single_jobs_are_not_starved(app):
 
 
 async def test_middleware_is_once_around_a_batch_and_things_are_provided():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     said = []
 
     class Model:
@@ -363,7 +363,7 @@ async def test_middleware_is_once_around_a_batch_and_things_are_provided():
 
 
 async def test_run_gives_the_items_own_end():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.batch_task(size=2)
     async def end(items: list[Item[str]]) -> None:
@@ -385,7 +385,7 @@ async def test_run_gives_the_items_own_end():
 
 
 async def test_each_item_may_have_a_transaction():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.batch_task(size=2, wait=0.1)
     async def two(items: list[Item[int]]) -> None:
@@ -400,7 +400,7 @@ async def test_each_item_may_have_a_transaction():
 
 
 def test_what_is_no_batch_task():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     with pytest.raises(InvalidCall, match="one list of items"):
 
         @app.batch_task(size=2)
@@ -428,7 +428,7 @@ def test_what_is_no_batch_task():
 
 
 async def test_items_of_a_flow_see_their_parents_and_continue():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def double(x: int) -> int:
@@ -452,7 +452,7 @@ async def test_items_of_a_flow_see_their_parents_and_continue():
 
 
 def _foreign():
-    @Holdfast("memory://").task
+    @Perdure("memory://").task
     async def foreign() -> None: ...
 
     return foreign

@@ -9,12 +9,12 @@ import threading
 
 import pytest
 
-from holdfast import Holdfast
+from perdure import Perdure
 
 
 @pytest.mark.parametrize("waits_first", [False, True])
 async def test_it_names_the_job_and_the_line_while_it_is_blocked(caplog, waits_first):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     told = threading.Event()
 
     class Told(logging.Handler):
@@ -32,19 +32,19 @@ async def test_it_names_the_job_and_the_line_while_it_is_blocked(caplog, waits_f
         return innermost()
 
     handler = Told()
-    logging.getLogger("holdfast").addHandler(handler)
+    logging.getLogger("perdure").addHandler(handler)
     try:
         async with app, app.worker(concurrency=2):
             job = await blocks.enqueue()
             assert await job.result(timeout=30) is True  # the warning came while it was blocked
     finally:
-        logging.getLogger("holdfast").removeHandler(handler)
+        logging.getLogger("perdure").removeHandler(handler)
     lines = [text for text in caplog.messages if f"by job {job.id} (blocks)" in text]
     assert re.search(r"test_blocked\.py:\d+ in innermost: return told\.wait\(20\)  # this line", lines[0])
 
 
 async def test_a_loop_that_only_waits_is_not_blocked(caplog):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def waits() -> None:

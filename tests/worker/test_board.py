@@ -7,18 +7,18 @@ import os
 
 import pytest
 
-from holdfast import State
-from holdfast.ids import new_id
-from holdfast.job import NewJob
-from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.memory import MemoryStorage
-from holdfast.worker.attempt import Attempt
-from holdfast.worker.board import CLAIMED, ELSEWHERE, ENDED, PLACES, STARTED, RunnerBoard, SupervisorBoard, new_board
-from holdfast.worker.evidence import digest, ending
-from holdfast.worker.held import Held
-from holdfast.worker.supervisor import losses
-from holdfast.worker.supervisor.losses import Death, report
+from perdure import State
+from perdure.ids import new_id
+from perdure.job import NewJob
+from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.storage.contract import Claim, Want
+from perdure.storage.memory import MemoryStorage
+from perdure.worker.attempt import Attempt
+from perdure.worker.board import CLAIMED, ELSEWHERE, ENDED, PLACES, STARTED, RunnerBoard, SupervisorBoard, new_board
+from perdure.worker.evidence import digest, ending
+from perdure.worker.held import Held
+from perdure.worker.supervisor import losses
+from perdure.worker.supervisor.losses import Death, report
 
 
 @pytest.fixture

@@ -9,10 +9,10 @@ import asyncio
 import pytest
 from pydantic import BaseModel, field_validator
 
-from holdfast import Dead, Holdfast, Item, JobDead, State
-from holdfast.worker import ends as ends_of_attempts
-from holdfast.worker.batches import Batch
-from holdfast.worker.slots import Slots
+from perdure import Dead, Item, JobDead, Perdure, State
+from perdure.worker import ends as ends_of_attempts
+from perdure.worker.batches import Batch
+from perdure.worker.slots import Slots
 
 
 class Wordless(Exception):
@@ -74,7 +74,7 @@ of_each_way = pytest.mark.parametrize("way", WAYS)
 
 @pytest.fixture
 def app():
-    return Holdfast("memory://", max_attempts=1)
+    return Perdure("memory://", max_attempts=1)
 
 
 @of_each_way
@@ -207,7 +207,7 @@ async def test_behind_the_last_line_the_lease_ends(way, monkeypatch, caplog):
     def broken(*_: object, **__: object) -> None:
         raise LookupError("a fault of our own")
 
-    app = Holdfast("memory://", max_attempts=1, lease=0.6)
+    app = Perdure("memory://", max_attempts=1, lease=0.6)
     task = failing(app, way, ValueError)
     async with app, app.worker(concurrency=1):
         monkeypatch.setattr(ends_of_attempts, "change_of", broken)
@@ -258,7 +258,7 @@ async def test_a_slot_that_is_closed_while_its_handler_waits_is_not_its_failure(
     async with app, app.worker(grace=0):
         job = await waits.enqueue()
         await begun.wait()
-        slot = next(task for task in asyncio.all_tasks() if task.get_name() == "holdfast slot")
+        slot = next(task for task in asyncio.all_tasks() if task.get_name() == "perdure slot")
         with pytest.raises(GeneratorExit):
             slot.get_coro().throw(GeneratorExit)
         assert (await job.refresh()).state is State.RUNNING

@@ -9,10 +9,10 @@ import textwrap
 
 import pytest
 
-from holdfast import Context, Holdfast, Loss, State, WorkerPool
+from perdure import Context, Loss, Perdure, State, WorkerPool
 
 
-def runs(app: Holdfast, kind: str, **options):
+def runs(app: Perdure, kind: str, **options):
     return WorkerPool(app, [{"tasks": ["job"], **options}]) if kind == "pool" else app.worker(**options)
 
 
@@ -134,9 +134,9 @@ async def test_a_pool_whose_start_is_cancelled_leaves_nothing_behind(app):
 
 PROGRAM = """
     import asyncio
-    from holdfast import Holdfast
+    from perdure import Perdure
 
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def job(seconds: float) -> None:

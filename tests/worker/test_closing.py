@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast, State
+from perdure import Perdure, State
 
 from ..addresses import OF_EACH_KIND, address
 
 
 @pytest.fixture(params=["memory", "sqlite", *OF_EACH_KIND])
 def app(request, tmp_path):
-    return Holdfast(address(request.param, tmp_path))
+    return Perdure(address(request.param, tmp_path))
 
 
 async def test_its_worker_goes_on(app):

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from holdfast import Context, Holdfast, InvalidCall, State
+from perdure import Context, InvalidCall, Perdure, State
 
 from .conftest import ON_STORES
 
@@ -69,7 +69,7 @@ async def test_the_next_begins_when_one_is_over_not_at_the_next_poll(app):
 
 
 async def test_several_limits_and_priorities_side_by_side():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     running: dict[str, int] = {}
     most: dict[str, int] = {}
     order = []
@@ -97,7 +97,7 @@ async def test_several_limits_and_priorities_side_by_side():
 
 
 async def test_a_worker_whose_tasks_are_all_at_their_limit_is_not_busy():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     release = asyncio.Event()
 
     @app.task(concurrency=1)
@@ -125,7 +125,7 @@ async def test_a_worker_whose_tasks_are_all_at_their_limit_is_not_busy():
 
 
 def test_what_is_no_concurrency():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     for wrong in (0, -1, True, "2"):
         with pytest.raises(InvalidCall, match="concurrency"):
             app.task(name="t", concurrency=wrong)

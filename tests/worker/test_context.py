@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Backoff, Context, HoldLost, InvalidCall, Item, JobDead, State
+from perdure import Backoff, Context, HoldLost, InvalidCall, Item, JobDead, State
 
 SOON = Backoff.fixed(0.01)
 WITH_SQL = pytest.mark.parametrize("store", ["memory", "sqlite"])  # in the words of SQLite
@@ -187,9 +187,9 @@ async def test_a_cancelled_jobs_transaction_is_refused(app):
 
 
 async def test_verbs_that_would_wait_for_themselves_raise_at_once(tmp_path):
-    from holdfast import Holdfast
+    from perdure import Perdure
 
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task(max_attempts=1)
     async def inside(ctx: Context, how: str) -> None:

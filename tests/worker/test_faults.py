@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from holdfast import State
+from perdure import State
 
 from ..addresses import OF_EACH_KIND, address
 from .plant import Plant, alive, until

@@ -10,16 +10,16 @@ import time
 import pytest
 
 import servers
-from holdfast import Holdfast
-from holdfast.gatherer import room
-from holdfast.storage.contract import Filter
-from holdfast.storage.mongo.store import MongoStorage
-from holdfast.storage.postgres import server
-from holdfast.storage.postgres.store import PostgresStorage
-from holdfast.storage.redis.store import RedisStorage
-from holdfast.storage.sqlite import database
-from holdfast.worker import pump, watch
-from holdfast.worker.patience import LONGEST, Patience, Unanswered
+from perdure import Perdure
+from perdure.gatherer import room
+from perdure.storage.contract import Filter
+from perdure.storage.mongo.store import MongoStorage
+from perdure.storage.postgres import server
+from perdure.storage.postgres.store import PostgresStorage
+from perdure.storage.redis.store import RedisStorage
+from perdure.storage.sqlite import database
+from perdure.worker import pump, watch
+from perdure.worker.patience import LONGEST, Patience, Unanswered
 
 from ..addresses import address
 from ..proxy import Proxy
@@ -54,11 +54,11 @@ class Plant:
     """A worker on a way that can be disturbed, and the same task on a safe one, from which it is given jobs."""
 
     def __init__(self, safe: str, disturbed: str) -> None:
-        self.safe, self.app = Holdfast(safe, lease=20), Holdfast(disturbed, lease=20)
+        self.safe, self.app = Perdure(safe, lease=20), Perdure(disturbed, lease=20)
         self.ran: list[int] = []
         self.double, _ = self._task(self.safe), self._task(self.app)
 
-    def _task(self, app: Holdfast):
+    def _task(self, app: Perdure):
         @app.task
         async def double(n: int) -> int:
             self.ran.append(n)
@@ -118,7 +118,7 @@ async def test_a_server_that_is_killed_under_a_running_handler(kind):
         own.stop()
         pytest.skip("the server that the environment names is not ours to kill")
     with own:
-        app = Holdfast(own.fresh(), lease=20)
+        app = Perdure(own.fresh(), lease=20)
         began, go_on, ran = asyncio.Event(), asyncio.Event(), []
 
         @app.task
@@ -179,7 +179,7 @@ async def test_a_file_that_others_keep_locked(tmp_path, monkeypatch):
     """Longer than a piece of work is patient: an error in the log, and no more."""
     patience = database.patience
     monkeypatch.setattr(database, "patience", lambda driver: patience(driver, 0.2))
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}", lease=20)
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}", lease=20)
 
     @app.task
     async def double(n: int) -> int:
@@ -229,7 +229,7 @@ class Stuck:
 
 @pytest.fixture
 def stuck(monkeypatch):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     ran: list[int] = []
 
     @app.task
@@ -253,7 +253,7 @@ async def test_a_pump_that_hangs_is_noticed_and_started_anew(stuck, monkeypatch,
     monkeypatch.setattr(watch, "UNANSWERED", 0.3)
     monkeypatch.setattr(watch, "STUCK", 0.8)
     app, work, ran, prepared = stuck
-    caplog.set_level(logging.INFO, "holdfast")
+    caplog.set_level(logging.INFO, "perdure")
     async with app:
         store = await prepared()
         async with app.worker(poll=0.1):

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast import Context, Holdfast, HoldLost, Item
+from perdure import Context, HoldLost, Item, Perdure
 
 from ..addresses import OF_EACH_KIND, address
 
@@ -13,7 +13,7 @@ WITH_TRANSACTIONS = ["memory", "sqlite", *(kind for kind in OF_EACH_KIND if kind
 
 @pytest.fixture(params=WITH_TRANSACTIONS)
 def app(request, tmp_path):
-    return Holdfast(address(request.param, tmp_path))
+    return Perdure(address(request.param, tmp_path))
 
 
 async def test_no_transaction_is_begun_that_nobody_would_end(app):

@@ -7,21 +7,21 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, State, StoreError
-from holdfast.clock import SECOND
-from holdfast.ids import new_id
-from holdfast.job import NewJob, Record
-from holdfast.lifecycle import RunnerLost, decide
-from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from holdfast.storage.contract import Claim, Started, Want, WorkerRow
-from holdfast.storage.memory import MemoryStorage
-from holdfast.testing import ManualClock
-from holdfast.testing.flaky import FlakyStorage
-from holdfast.upkeep import contact as contact_module
-from holdfast.upkeep import upkeep as upkeep_module
-from holdfast.upkeep.contact import Contact
-from holdfast.upkeep.reap import reap
-from holdfast.worker import attempt as attempt_module
+from perdure import Backoff, Context, Perdure, State, StoreError
+from perdure.clock import SECOND
+from perdure.ids import new_id
+from perdure.job import NewJob, Record
+from perdure.lifecycle import RunnerLost, decide
+from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.storage.contract import Claim, Started, Want, WorkerRow
+from perdure.storage.memory import MemoryStorage
+from perdure.testing import ManualClock
+from perdure.testing.flaky import FlakyStorage
+from perdure.upkeep import contact as contact_module
+from perdure.upkeep import upkeep as upkeep_module
+from perdure.upkeep.contact import Contact
+from perdure.upkeep.reap import reap
+from perdure.worker import attempt as attempt_module
 
 
 def new_job(**options) -> NewJob:
@@ -180,7 +180,7 @@ async def test_a_worker_brings_back_what_was_lost_by_a_clock_that_is_moved_by_ha
     monkeypatch.setattr(contact_module, "STILL", 0.01)
     monkeypatch.setattr(upkeep_module, "ROUND", 0.02)
     clock, runs = ManualClock(), Counter()
-    app = Holdfast("memory://", clock=clock)
+    app = Perdure("memory://", clock=clock)
 
     @app.task
     async def task(name: str) -> str:
@@ -221,7 +221,7 @@ class SlowlyFlaky(FlakyStorage):
 @pytest.mark.parametrize("kind", [FlakyStorage, SlowlyFlaky])
 @pytest.mark.parametrize("every", [2, 3, 7])
 async def test_a_flaky_store_loses_nothing_and_accepts_each_end_once(every, kind, monkeypatch):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     calls: Counter[int] = Counter()
 
     @app.task(backoff=Backoff.fixed(0.01))
@@ -253,13 +253,13 @@ async def test_a_flaky_store_loses_nothing_and_accepts_each_end_once(every, kind
 
 
 def _succeeded():
-    from holdfast.storage.contract import Filter
+    from perdure.storage.contract import Filter
 
     return Filter(states=(State.SUCCEEDED,))
 
 
 async def test_a_job_that_lost_its_worker_runs_again_in_another(tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
     runs = []
 
     @app.task(lease=0.9)
@@ -280,7 +280,7 @@ async def test_a_job_that_lost_its_worker_runs_again_in_another(tmp_path):
 
 async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
     """The claim looked before the job was there; its empty answer comes after the signal."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     ran = asyncio.Event()
 
     @app.task
@@ -308,7 +308,7 @@ async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
 
 async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
     """An error that is no StoreError may come at every question: it is asked less and less often, and then goes on."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def work() -> int:
@@ -336,7 +336,7 @@ async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
 
 async def test_a_loop_that_always_fails_beside_others_that_work_is_not_busy_either(caplog):
     """What the store answers to others says nothing about this one; and the log does not say the same thing all the time."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def work() -> None: ...
@@ -364,7 +364,7 @@ async def test_a_claim_that_is_answered_too_late_is_handed_back_and_claimed_agai
     """Its lease is not to be trusted any more, so no handler may begin. The job is not to blame, nor may the worker wait for
     the end of an attempt that never began: least of all for that of a suspect, beside which it claims nothing."""
     monkeypatch.setattr(attempt_module, "MARGIN", 0.99)
-    app = Holdfast("memory://", lease=30)
+    app = Perdure("memory://", lease=30)
 
     def work() -> str:
         return "done"

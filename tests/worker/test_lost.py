@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, HoldLost, JobHandle, Loss, State, StoreError
-from holdfast.lifecycle import Change, RunnerLost, VersionGuard, decide
+from perdure import Context, HoldLost, JobHandle, Loss, Perdure, State, StoreError
+from perdure.lifecycle import Change, RunnerLost, VersionGuard, decide
 
 
-async def cancelled(app: Holdfast, store: Any, handle: JobHandle[str]):
+async def cancelled(app: Perdure, store: Any, handle: JobHandle[str]):
     await handle.cancel()
 
 
-async def deleted(app: Holdfast, store: Any, handle: JobHandle[str]):
+async def deleted(app: Perdure, store: Any, handle: JobHandle[str]):
     await app.jobs.delete(handle.id)
 
 
-async def completed(app: Holdfast, store: Any, handle: JobHandle[str]):
+async def completed(app: Perdure, store: Any, handle: JobHandle[str]):
     """As an outside completion does it: ended, while the holder still has the hold."""
     (record,) = await store.get([str(handle.id)])
     change = Change(record.id, VersionGuard(record.version), State.SUCCEEDED, result='"outside"', keeps_hold=True)
@@ -31,7 +31,7 @@ async def completed(app: Holdfast, store: Any, handle: JobHandle[str]):
     assert verdict.accepted
 
 
-async def taken(app: Holdfast, store: Any, handle: JobHandle[str]):
+async def taken(app: Perdure, store: Any, handle: JobHandle[str]):
     """As a supervisor or a reaper does it: another attempt may begin."""
     (record,) = await store.get([str(handle.id)])
     (verdict,) = await store.apply([decide(record, RunnerLost())])
@@ -49,7 +49,7 @@ REASONS = {
 class Scene:
     """Handlers that hear of their loss and speak all the same."""
 
-    def __init__(self, app: Holdfast) -> None:
+    def __init__(self, app: Perdure) -> None:
         self.begun: set[str] = set()
         self.heard: dict[str, Loss | None] = {}
 
@@ -111,7 +111,7 @@ async def test_handlers_hear_why_and_their_words_are_refused(app):
 
 
 async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
     scene = Scene(app)
 
     async def fails(*_: object, **__: object) -> None:
@@ -134,7 +134,7 @@ async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path
 @pytest.mark.parametrize("where", ["loop", "thread"])
 async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_not_at_all(tmp_path, where):
     """Told that its lease may be over, it writes and returns all the same. The hold stands: rows and completion go along."""
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
 
     @app.task(lease=6)
     async def loop(ctx: Context) -> str:

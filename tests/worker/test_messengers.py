@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from holdfast import Context, Holdfast, State
-from holdfast.worker.messengers import Messengers
-from holdfast.worker.pump import Pump
+from perdure import Context, Perdure, State
+from perdure.worker.messengers import Messengers
+from perdure.worker.pump import Pump
 
 
 class House:
@@ -46,13 +46,13 @@ async def test_errands_are_carried_side_by_side_and_messengers_go_again():
     house.over.set()
     await turns()
     assert (house.carried, house.back, house.messengers.away) == (["a", "b", "c"], [None] * 3, 0)
-    messengers = {task for task in asyncio.all_tasks() if task.get_name() == "holdfast messenger"}
+    messengers = {task for task in asyncio.all_tasks() if task.get_name() == "perdure messenger"}
     assert len(messengers) == 2, "the third is not needed"
     house.messengers.send("d")
     house.messengers.send("bad")
     await turns()
     assert [type(error) for error in house.back[3:]] == [type(None), ValueError]
-    assert {task for task in asyncio.all_tasks() if task.get_name() == "holdfast messenger"} < messengers
+    assert {task for task in asyncio.all_tasks() if task.get_name() == "perdure messenger"} < messengers
     await asyncio.wait(house.messengers.dismiss())
 
 
@@ -81,7 +81,7 @@ async def test_one_that_runs_jobs_is_not_stopped_with_the_others():
     house.messengers.send("a")
     await turns()
     assert (house.messengers.away, house.messengers.dismiss()) == (0, [])
-    (working,) = (task for task in asyncio.all_tasks() if task.get_name() == "holdfast messenger")
+    (working,) = (task for task in asyncio.all_tasks() if task.get_name() == "perdure messenger")
     house.home.set()
     await asyncio.wait_for(working, 5)
 
@@ -89,7 +89,7 @@ async def test_one_that_runs_jobs_is_not_stopped_with_the_others():
 # ---- jobs in messengers --------------------------------------------------------------------------------
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_no_more_handlers_at_once_than_slots(concurrency):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     now = most = 0
 
     @app.task
@@ -114,7 +114,7 @@ async def test_no_more_handlers_at_once_than_slots(concurrency):
 
 async def test_a_job_in_a_messenger_lives_through_a_new_start_of_the_pump():
     """It is cancelled, told so, and nothing else ends with it."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     told: list[object] = []
     begun = asyncio.Event()
 
@@ -152,7 +152,7 @@ async def test_a_job_in_a_messenger_lives_through_a_new_start_of_the_pump():
 
 async def test_a_fault_of_ours_in_a_signal_is_the_pumps(monkeypatch, caplog):
     """Whoever brings the signal does not suffer from it, and the pump begins anew."""
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def work(n: int) -> int:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from holdfast import Backoff, Context, Holdfast, InvalidCall, JobDead, JobSkipped, Loss, Registry, Skip, State
+from perdure import Backoff, Context, InvalidCall, JobDead, JobSkipped, Loss, Perdure, Registry, Skip, State
 
 SOON = Backoff.fixed(0.01)
 who: ContextVar[str] = ContextVar("who", default="nobody")
@@ -17,7 +17,7 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 @pytest.fixture
 def app():
-    return Holdfast("memory://")
+    return Perdure("memory://")
 
 
 @pytest.mark.parametrize("kind", ["async", "def", "def in the loop"])
@@ -80,7 +80,7 @@ async def test_it_may_answer_itself_and_sees_failures(app):
             await unfit.result(timeout=10)
         (error,) = dead.value.job.errors
         assert (error.kind, "in divide" in error.traceback) == ("ValueError", True)
-        assert "src/holdfast" not in error.traceback.partition("in judge")[0]
+        assert "src/perdure" not in error.traceback.partition("in judge")[0]
         assert (await cached.refresh()).result == "from the cache"
     assert seen == [ZeroDivisionError]
 

@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pydantic import BaseModel, field_serializer
 
-from holdfast import (
+from perdure import (
     Backoff,
     Context,
     Dead,
-    Holdfast,
     JobDead,
     JobSkipped,
     NoContext,
+    Perdure,
     Retention,
     Retry,
     Skip,
@@ -230,7 +230,7 @@ async def test_a_result_that_cannot_be_stored_is_the_jobs_failure(app):
 
 async def test_unknown_tasks_are_left_or_failed(tmp_path):
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    sender, receiver = Holdfast(url), Holdfast(url)
+    sender, receiver = Perdure(url), Perdure(url)
 
     @sender.task(name="new", max_attempts=1)
     async def new() -> None: ...
@@ -311,7 +311,7 @@ async def test_retention_delete_hides_at_once_and_result_still_reads(app):
 
 
 async def test_a_job_that_was_said_to_be_dead_is_logged_with_its_reason_once(caplog):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def send() -> None:

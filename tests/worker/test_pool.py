@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from holdfast import ANY, Context, Holdfast, InvalidCall, StoreError, WorkerPool, WorkerSpec
+from perdure import ANY, Context, InvalidCall, Perdure, StoreError, WorkerPool, WorkerSpec
 
 
 async def test_each_worker_takes_its_own_by_task_queue_and_routing_key(app):
@@ -39,7 +39,7 @@ async def test_each_worker_takes_its_own_by_task_queue_and_routing_key(app):
 
 
 async def test_one_that_cannot_start_does_not_silence_the_others(caplog):
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def work() -> str:
@@ -56,8 +56,8 @@ async def test_one_that_cannot_start_does_not_silence_the_others(caplog):
 
 
 async def test_a_store_out_of_reach_is_tried_again(monkeypatch):
-    monkeypatch.setattr("holdfast.worker.pool.LONGEST_PAUSE", 0.01)
-    app = Holdfast("memory://")
+    monkeypatch.setattr("perdure.worker.pool.LONGEST_PAUSE", 0.01)
+    app = Perdure("memory://")
     calls = []
 
     @app.task
@@ -81,7 +81,7 @@ async def test_a_store_out_of_reach_is_tried_again(monkeypatch):
 
 
 async def test_it_runs_until_sigterm_and_lets_handlers_finish():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     begun = asyncio.Event()
 
     @app.task
@@ -117,11 +117,11 @@ async def test_it_runs_until_sigterm_and_lets_handlers_finish():
 def test_what_is_no_worker(options, words):
     """A worker that would claim nothing, or never what was meant, does not come to be."""
     with pytest.raises(InvalidCall, match=words):
-        Holdfast("memory://").worker(**options)
+        Perdure("memory://").worker(**options)
 
 
 def test_what_is_no_pool():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     with pytest.raises(InvalidCall, match="at least one"):
         WorkerPool(app, [])
     for no_list in (5, None, {"tasks": ["a"]}, ["a"]):
@@ -165,4 +165,4 @@ def test_what_is_no_pool():
 )
 def test_what_a_worker_cannot_be_told(options):
     with pytest.raises(InvalidCall):
-        Holdfast("memory://").worker(**options)
+        Perdure("memory://").worker(**options)

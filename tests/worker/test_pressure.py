@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from holdfast import Context, Holdfast, QueueFull, State
+from perdure import Context, Perdure, QueueFull, State
 
 from ..addresses import address
 
@@ -25,13 +25,13 @@ class Crowd:
     """Apps with connections of their own on one store, and what their one task has run."""
 
     def __init__(self, url: str) -> None:
-        self.apps = [Holdfast(url) for _ in range(ENQUEUERS)]
+        self.apps = [Perdure(url) for _ in range(ENQUEUERS)]
         self.ran: list[int] = []
         self.tasks = [self._task(app) for app in self.apps]
         self.app = self.apps[0]
         self.deepest = 0
 
-    def _task(self, app: Holdfast):
+    def _task(self, app: Perdure):
         @app.task(queue="narrow")
         async def work(n: int) -> None:
             self.ran.append(n)

@@ -10,16 +10,16 @@ import time
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, State, __version__
-from holdfast.worker import watch
-from holdfast.worker.probe import Condition, Probe, lives
+from perdure import InvalidCall, Perdure, State, __version__
+from perdure.worker import watch
+from perdure.worker.probe import Condition, Probe, lives
 
 from .test_healing import Stuck
 
 
 @pytest.fixture
 def shop():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def work(n: int) -> int:
@@ -136,7 +136,7 @@ async def test_a_probe_of_something_else_than_a_worker():
 
 
 async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monkeypatch):
-    monkeypatch.setattr("holdfast.worker.probe.ANSWERED_WITHIN", 0.1)
+    monkeypatch.setattr("perdure.worker.probe.ANSWERED_WITHIN", 0.1)
 
     async def silent(target):
         await asyncio.sleep(60)
@@ -146,7 +146,7 @@ async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monke
 
 
 async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkeypatch):
-    monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.05)
+    monkeypatch.setattr("perdure.worker.probe.TOUCHED_EVERY", 0.05)
     app, _ = shop
     file = tmp_path / "worker"
     assert not lives(file)
@@ -170,7 +170,7 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
 
 async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monkeypatch, caplog):
     """A full disk, a folder that was away: the file is touched again when that is over, and the log has one line of it."""
-    monkeypatch.setattr("holdfast.worker.probe.TOUCHED_EVERY", 0.02)
+    monkeypatch.setattr("perdure.worker.probe.TOUCHED_EVERY", 0.02)
     app, _ = shop
     file = tmp_path / "run" / "worker"
     file.parent.mkdir()
@@ -188,7 +188,7 @@ async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monk
 
 async def test_a_worker_claims_only_what_it_knows(app):
     """Also where the unknown stands in front: it stays ready for a worker that knows it."""
-    from holdfast.testing.conformance.tools import job
+    from perdure.testing.conformance.tools import job
 
     @app.task
     async def known() -> str:

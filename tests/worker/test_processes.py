@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Holdfast, InvalidCall, JobDead, JobSkipped, Loss, State
+from perdure import InvalidCall, JobDead, JobSkipped, Loss, Perdure, State
 
 from ..addresses import OF_EACH_KIND, address
 from .plant import SOURCE, alive, until
@@ -19,9 +19,9 @@ from .plant import SOURCE, alive, until
 PROGRAM = '''
 import asyncio, ctypes, os, signal, sys, time
 from contextlib import contextmanager
-from holdfast import Backoff, Context, Dead, Holdfast, Retry, Skip, Snooze
+from perdure import Backoff, Context, Dead, Perdure, Retry, Skip, Snooze
 
-app = Holdfast(URL, backoff=Backoff.fixed(0.01), run_in="process", lease=2)
+app = Perdure(URL, backoff=Backoff.fixed(0.01), run_in="process", lease=2)
 
 
 class Pool:
@@ -272,7 +272,7 @@ async def test_a_lost_hold_stops_the_process(on_sqlite, tmp_path):
 
 
 async def test_an_app_that_no_child_can_import_is_refused():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(run_in="process")
     def far() -> None: ...
@@ -283,9 +283,9 @@ async def test_an_app_that_no_child_can_import_is_refused():
 
 SCRIPT = """
 import asyncio, os
-from holdfast import Holdfast
+from perdure import Perdure
 
-app = Holdfast("memory://")
+app = Perdure("memory://")
 
 
 @app.task(run_in="process")
@@ -319,7 +319,7 @@ def test_children_do_not_outlive_their_worker(tmp_path, on_sqlite):
     path = tmp_path / "child"
     asyncio.run(_enqueue(on_sqlite, str(path)))
     worker = subprocess.Popen(
-        [sys.executable, "-m", "holdfast", "worker", "far_away:app", "--no-supervisor"],
+        [sys.executable, "-m", "perdure", "worker", "far_away:app", "--no-supervisor"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(SOURCE)},
         stderr=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from holdfast import PROVIDED, Backoff, Context, Holdfast, InvalidCall, JobDead, NotFound, Registry
+from perdure import PROVIDED, Backoff, Context, InvalidCall, JobDead, NotFound, Perdure, Registry
 
 
 class Pool:
@@ -34,7 +34,7 @@ class Client:
 
 @pytest.fixture
 def app():
-    return Holdfast("memory://")
+    return Perdure("memory://")
 
 
 async def make_pool() -> Pool:

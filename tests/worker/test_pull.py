@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from holdfast import ANY, Continue, Holdfast, HoldLost, InvalidCall, Item, JobDead, Loss, State
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.storage.contract import Claim, Want
-from holdfast.worker import house
+from perdure import ANY, Continue, HoldLost, InvalidCall, Item, JobDead, Loss, Perdure, State
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.storage.contract import Claim, Want
+from perdure.worker import house
 
 
 @dataclass
@@ -214,7 +214,7 @@ async def test_routing_keys_of_those_who_pull(app):
 
 async def test_a_process_without_the_handlers_pulls_too(tmp_path):
     url = f"sqlite:///{tmp_path / 'jobs.db'}"
-    sender, puller = Holdfast(url), Holdfast(url)
+    sender, puller = Perdure(url), Perdure(url)
 
     @sender.task(timeout=0.2, max_attempts=1)
     async def far(a: int, b: str = "b") -> dict[str, int]: ...
@@ -231,7 +231,7 @@ async def test_a_process_without_the_handlers_pulls_too(tmp_path):
 
 
 def test_the_blocking_form(tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}")
+    app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
     embed = declare(app)
     with app.sync:
         first, second = app.sync.enqueue([embed.call(Text("a")), embed.call(Text("b"))])
@@ -246,7 +246,7 @@ def test_the_blocking_form(tmp_path):
 
 
 async def test_a_cancelled_wait_leaves_nothing_behind():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     embed = declare(app)
     async with app:
         store = await app._storage()
@@ -276,7 +276,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind():
 
 
 async def test_what_cannot_be_asked_for():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     wrong_tasks = [dict(tasks=[]), dict(tasks="embed"), dict(tasks=[5]), dict(tasks=5)]
     wrong_rest = [dict(limit=0), dict(limit=True), dict(lease=0), dict(max_wait=-1), dict(routing_key=5)]
     for wrong in (*wrong_tasks, *({"tasks": ["a"], **each} for each in wrong_rest)):

@@ -7,13 +7,13 @@ import json
 
 import pytest
 
-from holdfast import InvalidCall
-from holdfast.clock import SECOND
-from holdfast.observe.scale import scale
-from holdfast.storage.contract import Claim, Want, WorkerRow
-from holdfast.storage.memory import MemoryStorage
-from holdfast.testing.conformance.tools import job
-from holdfast.worker.tally import Tally
+from perdure import InvalidCall
+from perdure.clock import SECOND
+from perdure.observe.scale import scale
+from perdure.storage.contract import Claim, Want, WorkerRow
+from perdure.storage.memory import MemoryStorage
+from perdure.testing.conformance.tools import job
+from perdure.worker.tally import Tally
 
 
 def told(id: str, *, ended: object = None, **about: object) -> WorkerRow:
@@ -108,7 +108,7 @@ async def test_the_tally_forgets_what_was_long_ago(monkeypatch):
             queue = "default"
 
     now = [1000.0]
-    monkeypatch.setattr("holdfast.worker.tally.monotonic", lambda: now[0])
+    monkeypatch.setattr("perdure.worker.tally.monotonic", lambda: now[0])
     tally = Tally()
     assert tally.told() == {}
     tally.count([Ended] * 30)

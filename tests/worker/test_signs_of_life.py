@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from holdfast import Holdfast
-from holdfast.worker import worker as workers
+from perdure import Perdure
+from perdure.worker import worker as workers
 
 
 @pytest.mark.parametrize(("chosen", "told"), [(None, 1), (["early"], 0)])
 async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen, told):
     monkeypatch.setattr(workers, "BEAT", 0.01)
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task
     async def early() -> None: ...
@@ -39,7 +39,7 @@ async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen,
 
 async def test_how_many_handlers_run_is_told_soon(monkeypatch):
     monkeypatch.setattr(workers, "LOOK", 0.01)
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
     go_on = asyncio.Event()
 
     @app.task

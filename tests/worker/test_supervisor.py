@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from holdfast import State
+from perdure import State
 
 from ..addresses import OF_EACH_KIND, address
 from .plant import FAR_AWAY, Plant, alive, until
@@ -205,8 +205,8 @@ async def test_a_worker_that_cannot_start_says_so_and_ends(plant):
 async def test_a_worker_that_cannot_begin_says_so_and_ends(plant):
     """The app can be imported, but nothing is provided for what a handler asks for."""
     (plant.folder / "plant.py").write_text(
-        "from holdfast import Holdfast, PROVIDED\n"
-        f"app = Holdfast({plant.url!r})\n"
+        "from perdure import Perdure, PROVIDED\n"
+        f"app = Perdure({plant.url!r})\n"
         "class Pool: ...\n"
         "@app.task\n"
         "async def needs(pool: Pool = PROVIDED) -> None: ...\n"

@@ -7,16 +7,16 @@ from collections import Counter
 
 import pytest
 
-from holdfast import Holdfast, JobCancelled, Retention, State
-from holdfast.clock import SECOND
-from holdfast.ids import new_id
-from holdfast.job import NewJob
-from holdfast.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from holdfast.storage.memory import MemoryStorage
-from holdfast.testing import ManualClock
-from holdfast.upkeep import upkeep as upkeep_module
-from holdfast.upkeep.contact import Contact
-from holdfast.upkeep.upkeep import Upkeep
+from perdure import JobCancelled, Perdure, Retention, State
+from perdure.clock import SECOND
+from perdure.ids import new_id
+from perdure.job import NewJob
+from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.storage.memory import MemoryStorage
+from perdure.testing import ManualClock
+from perdure.upkeep import upkeep as upkeep_module
+from perdure.upkeep.contact import Contact
+from perdure.upkeep.upkeep import Upkeep
 
 
 class Counting(MemoryStorage):
@@ -97,7 +97,7 @@ async def test_where_nothing_expires_it_is_rarely_asked_for():
 @pytest.mark.parametrize("where", ["using", "task"])
 async def test_a_worker_knows_of_jobs_that_may_expire(where, monkeypatch):
     monkeypatch.setattr(upkeep_module, "ROUND", 0.01)
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(expires=0.05 if where == "task" else None)
     async def late() -> None: ...
@@ -132,7 +132,7 @@ async def test_a_worker_that_lives_for_seconds_prunes_once():
 async def test_a_worker_knows_of_jobs_that_are_kept_for_a_short_time(where, monkeypatch):
     monkeypatch.setattr(upkeep_module, "ROUND", 0.01)
     kept = Retention.keep(last=2)
-    app = Holdfast("memory://", retention=kept) if where == "app" else Holdfast("memory://")
+    app = Perdure("memory://", retention=kept) if where == "app" else Perdure("memory://")
 
     @app.task(**({"retention": kept} if where == "task" else {}))
     async def counted() -> None: ...
@@ -146,7 +146,7 @@ async def test_a_worker_knows_of_jobs_that_are_kept_for_a_short_time(where, monk
 
 
 async def test_usual_retention_is_not_short():
-    app = Holdfast("memory://")
+    app = Perdure("memory://")
 
     @app.task(retention=Retention.delete())  # hidden at once: nobody misses it
     async def usual() -> None: ...

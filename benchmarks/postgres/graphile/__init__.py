@@ -13,7 +13,7 @@ class Graphile(NodeContender):
     module = "graphile-worker"
     distribution = "graphile-worker"
     folder = Path(__file__).parent
-    modules = Path(os.environ.get("HOLDFAST_BENCH_NODE") or ROOT / ".bench-node")
+    modules = Path(os.environ.get("PERDURE_BENCH_NODE") or ROOT / ".bench-node")
     long_runs = True
     settings = f"concurrency {SLOTS}, local queue of 500, completions batched (completeJobBatchDelay 0)"
     durability = Durability(

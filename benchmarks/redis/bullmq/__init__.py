@@ -77,6 +77,6 @@ class BullMQNode(NodeContender):
     module = "bullmq"
     distribution = "bullmq"
     folder = Path(__file__).parent
-    modules = Path(os.environ.get("HOLDFAST_BENCH_BULLMQ") or ROOT / ".bench-node-bullmq")
+    modules = Path(os.environ.get("PERDURE_BENCH_BULLMQ") or ROOT / ".bench-node-bullmq")
     settings = SETTINGS
     durability = DURABILITY

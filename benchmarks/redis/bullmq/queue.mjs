@@ -5,7 +5,7 @@ import { join } from "node:path";
 
 import { BaseQueue, SLOTS, handler } from "../../node/base.mjs";
 
-const require = createRequire(join(process.env.HOLDFAST_BENCH_MODULES, "package.json"));
+const require = createRequire(join(process.env.PERDURE_BENCH_MODULES, "package.json"));
 const bullmq = require("bullmq");
 const { Redis } = require("ioredis");
 

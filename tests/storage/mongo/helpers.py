@@ -3,10 +3,10 @@
 from contextlib import asynccontextmanager
 from itertools import count
 
-from holdfast.ids import new_stamp
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.urls import opener, parse
-from holdfast.testing.conformance.tools import job
+from perdure.ids import new_stamp
+from perdure.storage.contract import Claim, Want
+from perdure.storage.urls import opener, parse
+from perdure.testing.conformance.tools import job
 
 from ...real_servers import server
 

@@ -7,12 +7,12 @@ import os
 import sys
 from typing import Any
 
-from holdfast import Context, Holdfast
+from perdure import Context, Perdure
 
 
-def app_at(url: str, file: str) -> tuple[Holdfast, Any]:
+def app_at(url: str, file: str) -> tuple[Perdure, Any]:
     """An app and its task, whose handler writes down each attempt, in one write that is whole or not there."""
-    app = Holdfast(url)
+    app = Perdure(url)
     log = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
     @app.task(lease=3.0, max_attempts=None)

@@ -10,11 +10,11 @@ from time import monotonic
 import pytest
 from pymongo.errors import OperationFailure
 
-from holdfast.job import State
-from holdfast.lifecycle import RunnerLost, decide
-from holdfast.storage.mongo import abandoned, server
-from holdfast.storage.mongo.abandoned import found_in
-from holdfast.storage.urls import parse
+from perdure.job import State
+from perdure.lifecycle import RunnerLost, decide
+from perdure.storage.mongo import abandoned, server
+from perdure.storage.mongo.abandoned import found_in
+from perdure.storage.urls import parse
 
 from .helpers import claim, fresh, held, job, store_at
 
@@ -33,7 +33,7 @@ time.sleep(600)
 @pytest.fixture(autouse=True)
 def name(monkeypatch):
     """Clients of a name of their own: other tests have transactions on the same server, which are not to be ended."""
-    name = f"holdfast {token_hex(4)}"
+    name = f"perdure {token_hex(4)}"
     monkeypatch.setattr(abandoned, "APPNAME", name)
     monkeypatch.setitem(server.DEFAULTS, "appname", name)
 
@@ -42,7 +42,7 @@ def name(monkeypatch):
 def writing_to(url, collection, *, dead=True, appname=None):
     """A process that has written to every document of a collection, and has not committed it."""
     database = parse(url).server.database
-    names = (f"holdfast_{collection}", appname or abandoned.APPNAME)
+    names = (f"perdure_{collection}", appname or abandoned.APPNAME)
     command = [sys.executable, "-c", WRITES_AND_WAITS, url, database, *names]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -167,7 +167,7 @@ async def test_transactions_of_other_programs_are_left_alone(monkeypatch):
             assert await here.abandoned.end()
             async with here.begun() as session:
                 with pytest.raises(OperationFailure, match="WriteConflict"):
-                    await here.database["holdfast_jobs"].update_many({}, {"$set": {"mark": 0}}, session=session)
+                    await here.database["perdure_jobs"].update_many({}, {"$set": {"mark": 0}}, session=session)
 
 
 async def test_jobs_are_passed_by_no_longer_than_somebody_is_in_the_way():

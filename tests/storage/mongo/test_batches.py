@@ -1,12 +1,12 @@
 """Leases and times to go are noted for whole batches; what is true stands on the jobs."""
 
-from holdfast import State
-from holdfast.clock import SECOND
-from holdfast.lifecycle import Cancelled, LeaseEnded, decide, succeeded
-from holdfast.storage.contract import ACCEPTED, Filter
-from holdfast.storage.mongo import upkeep
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.conformance.tools import LONG_ENOUGH
+from perdure import State
+from perdure.clock import SECOND
+from perdure.lifecycle import Cancelled, LeaseEnded, decide, succeeded
+from perdure.storage.contract import ACCEPTED, Filter
+from perdure.storage.mongo import upkeep
+from perdure.testing.clock import ManualClock
+from perdure.testing.conformance.tools import LONG_ENOUGH
 
 from .helpers import claim, fresh, job, store_at
 
@@ -14,7 +14,7 @@ LEASE = 30 * SECOND
 
 
 def batches(store):
-    return store._in_use().database["holdfast_batches"]
+    return store._in_use().database["perdure_batches"]
 
 
 async def claimed(store, number, worker="w1"):
@@ -139,6 +139,6 @@ async def test_places_of_jobs_that_somebody_removed_are_given_up():
         jobs = [job() for _ in range(4)]
         await store.enqueue(jobs)
         database = store._in_use().database
-        await database["holdfast_jobs"].delete_many({"_id": {"$in": [each.id for each in jobs[:3]]}})
+        await database["perdure_jobs"].delete_many({"_id": {"$in": [each.id for each in jobs[:3]]}})
         assert [record.id for record in await store.claim(claim(2))] == [jobs[3].id]
-        assert await database["holdfast_places"].count_documents({}) == 0
+        assert await database["perdure_places"].count_documents({}) == 0

@@ -2,9 +2,9 @@
 
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.storage.mongo import clock as module
-from holdfast.storage.mongo.clock import AGAIN, ServerClock
+from perdure.clock import SECOND
+from perdure.storage.mongo import clock as module
+from perdure.storage.mongo.clock import AGAIN, ServerClock
 
 
 class Machines:

@@ -10,12 +10,12 @@ import pytest
 from pymongo import MongoClient, errors
 
 import servers
-from holdfast import Holdfast, InvalidCall, State, StoreError
-from holdfast.lifecycle import RunnerLost, Succeeded, decide
-from holdfast.storage.contract import Filter
-from holdfast.storage.mongo import faults, health
-from holdfast.storage.mongo.address import address_of
-from holdfast.storage.urls import opener
+from perdure import InvalidCall, Perdure, State, StoreError
+from perdure.lifecycle import RunnerLost, Succeeded, decide
+from perdure.storage.contract import Filter
+from perdure.storage.mongo import faults, health
+from perdure.storage.mongo.address import address_of
+from perdure.storage.urls import opener
 from servers.mongo import mongo
 
 from ...real_servers import decline
@@ -115,17 +115,17 @@ async def test_users_that_may_not(tmp_path):
 async def test_collections_of_somebody_else():
     url = fresh()
     with MongoClient(url) as client:
-        database_of(client, url)["holdfast_jobs"].insert_one({"mine": 1})
+        database_of(client, url)["perdure_jobs"].insert_one({"mine": 1})
         told = await refused(url)
-        assert "were not made by it (holdfast_jobs)" in told
-        assert database_of(client, url).list_collection_names() == ["holdfast_jobs"]
+        assert "were not made by it (perdure_jobs)" in told
+        assert database_of(client, url).list_collection_names() == ["perdure_jobs"]
 
 
 async def test_a_schema_that_another_process_begins_to_make_is_ours():
     """A collection is there a moment before its first document, which says whose it is."""
     url = fresh()
     with MongoClient(url) as client:
-        database_of(client, url).create_collection("holdfast_meta")
+        database_of(client, url).create_collection("perdure_meta")
         async with store_at(url) as store:
             await store.enqueue([job()])
             assert await store.count(Filter()) == 1
@@ -136,8 +136,8 @@ async def test_an_index_of_somebody_else_is_in_the_way():
     async with store_at(url):
         pass
     with MongoClient(url) as client:
-        jobs = database_of(client, url)["holdfast_jobs"]
-        jobs.drop_index("holdfast_marks")
+        jobs = database_of(client, url)["perdure_jobs"]
+        jobs.drop_index("perdure_marks")
         marked = {"marks": {"$exists": True}}
         jobs.create_index({"marks": 1, "created_at": -1, "_id": -1}, name="mine", partialFilterExpression=marked)
     told = await refused(url)
@@ -151,7 +151,7 @@ async def test_a_database_from_before_the_first_release_is_refused():
     async with store_at(url):
         pass
     with MongoClient(url) as client:
-        database_of(client, url)["holdfast_jobs"].create_index({"created_at": -1, "_id": -1}, name="holdfast_created")
+        database_of(client, url)["perdure_jobs"].create_index({"created_at": -1, "_id": -1}, name="perdure_created")
     assert "use another database" in await refused(url)
 
 
@@ -160,11 +160,11 @@ async def test_a_missing_index_is_made_again_or_told_of():
     async with store_at(url):
         pass
     with MongoClient(url) as client:
-        jobs = database_of(client, url)["holdfast_jobs"]
-        jobs.drop_index("holdfast_marks")
-        assert "holdfast migrate" in await refused(url, migrate=False)
+        jobs = database_of(client, url)["perdure_jobs"]
+        jobs.drop_index("perdure_marks")
+        assert "perdure migrate" in await refused(url, migrate=False)
         async with store_at(url):
-            assert "holdfast_marks" in jobs.index_information()
+            assert "perdure_marks" in jobs.index_information()
 
 
 async def test_a_newer_schema():
@@ -172,12 +172,12 @@ async def test_a_newer_schema():
     async with store_at(url):
         pass
     with MongoClient(url) as client:
-        database_of(client, url)["holdfast_meta"].update_one({"_id": "schema"}, {"$set": {"version": 99}})
-    assert "newer Holdfast" in await refused(url)
+        database_of(client, url)["perdure_meta"].update_one({"_id": "schema"}, {"$set": {"version": 99}})
+    assert "newer Perdure" in await refused(url)
 
 
 async def test_no_schema_and_no_migration():
-    assert "has no collections of Holdfast: run `holdfast migrate`" in await refused(fresh(), migrate=False)
+    assert "has no collections of Perdure: run `perdure migrate`" in await refused(fresh(), migrate=False)
 
 
 async def test_two_migrators_at_once():
@@ -231,7 +231,7 @@ async def test_many_large_jobs_in_one_call():
 
 
 def doubling(url):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def double(n: int) -> int:
@@ -315,7 +315,7 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
     async with store_at(url) as dying, store_at(url) as other:
         record = await held(other)
         async with dying._server.begun() as session:
-            jobs = dying._server.database["holdfast_jobs"]
+            jobs = dying._server.database["perdure_jobs"]
             await jobs.update_one({"_id": record.id}, {"$set": {"progress": "1"}}, session=session)
             await other.abort(dying.leaves())
             async with asyncio.timeout(5):

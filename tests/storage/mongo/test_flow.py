@@ -6,16 +6,16 @@ import json
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
-from holdfast.clock import SECOND
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, Continued, Succeeded, decide
-from holdfast.storage.contract import PARENT_CANCELLED, Filter, Orphan, QueueSettings, Shelving
-from holdfast.storage.fairness import SHARE
-from holdfast.storage.mongo import edges, enqueue, settling, upkeep
-from holdfast.storage.mongo.schema import MongoLedger, connect, migrations
-from holdfast.storage.urls import parse
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.tools import FORGET
+from perdure.clock import SECOND
+from perdure.job import State
+from perdure.lifecycle import Cancelled, Continued, Succeeded, decide
+from perdure.storage.contract import PARENT_CANCELLED, Filter, Orphan, QueueSettings, Shelving
+from perdure.storage.fairness import SHARE
+from perdure.storage.mongo import edges, enqueue, settling, upkeep
+from perdure.storage.mongo.schema import MongoLedger, connect, migrations
+from perdure.storage.urls import parse
+from perdure.testing import ManualClock
+from perdure.testing.conformance.tools import FORGET
 
 from .helpers import claim, database_of, fresh, held, job, store_at
 
@@ -214,7 +214,7 @@ async def test_many_edges_are_pruned_step_by_step():
         clock.advance(3600)
         pruned = [await store.prune(99) for _ in range(12)]
         assert sum(pruned) == 31
-        assert await store._in_use().database["holdfast_edges"].count_documents({}) == 0
+        assert await store._in_use().database["perdure_edges"].count_documents({}) == 0
 
 
 # ---- upkeep ----------------------------------------------------------------------------------------
@@ -245,7 +245,7 @@ async def test_upkeep_makes_good_a_knock_that_was_lost():
         await store.enqueue([job(limits='[["k",1,null,null]]') for _ in range(2)])
         (first,) = await store.claim(claim(9, limited=True))
         await store.apply([decide(first, Succeeded())])
-        await store._in_use().database["holdfast_notes"].delete_many({"_id": {"$regex": "^knock/"}})
+        await store._in_use().database["perdure_notes"].delete_many({"_id": {"$regex": "^knock/"}})
         assert await store.claim(claim(9, limited=True)) == []
         clock.advance(3600)
         await store.prune(9)
@@ -269,11 +269,11 @@ async def test_upkeep_forgets_what_counts_no_longer():
         await store.prune(9)
         assert await store.claim(claim(9, limited=True)) == []
         database = store._in_use().database
-        notes = [note["_id"] for note in await database["holdfast_notes"].find({}).to_list()]
+        notes = [note["_id"] for note in await database["perdure_notes"].find({}).to_list()]
         kinds = sorted(id.partition("/")[0] for id in notes)
         assert kinds == ["account", "account", "floor", "knock", "knock+"]
         assert not any("idle" in id for id in notes)
-        assert await database["holdfast_gates"].count_documents({}) == 0
+        assert await database["perdure_gates"].count_documents({}) == 0
 
 
 # ---- a handler's transaction -----------------------------------------------------------------------
@@ -375,7 +375,7 @@ async def test_a_database_of_the_first_version_is_migrated_in_place():
             await elsewhere.apply([decide(old, Succeeded("1"))])
             waiting = job()
             await elsewhere.enqueue([waiting])
-            for name in ("holdfast_jobs", "holdfast_places", "holdfast_batches"):
+            for name in ("perdure_jobs", "perdure_places", "perdure_batches"):
                 database_of(client, url)[name].insert_many(await elsewhere._in_use().database[name].find({}).to_list())
     async with store_at(url) as store:
         child, limited = after(old), job(limits=LIMITED)

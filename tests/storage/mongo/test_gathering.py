@@ -2,12 +2,12 @@
 
 import msgspec
 
-from holdfast import State
-from holdfast.job import Record
-from holdfast.lifecycle import succeeded
-from holdfast.storage.mongo.differences import differences
-from holdfast.storage.mongo.documents import update_of
-from holdfast.storage.mongo.steps import gathered
+from perdure import State
+from perdure.job import Record
+from perdure.lifecycle import succeeded
+from perdure.storage.mongo.differences import differences
+from perdure.storage.mongo.documents import update_of
+from perdure.storage.mongo.steps import gathered
 
 from .helpers import claim, job, store_at
 

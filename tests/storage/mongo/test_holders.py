@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from pymongo import MongoClient
 
-from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
-from holdfast.testing.conformance.tools import ids
+from perdure.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from perdure.testing.conformance.tools import ids
 
 from .helpers import claim, database_of, fresh, job, store_at
 
@@ -15,10 +15,8 @@ def agreeing(url):
     """The holders by key, as the notes tell them, after a look whether the jobs say the same."""
     with MongoClient(url) as client:
         database = database_of(client, url)
-        notes = {note["_id"]: note["job"] for note in database.holdfast_notes.find({"_id": {"$regex": "^holder/"}})}
-        held = {
-            f"holder/{each['unique_key']}": each["_id"] for each in database.holdfast_jobs.find({"holds_key": True})
-        }
+        notes = {note["_id"]: note["job"] for note in database.perdure_notes.find({"_id": {"$regex": "^holder/"}})}
+        held = {f"holder/{each['unique_key']}": each["_id"] for each in database.perdure_jobs.find({"holds_key": True})}
     assert notes == held
     return notes
 

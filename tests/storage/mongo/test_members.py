@@ -10,8 +10,8 @@ from pymongo.errors import PyMongoError
 from pymongo.write_concern import WriteConcern
 
 import servers
-from holdfast import Holdfast, State, StoreError
-from holdfast.storage.contract import Filter
+from perdure import Perdure, State, StoreError
+from perdure.storage.contract import Filter
 from servers.mongo import Mongo, mongo
 from servers.process import launch
 
@@ -103,7 +103,7 @@ def members(tmp_path_factory):
 
 @pytest.fixture
 def database(request):
-    return f"holdfast_{abs(hash(request.node.name)):x}"
+    return f"perdure_{abs(hash(request.node.name)):x}"
 
 
 async def test_a_secondary_is_refused_and_the_primary_named(members, database):
@@ -138,7 +138,7 @@ async def test_a_server_that_is_no_longer_the_primary(members, database):
 
 async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
     """It is asked for again, and told as what it is; once the others are there again it takes place, once."""
-    monkeypatch.setattr("holdfast.storage.mongo.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300))
+    monkeypatch.setattr("perdure.storage.mongo.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300))
     async with store_at(members.url(database)) as store:
         store._server.patience = 1.0
         kept = job()
@@ -169,7 +169,7 @@ def locked(ports):
 
 @pytest.mark.parametrize("how", ["steps down", "is killed"])
 async def test_work_goes_on_with_the_next_primary(members, database, how):
-    app = Holdfast(members.url(database))
+    app = Perdure(members.url(database))
 
     @app.task
     async def double(n: int) -> int:

@@ -1,15 +1,15 @@
 """Places of waiting jobs: a claim may have heard of some before its transaction began, and they may be others' by then."""
 
-from holdfast import State
-from holdfast.clock import SECOND
-from holdfast.lifecycle import Snoozed, decide
-from holdfast.storage.contract import Claim, Want
+from perdure import State
+from perdure.clock import SECOND
+from perdure.lifecycle import Snoozed, decide
+from perdure.storage.contract import Claim, Want
 
 from .helpers import claim, fresh, job, store_at
 
 
 async def place_of(store, id):
-    return await store._in_use().database["holdfast_places"].find_one({"_id": id})
+    return await store._in_use().database["perdure_places"].find_one({"_id": id})
 
 
 async def learn_the_lane(store):

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import State
-from holdfast.ids import new_stamp
-from holdfast.storage.contract import Claim, Filter, Full, QueueSettings, Want
+from perdure import State
+from perdure.ids import new_stamp
+from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Want
 
 from .helpers import fresh, job, store_at
 from .roles import app_at
@@ -129,27 +129,27 @@ def _lines(file):
 
 
 # ---- the command line ------------------------------------------------------------------------------
-def holdfast(*arguments):
+def perdure(*arguments):
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "perdure", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     return done.returncode, done.stdout + done.stderr
 
 
 def test_the_command_line_on_a_new_database():
     url = fresh()
-    assert holdfast("migrate", "status", "--url", url)[0] == 1
-    code, told = holdfast("migrate", "--dry-run", "--url", url)
+    assert perdure("migrate", "status", "--url", url)[0] == 1
+    code, told = perdure("migrate", "--dry-run", "--url", url)
     assert code == 0
-    assert "holdfast_place" in told
-    code, told = holdfast("jobs", "list", "--url", url)
+    assert "perdure_place" in told
+    code, told = perdure("jobs", "list", "--url", url)
     assert code != 0
-    assert "holdfast migrate" in told
-    assert holdfast("migrate", "--url", url)[0] == 0
-    assert holdfast("migrate", "status", "--url", url)[0] == 0
-    code, told = holdfast("doctor", "--url", url)
+    assert "perdure migrate" in told
+    assert perdure("migrate", "--url", url)[0] == 0
+    assert perdure("migrate", "status", "--url", url)[0] == 0
+    code, told = perdure("doctor", "--url", url)
     assert code == 0
     for part in ("grade B", "replica set", "MongoDB", "clock"):
         assert part in told
-    assert holdfast("queues", "pause", "mail", "--url", url)[0] == 0
-    assert "mail" in holdfast("queues", "list", "--url", url)[1]
+    assert perdure("queues", "pause", "mail", "--url", url)[0] == 0
+    assert "mail" in perdure("queues", "list", "--url", url)[1]

@@ -6,8 +6,8 @@ import pymongo
 import pytest
 from pymongo import AsyncMongoClient, MongoClient, WriteConcern
 
-from holdfast import Holdfast, InvalidCall, QueueFull, StoreError, Unique, chain
-from holdfast.storage.contract import Filter
+from perdure import InvalidCall, Perdure, QueueFull, StoreError, Unique, chain
+from perdure.storage.contract import Filter
 
 from .helpers import database_of, fresh
 
@@ -19,7 +19,7 @@ def url():
 
 @pytest.fixture
 def app(url):
-    return Holdfast(url)
+    return Perdure(url)
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ async def test_a_worker_hears_of_the_commit_and_not_of_a_rollback(app, task, cli
                 session.start_transaction()
                 await task.using(connection=session).enqueue(6)
                 session.abort_transaction()
-        assert database_of(client, url)["holdfast_signals"].count_documents({"by": None}) == 1
+        assert database_of(client, url)["perdure_signals"].count_documents({"by": None}) == 1
 
 
 async def test_keys_inside(app, task, client):
@@ -199,7 +199,7 @@ async def test_a_session_in_no_transaction_is_refused(app, task, client):
 async def test_another_server_is_refused(app, task, client, url):
     async with app:
         await app.jobs.count()
-        meta = database_of(client, url)["holdfast_meta"]
+        meta = database_of(client, url)["perdure_meta"]
         storage = await app._storage()
         storage._identity = "of another"
         with client.start_session() as session, session.start_transaction():
@@ -209,7 +209,7 @@ async def test_another_server_is_refused(app, task, client, url):
 
 
 async def test_another_kind_of_store_is_refused(client, tmp_path):
-    app = Holdfast(f"sqlite:///{tmp_path}/jobs.db")
+    app = Perdure(f"sqlite:///{tmp_path}/jobs.db")
 
     @app.task
     async def task() -> None: ...

@@ -5,13 +5,13 @@ from time import monotonic
 
 from pymongo import AsyncMongoClient
 
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import succeeded
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.mongo import steps, tickets
-from holdfast.storage.mongo.faults import Conflict
-from holdfast.storage.mongo.places import IN_ORDER
-from holdfast.storage.mongo.tickets import Tickets
+from perdure.ids import new_stamp
+from perdure.lifecycle import succeeded
+from perdure.storage.contract import Claim, Want
+from perdure.storage.mongo import steps, tickets
+from perdure.storage.mongo.faults import Conflict
+from perdure.storage.mongo.places import IN_ORDER
+from perdure.storage.mongo.tickets import Tickets
 
 from .helpers import claim, database_of, fresh, job, store_at
 
@@ -88,7 +88,7 @@ async def test_a_claimer_that_died_before_its_commit_holds_nobody_up(monkeypatch
     url = fresh()
     async with store_at(url) as store, store_at(url) as other, AsyncMongoClient(url) as client:
         await store.enqueue([job() for _ in range(120)])
-        places = database_of(client, url)["holdfast_places"]
+        places = database_of(client, url)["perdure_places"]
         best = [place["_id"] async for place in places.find({}).sort(IN_ORDER).limit(30)]
         async with client.start_session() as dead, await dead.start_transaction():
             await places.delete_many({"_id": {"$in": best}}, session=dead)
@@ -109,7 +109,7 @@ async def test_jobs_that_were_passed_by_are_looked_at_again_soon(monkeypatch):
     url = fresh()
     async with store_at(url) as store, AsyncMongoClient(url) as client:
         await store.enqueue([job() for _ in range(3)])
-        places = database_of(client, url)["holdfast_places"]
+        places = database_of(client, url)["perdure_places"]
         async with client.start_session() as dead, await dead.start_transaction():
             await places.delete_many({}, session=dead)
             async with asyncio.timeout(10):

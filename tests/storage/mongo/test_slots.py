@@ -1,8 +1,8 @@
 """What runs under limits is a sum over few documents, whatever became of the jobs."""
 
-from holdfast.lifecycle import succeeded
-from holdfast.storage.contract import Carried
-from holdfast.storage.mongo import slots
+from perdure.lifecycle import succeeded
+from perdure.storage.contract import Carried
+from perdure.storage.mongo import slots
 
 from .helpers import claim, job, store_at
 
@@ -17,7 +17,7 @@ def ended(records):
 
 async def noted(store):
     """What each document says, the smallest first."""
-    found = store._in_use().database["holdfast_slots"].find({})
+    found = store._in_use().database["perdure_slots"].find({})
     return sorted([slot["jobs"] async for slot in found])
 
 
@@ -56,7 +56,7 @@ async def test_many_documents_of_a_key_are_put_together(monkeypatch):
 async def test_more_documents_than_are_known_at_a_glance_are_asked_for(monkeypatch):
     async with store_at() as store:
         slot = {"keys": ["other"], "limits": '[["other",1,null,null]]', "jobs": 1}
-        await store._in_use().database["holdfast_slots"].insert_many([{"_id": str(n), **slot} for n in range(99)])
+        await store._in_use().database["perdure_slots"].insert_many([{"_id": str(n), **slot} for n in range(99)])
         await store.enqueue([limited(2) for _ in range(4)])
         assert len(await store.claim(claim(1, limited=True))) == 1
         assert len(await store.claim(claim(9, limited=True))) == 1

@@ -5,12 +5,12 @@ import asyncio
 import pytest
 from pymongo.errors import InvalidOperation
 
-from holdfast import Context, Holdfast, State
-from holdfast.clock import SECOND
-from holdfast.errors import StoreError
-from holdfast.job import Hold
-from holdfast.lifecycle import Cancelled, Succeeded, decide
-from holdfast.storage.contract import Filter, Note, Started
+from perdure import Context, Perdure, State
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.job import Hold
+from perdure.lifecycle import Cancelled, Succeeded, decide
+from perdure.storage.contract import Filter, Note, Started
 
 from .helpers import claim, database_of, fresh, held, job, store_at
 
@@ -140,7 +140,7 @@ async def test_a_hold_that_is_lost_is_refused_at_the_end():
 # ---- with a worker ---------------------------------------------------------------------------------
 async def test_a_handler_writes_documents_and_jobs_with_its_end():
     url = fresh()
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def follow(n: int) -> None: ...

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import succeeded
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.mongo import steps
+from perdure.errors import StoreError
+from perdure.ids import new_stamp
+from perdure.lifecycle import succeeded
+from perdure.storage.contract import Claim, Want
+from perdure.storage.mongo import steps
 
 from .helpers import claim, fresh, job, store_at
 
@@ -77,7 +77,7 @@ async def taken_one_after_the_other(store, *limits):
 
 
 async def running(store):
-    found = store._in_use().database["holdfast_slots"].find({})
+    found = store._in_use().database["perdure_slots"].find({})
     return sum([slot["jobs"] async for slot in found])
 
 
@@ -206,7 +206,7 @@ async def test_another_process_that_comes_between_meets_them():
             let_go.set()
             one, other = [await each for each in claims]
         assert [len(one), len(other), len(await between)] == [9, 9, 31]
-        notes = store._in_use().database["holdfast_notes"]
+        notes = store._in_use().database["perdure_notes"]
         assert await notes.find_one({"_id": "knock-"}) is not None
         assert not await store.claim(under_limits(9))
 

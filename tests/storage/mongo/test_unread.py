@@ -1,10 +1,10 @@
 """A job that was claimed here is ended without being read again. What others have made of it meanwhile still counts."""
 
-from holdfast import State
-from holdfast.clock import SECOND
-from holdfast.job import WAITING
-from holdfast.lifecycle import Cancelled, Snoozed, decide, succeeded
-from holdfast.storage.contract import ACCEPTED, REFUSED, REPEATED, Refusal
+from perdure import State
+from perdure.clock import SECOND
+from perdure.job import WAITING
+from perdure.lifecycle import Cancelled, Snoozed, decide, succeeded
+from perdure.storage.contract import ACCEPTED, REFUSED, REPEATED, Refusal
 
 from .helpers import claim, fresh, job, store_at
 
@@ -52,7 +52,7 @@ async def test_a_lease_that_was_renewed_meanwhile_leaves_no_trace():
         change = decide(record, Snoozed(at=record.leased_until))
         assert await store.apply([change]) == [ACCEPTED]
         (snoozed,) = await store.get([record.id])
-        place = await store._in_use().database["holdfast_places"].find_one({"_id": record.id})
+        place = await store._in_use().database["perdure_places"].find_one({"_id": record.id})
     assert snoozed.state in WAITING
     assert snoozed.leased_until is None
     assert place["order"] == snoozed.run_at == record.leased_until

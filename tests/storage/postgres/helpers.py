@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from holdfast.ids import new_id
-from holdfast.job import NewJob
-from holdfast.storage.urls import opener
+from perdure.ids import new_id
+from perdure.job import NewJob
+from perdure.storage.urls import opener
 
 RECENT = {"task": "t", "payload": "{}", "backoff": '["fixed",1000000,1.0,1000000,0]', "retention": "{}"}
 

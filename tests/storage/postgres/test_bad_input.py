@@ -9,8 +9,8 @@ import time
 import psycopg
 import pytest
 
-from holdfast import Holdfast, StoreError
-from holdfast.storage.urls import opener, parse
+from perdure import Perdure, StoreError
+from perdure.storage.urls import opener, parse
 
 PASSWORD = "never-shown"
 
@@ -114,7 +114,7 @@ def test_the_address_is_shown_without_its_user_and_password():
 
 
 async def test_no_tables_yet_and_nobody_who_may_make_them(own_url):
-    assert "run `holdfast migrate`" in await _refused(own_url, migrate=False)
+    assert "run `perdure migrate`" in await _refused(own_url, migrate=False)
 
 
 async def test_a_newer_schema(own_url, admin):
@@ -124,7 +124,7 @@ async def test_a_newer_schema(own_url, admin):
     schema = own_url.rpartition("=")[2]
     admin.execute(f"update {schema}.meta set value = '99' where name = 'version'")
     for migrate in (True, False):
-        assert "upgrade holdfast" in await _refused(own_url, migrate=migrate)
+        assert "upgrade perdure" in await _refused(own_url, migrate=migrate)
 
 
 async def test_somebody_elses_tables(own_url, admin):
@@ -170,7 +170,7 @@ async def test_a_database_that_cannot_hold_every_text(own_url, admin):
 
 
 async def test_an_app_says_it_and_logs_no_password(own_url, caplog):
-    app = Holdfast(_with(own_url, f"keyed:{PASSWORD}"))
+    app = Perdure(_with(own_url, f"keyed:{PASSWORD}"))
     with caplog.at_level(logging.DEBUG), pytest.raises(StoreError, match="password is wrong"):
         await app.jobs.count()
     assert PASSWORD not in caplog.text

@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.urls import opener
-from holdfast.testing.conformance.tools import job
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Want
+from perdure.storage.urls import opener
+from perdure.testing.conformance.tools import job
 
 from ...real_servers import kinds_with_a_store, server
 

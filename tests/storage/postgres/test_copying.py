@@ -7,12 +7,12 @@ import msgspec
 import psycopg
 import pytest
 
-from holdfast import Holdfast
-from holdfast.ids import new_ids, new_stamp
-from holdfast.job import Alike
-from holdfast.storage.contract import Claim, Filter, QueueSettings, Want
-from holdfast.storage.postgres import copying
-from holdfast.storage.postgres.long import COPIED
+from perdure import Perdure
+from perdure.ids import new_ids, new_stamp
+from perdure.job import Alike
+from perdure.storage.contract import Claim, Filter, QueueSettings, Want
+from perdure.storage.postgres import copying
+from perdure.storage.postgres.long import COPIED
 
 from ...real_servers import kinds_with_a_store, server
 from .helpers import job, opened, schema_of
@@ -41,7 +41,7 @@ def copied(monkeypatch):
         answers.append(stored)
         return stored
 
-    monkeypatch.setattr("holdfast.storage.postgres.enqueue.store", store)
+    monkeypatch.setattr("perdure.storage.postgres.enqueue.store", store)
     return answers
 
 
@@ -127,7 +127,7 @@ async def test_a_list_that_is_partly_on_record_is_completed(url, copied):
 
 
 async def test_lists_keep_their_order_over_lines_that_are_cut(proxy):
-    app = Holdfast(proxy.url)
+    app = Perdure(proxy.url)
 
     @app.task
     async def noted(number: int) -> None: ...

@@ -1,4 +1,4 @@
-"""`holdfast doctor` on PostgreSQL: each finding, well and unwell, on a real server."""
+"""`perdure doctor` on PostgreSQL: each finding, well and unwell, on a real server."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Holdfast
-from holdfast.cli.root import holdfast as command
-from holdfast.storage.postgres import findings as module
+from perdure import Perdure
+from perdure.cli.root import perdure as command
+from perdure.storage.postgres import findings as module
 
 from .helpers import opened, schema_of
 from .pooler import Pooler
@@ -83,7 +83,7 @@ def test_a_table_without_its_key(store_url, admin):
 def test_no_tables_and_no_server(own_url):
     run = CliRunner().invoke(command, ["doctor", "--url", own_url])
     assert run.exit_code == 1
-    assert "holdfast migrate" in run.stdout
+    assert "perdure migrate" in run.stdout
     run = CliRunner().invoke(command, ["doctor", "--url", "postgresql://127.0.0.1:1/nothing"])
     assert run.exit_code == 1
     assert "cannot be reached" in run.stdout
@@ -198,7 +198,7 @@ def test_a_pooler_in_between(store_url):
 
 
 def test_an_app_that_nobody_looked_after(store_url):
-    app = Holdfast(store_url)
+    app = Perdure(store_url)
 
     @app.task
     async def plain() -> None: ...

@@ -11,11 +11,11 @@ from collections import Counter
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast, StoreError
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.storage.postgres import server as server_module
+from perdure import Context, Perdure, StoreError
+from perdure.ids import new_stamp
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.storage.postgres import server as server_module
 
 from .helpers import job, open_files, opened, schema_of
 
@@ -24,7 +24,7 @@ class Counted:
     """An app whose handlers count their runs, and write an effect with their completion."""
 
     def __init__(self, url: str) -> None:
-        self.app = Holdfast(url, lease=5)
+        self.app = Perdure(url, lease=5)
         self.ran: Counter[int] = Counter()
 
         @self.app.task(max_attempts=20)
@@ -87,11 +87,11 @@ async def test_backends_that_are_ended_all_the_time(own_url, effects, admin):
         await asyncio.sleep(random.uniform(0, 0.05))
         admin.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where application_name = 'holdfast' and random() < 0.7"
+            " where application_name = 'perdure' and random() < 0.7"
         )
 
     await _survives(Counted(own_url), effects, end_them, 12)
-    left = "select count(*) from pg_stat_activity where application_name = 'holdfast'"
+    left = "select count(*) from pg_stat_activity where application_name = 'perdure'"
     async with asyncio.timeout(10):
         while admin.execute(left).fetchone() != (0,):
             await asyncio.sleep(0.02)
@@ -116,7 +116,7 @@ async def test_a_server_that_is_gone_for_a_while(proxy, effects):
 
 
 async def test_handlers_hear_that_their_lease_is_in_doubt_while_the_server_is_gone(proxy):
-    app = Holdfast(proxy.url, lease=2)
+    app = Perdure(proxy.url, lease=2)
     began, heard = asyncio.Event(), asyncio.Event()
 
     @app.task
@@ -178,7 +178,7 @@ async def test_every_verb_meets_an_ended_backend(own_url, admin):
         for verb in verbs:
             await asyncio.gather(store.now(), store.count(Filter()))
             admin.execute(
-                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'holdfast'"
+                "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'perdure'"
             )
             await verb()
         transaction = await store.begin(10**7)
@@ -191,7 +191,7 @@ async def test_a_transaction_whose_backend_is_ended_leaves_nothing(own_url, admi
         (record,) = await store.claim(Claim("w", new_stamp(), (Want(1),)))
         transaction = await store.begin(10**7)
         await transaction.execute("insert into public.effects values ('x')")
-        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'holdfast'")
+        admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'perdure'")
         with pytest.raises(StoreError, match=r"ended the connection|cannot be reached"):
             await transaction.complete(decide(record, Succeeded("1")))
         assert (await store.check([record.hold]))[0].accepted
@@ -299,7 +299,7 @@ async def test_cancelled_callers_leave_connections_and_data_right(own_url, admin
             await asyncio.gather(task, return_exceptions=True)
         counted = await store.count(Filter())
         assert (counted - 1) % 5 == 0
-        busy = "select count(*) from pg_stat_activity where application_name = 'holdfast' and state <> 'idle'"
+        busy = "select count(*) from pg_stat_activity where application_name = 'perdure' and state <> 'idle'"
         assert admin.execute(busy).fetchone() == (0,)
         assert not store._server()._quick._busy
         await store.enqueue([job()])

@@ -8,15 +8,15 @@ import msgspec
 import psycopg
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, Continued, Died, Failed, Succeeded, decide
-from holdfast.storage.contract import ACCEPTED, PARENT_CANCELLED, Claim, Filter, Orphan, QueueSettings, Shelving, Want
-from holdfast.storage.fairness import SHARE
-from holdfast.storage.urls import parse
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.tools import FORGET, claim, fault, job, running, seen
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.job import State
+from perdure.lifecycle import Cancelled, Continued, Died, Failed, Succeeded, decide
+from perdure.storage.contract import ACCEPTED, PARENT_CANCELLED, Claim, Filter, Orphan, QueueSettings, Shelving, Want
+from perdure.storage.fairness import SHARE
+from perdure.storage.urls import parse
+from perdure.testing import ManualClock
+from perdure.testing.conformance.tools import FORGET, claim, fault, job, running, seen
 
 from ...real_servers import kinds_with_a_store, server
 from .helpers import opened
@@ -230,7 +230,7 @@ async def test_who_waited_for_a_turn_passes_over_what_is_gone(url):
         assert len(await claim(store, 1, limited=True)) == 1
         address = parse(url).server
         with psycopg.connect(address.dsn) as other:
-            turn = f'holdfast limits "{address.schema}"'
+            turn = f'perdure limits "{address.schema}"'
             other.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [turn])
             waiting = asyncio.create_task(claim(store, 1, limited=True))
             while not run(url, "select 1 from pg_locks where locktype = 'advisory' and not granted"):
@@ -248,7 +248,7 @@ async def test_who_waits_for_a_turn_keeps_no_others_waiting(url):
         held = await claim(store, 1, limited=True)
         address = parse(url).server
         with psycopg.connect(address.dsn) as other:
-            turn = f'holdfast limits "{address.schema}"'
+            turn = f'perdure limits "{address.schema}"'
             other.execute("select pg_advisory_xact_lock(hashtextextended(%s, 0))", [turn])
             waiting = [asyncio.create_task(claim(store, 1, limited=True)) for _ in range(8)]
             while not run(url, "select 1 from pg_locks where locktype = 'advisory' and not granted"):

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from holdfast import StoreError
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
+from perdure import StoreError
+from perdure.ids import new_stamp
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
 
 from .helpers import job, opened
 

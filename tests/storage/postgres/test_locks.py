@@ -9,20 +9,20 @@ import random
 import pytest
 from psycopg.errors import DeadlockDetected
 
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
-from holdfast.storage.contract import Claim, Filter, Note, Want
-from holdfast.testing.conformance.tools import fault
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
+from perdure.storage.contract import Claim, Filter, Note, Want
+from perdure.testing.conformance.tools import fault
 
 from .helpers import job, opened
 
 
 @pytest.fixture
 def chance():
-    """Everything random in a test comes from here; HOLDFAST_SEED repeats a run."""
-    seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"HOLDFAST_SEED={seed}")
+    """Everything random in a test comes from here; PERDURE_SEED repeats a run."""
+    seed = int(os.environ.get("PERDURE_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"PERDURE_SEED={seed}")
     return random.Random(seed)
 
 

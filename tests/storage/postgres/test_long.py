@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from holdfast.ids import new_ids, new_stamp
-from holdfast.job import Alike
-from holdfast.storage.contract import Claim, Full, QueueSettings, Want
+from perdure.ids import new_ids, new_stamp
+from perdure.job import Alike
+from perdure.storage.contract import Claim, Full, QueueSettings, Want
 
 from ...real_servers import kinds_with_a_store, server
 from .helpers import job, opened

@@ -2,14 +2,14 @@
 
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.job import Record, State
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.postgres import claim as claims
-from holdfast.storage.postgres.claim import Marks
-from holdfast.storage.urls import opener
-from holdfast.testing.conformance.tools import ids, job
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.job import Record, State
+from perdure.storage.contract import Claim, Want
+from perdure.storage.postgres import claim as claims
+from perdure.storage.postgres.claim import Marks
+from perdure.storage.urls import opener
+from perdure.testing.conformance.tools import ids, job
 
 from ...real_servers import kinds_with_a_store, server
 

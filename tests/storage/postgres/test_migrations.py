@@ -13,15 +13,15 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import Context, Holdfast, State, StoreError, Unique
-from holdfast.cli.root import holdfast
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage import migrate
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.postgres.schema import TABLES, PostgresLedger, migrations
-from holdfast.storage.urls import opener, parse
-from holdfast.testing import ManualClock, conformance
+from perdure import Context, Perdure, State, StoreError, Unique
+from perdure.cli.root import perdure
+from perdure.ids import new_stamp
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage import migrate
+from perdure.storage.contract import Claim, Want
+from perdure.storage.postgres.schema import TABLES, PostgresLedger, migrations
+from perdure.storage.urls import opener, parse
+from perdure.testing import ManualClock, conformance
 
 from ...real_servers import server
 from .helpers import job, opened, schema_of
@@ -39,7 +39,7 @@ def owner():
 
 
 def run(*arguments: str):
-    return CliRunner().invoke(holdfast, list(arguments))
+    return CliRunner().invoke(perdure, list(arguments))
 
 
 # ---- the command -----------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ def test_what_a_dry_run_prints_can_be_run_by_hand(url, owner):
 
 
 def test_several_migrators_at_once(url):
-    command = [sys.executable, "-m", "holdfast", "migrate", "--url", url, "--json"]
+    command = [sys.executable, "-m", "perdure", "migrate", "--url", url, "--json"]
     together = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(4)]
     told = []
     for process in together:
@@ -190,7 +190,7 @@ async def test_an_old_worker_survives_added_columns(widened):
 
 
 async def test_a_worker_goes_on_while_a_column_is_added(url, owner):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def plain(number: int) -> int:
@@ -217,7 +217,7 @@ def worker_url(url, owner):
     name = f"worker_{schema[-12:]}"
     assert run("migrate", "--url", url).exit_code == 0
     (grants,) = re.findall(r"```sql\n(.*?)```", GUIDE.read_text(), re.DOTALL)
-    owner.execute(grants.replace("SCHEMA holdfast ", f"SCHEMA {schema} ").replace("holdfast_worker", name))
+    owner.execute(grants.replace("SCHEMA perdure ", f"SCHEMA {schema} ").replace("perdure_worker", name))
     yield url.replace("postgres@", f"{name}@")
     owner.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = %s", (name,))
     owner.execute(f"drop owned by {name}")
@@ -225,7 +225,7 @@ def worker_url(url, owner):
 
 
 async def test_a_worker_with_few_rights_does_everything_a_worker_does(worker_url):
-    app = Holdfast(worker_url, migrate=False)
+    app = Perdure(worker_url, migrate=False)
 
     @app.task
     async def plain(ctx: Context, number: int) -> int:
@@ -251,5 +251,5 @@ async def test_a_worker_with_few_rights_does_everything_a_worker_does(worker_url
 
 async def test_a_worker_with_few_rights_says_who_must_migrate(worker_url, owner):
     owner.execute(f"update {schema_of(worker_url)}.meta set value = '0' where name = 'version'")
-    with pytest.raises(StoreError, match="holdfast migrate"):
+    with pytest.raises(StoreError, match="perdure migrate"):
         await opener(worker_url, migrate=False)().open()

@@ -6,13 +6,13 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Died, Retried, Succeeded, decide
-from holdfast.retry import Retention
-from holdfast.storage.contract import Claim, Filter, Shelving, Want
-from holdfast.storage.urls import opener, parse
-from holdfast.testing.conformance.tools import job
+from perdure.clock import SECOND
+from perdure.ids import new_stamp
+from perdure.lifecycle import Died, Retried, Succeeded, decide
+from perdure.retry import Retention
+from perdure.storage.contract import Claim, Filter, Shelving, Want
+from perdure.storage.urls import opener, parse
+from perdure.testing.conformance.tools import job
 
 from ...real_servers import kinds_with_a_store, server
 

@@ -7,9 +7,9 @@ import asyncio
 import psycopg
 import pytest
 
-from holdfast import Context, Holdfast
-from holdfast.storage.urls import opener
-from holdfast.testing import ManualClock, conformance
+from perdure import Context, Perdure
+from perdure.storage.urls import opener
+from perdure.testing import ManualClock, conformance
 
 from ...real_servers import server
 from .pooler import Pooler
@@ -47,7 +47,7 @@ async def test_conformance(case, url):
 
 
 async def test_a_worker_runs_and_nobody_listens(url, pooler):
-    app = Holdfast(url)
+    app = Perdure(url)
     ran = []
 
     @app.task
@@ -82,7 +82,7 @@ async def test_a_worker_runs_and_nobody_listens(url, pooler):
 
 
 async def test_cancelled_callers_leave_the_pooler_well(url):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def plain(number: int) -> None: ...
@@ -105,7 +105,7 @@ async def test_statements_that_the_queue_lives_on_stay_on_their_indexes(url):
         seen = []
 
         async def look(connection):
-            from holdfast.storage.postgres.server import together
+            from perdure.storage.postgres.server import together
 
             (cursor,) = await together(connection, [("SELECT current_setting('enable_seqscan')", {})])
             seen.extend(await cursor.fetchall())

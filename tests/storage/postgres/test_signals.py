@@ -8,12 +8,12 @@ import os
 import psycopg
 import pytest
 
-from holdfast import Holdfast
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.storage.postgres import signals
-from holdfast.storage.postgres.signals import channel_of
+from perdure import Perdure
+from perdure.ids import new_stamp
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.storage.postgres import signals
+from perdure.storage.postgres.signals import channel_of
 
 from ...real_servers import server
 from .helpers import job, opened, schema_of
@@ -159,7 +159,7 @@ async def test_signals_can_be_switched_off(url):
 
 
 async def test_a_worker_without_signals_finds_jobs_by_polling(url):
-    app, producer = Holdfast(f"{url}&signals=off"), Holdfast(f"{url}&signals=off")
+    app, producer = Perdure(f"{url}&signals=off"), Perdure(f"{url}&signals=off")
 
     @app.task
     async def echo(number: int) -> int:
@@ -174,7 +174,7 @@ async def test_a_worker_without_signals_finds_jobs_by_polling(url):
 
 
 async def test_a_forked_child_leaves_its_parents_connections_alone(url):
-    app = Holdfast(url)
+    app = Perdure(url)
 
     @app.task
     async def plain() -> None: ...

@@ -32,7 +32,7 @@ def own(kind, tmp_path):
         except servers.NotAvailable as missing:
             decline(kind, missing)
         if started[-1].process is None:
-            pytest.skip("the server that HOLDFAST_TEST_REDIS names is not ours to change")
+            pytest.skip("the server that PERDURE_TEST_REDIS names is not ours to change")
         return started[-1]
 
     yield start

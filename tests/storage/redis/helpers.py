@@ -8,11 +8,11 @@ from pathlib import Path
 
 import redis as driver
 
-from holdfast.ids import new_stamp
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.redis.keys import Keys
-from holdfast.storage.urls import opener, parse
-from holdfast.testing.conformance.tools import job
+from perdure.ids import new_stamp
+from perdure.storage.contract import Claim, Want
+from perdure.storage.redis.keys import Keys
+from perdure.storage.urls import opener, parse
+from perdure.testing.conformance.tools import job
 
 
 @asynccontextmanager
@@ -27,7 +27,7 @@ async def opened(url, **options):
 
 
 def client(url):
-    """The server, without Holdfast."""
+    """The server, without Perdure."""
     return driver.Redis.from_url(url.partition("?")[0])
 
 

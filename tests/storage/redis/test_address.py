@@ -2,22 +2,22 @@
 
 import pytest
 
-from holdfast import StoreError
-from holdfast.storage.redis.address import address_of
-from holdfast.storage.urls import parse
+from perdure import StoreError
+from perdure.storage.redis.address import address_of
+from perdure.storage.urls import parse
 
 
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("redis://localhost", "redis://localhost:6379/0?prefix=holdfast"),
-        ("redis://", "redis://localhost:6379/0?prefix=holdfast"),
+        ("redis://localhost", "redis://localhost:6379/0?prefix=perdure"),
+        ("redis://", "redis://localhost:6379/0?prefix=perdure"),
         ("REDIS://Host:7000/3?prefix=shop:jobs", "redis://host:7000/3?prefix=shop:jobs"),
-        ("rediss://u:secret@host/1", "rediss://host:6379/1?prefix=holdfast"),
-        ("valkey://host", "valkey://host:6379/0?prefix=holdfast"),
-        ("valkeys://host", "valkeys://host:6379/0?prefix=holdfast"),
-        ("redis://[::1]:6380/0", "redis://[::1]:6380/0?prefix=holdfast"),
-        ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock?prefix=holdfast"),
+        ("rediss://u:secret@host/1", "rediss://host:6379/1?prefix=perdure"),
+        ("valkey://host", "valkey://host:6379/0?prefix=perdure"),
+        ("valkeys://host", "valkeys://host:6379/0?prefix=perdure"),
+        ("redis://[::1]:6380/0", "redis://[::1]:6380/0?prefix=perdure"),
+        ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock?prefix=perdure"),
     ],
 )
 def test_what_is_taken(url, told):

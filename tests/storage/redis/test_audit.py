@@ -1,7 +1,7 @@
 """Rows and indexes that do not agree: orphans are put back, and what an index wrongly names is passed over."""
 
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Filter
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Filter
 
 from .helpers import claim, client, jobs, keys, opened
 

@@ -5,9 +5,9 @@ import time
 import pytest
 
 import servers
-from holdfast.storage.urls import opener
-from holdfast.testing import ManualClock, conformance
-from holdfast.testing.conformance.tools import job
+from perdure.storage.urls import opener
+from perdure.testing import ManualClock, conformance
+from perdure.testing.conformance.tools import job
 
 from .helpers import claim, client, opened
 

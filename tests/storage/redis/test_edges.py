@@ -3,11 +3,11 @@
 import asyncio
 import json
 
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, Died, Succeeded, decide
-from holdfast.storage.contract import Filter
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.tools import FORGET, job
+from perdure.job import State
+from perdure.lifecycle import Cancelled, Died, Succeeded, decide
+from perdure.storage.contract import Filter
+from perdure.testing import ManualClock
+from perdure.testing.conformance.tools import FORGET, job
 
 from .helpers import claim, client, jobs, keys, opened
 
@@ -92,7 +92,7 @@ async def test_parents_that_are_needed_do_not_hold_up_a_prune(url):
 
 
 async def test_an_end_that_nobody_followed_is_found(url):
-    """As an older Holdfast that still runs would leave it."""
+    """As an older Perdure that still runs would leave it."""
     async with opened(url) as store:
         parent = job()
         child = after(parent)

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from holdfast import StoreError
-from holdfast.ids import new_stamp
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Want
-from holdfast.testing import ManualClock
+from perdure import StoreError
+from perdure.ids import new_stamp
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.testing import ManualClock
 
 from .helpers import client, jobs, keys, opened
 from .test_processes import at_once

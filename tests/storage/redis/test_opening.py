@@ -5,12 +5,12 @@ import ssl
 
 import pytest
 
-from holdfast import StoreError
-from holdfast.storage.contract import Filter
-from holdfast.storage.redis import link, opening
-from holdfast.storage.redis.link import Link
-from holdfast.storage.redis.schema import FORMAT
-from holdfast.testing.conformance.tools import job
+from perdure import StoreError
+from perdure.storage.contract import Filter
+from perdure.storage.redis import link, opening
+from perdure.storage.redis.link import Link
+from perdure.storage.redis.schema import FORMAT
+from perdure.testing.conformance.tools import job
 
 from .helpers import CERTIFICATE, Proxy, client, keys, opened
 
@@ -25,7 +25,7 @@ async def refused(url, **options):
 # ---- the way in ------------------------------------------------------------------------------------
 async def test_nobody_there(url):
     words = await refused("redis://127.0.0.1:1/0")
-    assert "redis://127.0.0.1:1/0?prefix=holdfast cannot be reached" in words
+    assert "redis://127.0.0.1:1/0?prefix=perdure cannot be reached" in words
 
 
 async def test_no_such_host():
@@ -119,7 +119,7 @@ async def test_a_server_that_forbids_config(own, caplog):
     raw = client(server.url)
     raw.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~{jobs}:*", "&*", "+@all", "-config")
     url = server.url.replace("//", "//app:pw@") + "?prefix=jobs"
-    with caplog.at_level("INFO", "holdfast"):
+    with caplog.at_level("INFO", "perdure"):
         async with opened(url) as store:
             await store.enqueue([job()])
             found = await store.durability()
@@ -156,14 +156,14 @@ async def test_foreign_keys_under_the_prefix(url, name):
     with client(url) as raw:
         raw.set(keys(url)[name], "theirs")
         words = await refused(url)
-        assert f"the key {keys(url)[name]} holds a string that is not Holdfast's" in words
+        assert f"the key {keys(url)[name]} holds a string that is not Perdure's" in words
         assert raw.get(keys(url)[name]) == b"theirs"
 
 
 async def test_foreign_rows(url):
     with client(url) as raw:
         raw.hset(keys(url)["rows"], "their", "row")
-    assert "is not Holdfast's" in await refused(url)
+    assert "is not Perdure's" in await refused(url)
 
 
 async def test_a_newer_format(url):
@@ -172,8 +172,8 @@ async def test_a_newer_format(url):
     with client(url) as raw:
         raw.hset(keys(url)["meta"], "format", FORMAT + 1)
     words = await refused(url)
-    assert f"format version {FORMAT + 1}, and this Holdfast knows only up to {FORMAT}" in words
-    assert "upgrade holdfast" in words
+    assert f"format version {FORMAT + 1}, and this Perdure knows only up to {FORMAT}" in words
+    assert "upgrade perdure" in words
 
 
 async def test_an_older_format_is_brought_up(url):
@@ -182,7 +182,7 @@ async def test_an_older_format_is_brought_up(url):
         await store.enqueue([job()])
     with client(url) as raw:
         raw.hset(keys(url)["meta"], "format", 1)
-        assert f"format version 1, and this Holdfast needs {FORMAT}: run `holdfast migrate`" in await refused(
+        assert f"format version 1, and this Perdure needs {FORMAT}: run `perdure migrate`" in await refused(
             url, migrate=False
         )
         async with opened(url) as store:
@@ -226,7 +226,7 @@ async def test_a_server_that_was_emptied_under_us(url):
 
 
 async def test_without_migration_an_empty_place_is_refused(url):
-    assert "run `holdfast migrate`" in await refused(url, migrate=False)
+    assert "run `perdure migrate`" in await refused(url, migrate=False)
     async with opened(url):
         pass
     async with opened(url, migrate=False) as store:

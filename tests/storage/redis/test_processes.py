@@ -5,11 +5,11 @@ import os
 import random
 from collections import Counter
 
-from holdfast import State
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Cancelled, LeaseEnded, Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Full, QueueSettings, Want
-from holdfast.testing.conformance.tools import job, unique
+from perdure import State
+from perdure.ids import new_stamp
+from perdure.lifecycle import Cancelled, LeaseEnded, Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Want
+from perdure.testing.conformance.tools import job, unique
 
 from .helpers import claim, jobs, opened
 from .test_worker import Plant
@@ -102,8 +102,8 @@ async def test_finish_against_cancel_against_reap(url):
 
 async def test_a_campaign_of_kills(own, tmp_path):
     """Workers and the server are killed again and again. Every acknowledged job ends, and each of its holds speaks once."""
-    seed = int(os.environ.get("HOLDFAST_SEED") or random.SystemRandom().randrange(1 << 32))
-    print(f"HOLDFAST_SEED={seed}")
+    seed = int(os.environ.get("PERDURE_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"PERDURE_SEED={seed}")
     chance = random.Random(seed)
     server = own(appendfsync="always")
     plant = Plant(tmp_path, server.fresh())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.storage.redis.room import Room
+from perdure.storage.redis.room import Room
 
 
 async def test_places_are_given_in_the_order_they_were_asked_for():

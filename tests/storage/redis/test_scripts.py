@@ -5,13 +5,13 @@ from importlib.resources import files
 
 import pytest
 
-import holdfast.storage.redis as package
-from holdfast.ids import new_stamp
-from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
-from holdfast.storage.contract import Claim, Filter, Note, Want
-from holdfast.storage.redis.keys import TYPES
-from holdfast.storage.redis.scripts import BASICS, FIRST, PARTS, SHARED, script
-from holdfast.testing import ManualClock
+import perdure.storage.redis as package
+from perdure.ids import new_stamp
+from perdure.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from perdure.storage.contract import Claim, Filter, Note, Want
+from perdure.storage.redis.keys import TYPES
+from perdure.storage.redis.scripts import BASICS, FIRST, PARTS, SHARED, script
+from perdure.testing import ManualClock
 
 from .helpers import claim, client, jobs, opened
 

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from holdfast.lifecycle import Succeeded
-from holdfast.storage.redis import signals
-from holdfast.testing.conformance.signals import Ear
-from holdfast.testing.conformance.tools import job, running, told
+from perdure.lifecycle import Succeeded
+from perdure.storage.redis import signals
+from perdure.testing.conformance.signals import Ear
+from perdure.testing.conformance.tools import job, running, told
 
 from .helpers import Proxy, client, keys, opened
 

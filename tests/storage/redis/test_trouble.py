@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast import StoreError
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, HandedBack, Succeeded, decide
-from holdfast.storage.contract import Filter, Note
-from holdfast.testing.conformance.tools import accepted, ids, repeated
+from perdure import StoreError
+from perdure.job import State
+from perdure.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from perdure.storage.contract import Filter, Note
+from perdure.testing.conformance.tools import accepted, ids, repeated
 
 from .helpers import Proxy, claim, client, jobs, keys, opened
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from holdfast.ids import new_ids
-from holdfast.job import Alike
-from holdfast.lifecycle import HandedBack, Snoozed, Succeeded, decide
-from holdfast.storage.contract import Claim, QueueSettings, Want
-from holdfast.testing import ManualClock
-from holdfast.testing.conformance.tools import job
+from perdure.ids import new_ids
+from perdure.job import Alike
+from perdure.lifecycle import HandedBack, Snoozed, Succeeded, decide
+from perdure.storage.contract import Claim, QueueSettings, Want
+from perdure.testing import ManualClock
+from perdure.testing.conformance.tools import job
 
 from .helpers import client, keys, opened
 

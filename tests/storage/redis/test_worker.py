@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import holdfast
-from holdfast import Holdfast, State
-from holdfast.cli.root import holdfast as command_line
+import perdure
+from perdure import Perdure, State
+from perdure.cli.root import perdure as command_line
 
-PACKAGES = Path(holdfast.__file__).parents[1]
+PACKAGES = Path(perdure.__file__).parents[1]
 PROGRAM = """
 import asyncio, os, sys
-from holdfast import Context, Holdfast
+from perdure import Context, Perdure
 
-app = Holdfast({url!r}, lease=2.0)
+app = Perdure({url!r}, lease=2.0)
 
 @app.task
 async def work(ctx: Context, number: int) -> int:
@@ -48,7 +48,7 @@ class Plant:
         self.journal = folder / "journal"
         self.journal.touch()
         (folder / "plant.py").write_text(PROGRAM.format(url=url, journal=str(self.journal)))
-        self.app = Holdfast(url, lease=2.0)
+        self.app = Perdure(url, lease=2.0)
 
         @self.app.task
         async def work(number: int) -> int: ...
@@ -63,7 +63,7 @@ class Plant:
         paths = os.pathsep.join([str(self.folder), str(PACKAGES)])
         with (self.folder / "errors").open("ab") as errors:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "worker", "plant:app", "--no-supervisor", "--concurrency", "10"],
+                [sys.executable, "-m", "perdure", "worker", "plant:app", "--no-supervisor", "--concurrency", "10"],
                 cwd=self.folder,
                 env={**os.environ, "PYTHONPATH": paths},
                 stdout=subprocess.DEVNULL,
@@ -157,7 +157,7 @@ def said(*arguments):
 def test_the_command_line(tmp_path, url):
     code, text = said("jobs", "list", "--url", url)
     assert code == 1
-    assert "run `holdfast migrate`" in text
+    assert "run `perdure migrate`" in text
     assert said("migrate", "status", "--url", url) == (
         1,
         "schema version 0 of 3\nto be run: 0001 format\nto be run: 0002 limits_edges_shares_shelf\n"

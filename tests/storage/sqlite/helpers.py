@@ -8,10 +8,10 @@ import sys
 import textwrap
 from contextlib import asynccontextmanager
 
-from holdfast.ids import new_id, new_stamp
-from holdfast.job import NewJob
-from holdfast.storage.contract import Claim, Want
-from holdfast.storage.urls import opener
+from perdure.ids import new_id, new_stamp
+from perdure.job import NewJob
+from perdure.storage.contract import Claim, Want
+from perdure.storage.urls import opener
 
 
 def job(**fields):
@@ -41,7 +41,7 @@ async def store_at(path, *, scheme="sqlite", query="", **options):
 PRELUDE = """
 import asyncio, os, signal, sqlite3, sys, threading, time
 from tests.storage.sqlite.helpers import after, claim, job, store_at
-from holdfast.lifecycle import Succeeded, decide
+from perdure.lifecycle import Succeeded, decide
 path = sys.argv[1]
 def say(*words):
     print(*words, flush=True)

@@ -6,24 +6,24 @@ from random import Random
 
 import pytest
 
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.sqlite.schema import migrations
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.sqlite.schema import migrations
 from tests.conformance.stores import STORES
 from tests.conformance.twin import failure_of, operations
 
 from .helpers import claim, job, store_at
 
 UNSOUND = """
-select job.id, state, in_lane, apart, parked, suspect from holdfast_jobs as job
+select job.id, state, in_lane, apart, parked, suspect from perdure_jobs as job
 where in_lane is not case when state = 'ready' and parked = 0 and suspect = 0 then 1 end
     or apart is not case when state in ('scheduled', 'blocked', 'dead') then state
         when state = 'ready' and suspect = 1 then 'suspect' end
     or (parked = 1 and (state <> 'ready' or limits is null))
 """
 ALONE = """
-select number from holdfast_jobs where number not in (select number from holdfast_bodies)
-union all select number from holdfast_bodies where number not in (select number from holdfast_jobs)
+select number from perdure_jobs where number not in (select number from perdure_bodies)
+union all select number from perdure_bodies where number not in (select number from perdure_jobs)
 """
 
 
@@ -48,7 +48,7 @@ async def payloads(store, jobs):
 def test_whatever_is_told_rows_say_where_their_jobs_stand(tmp_path, seed):
     assert failure_of(STORES["sqlite"], iter([tmp_path]), operations(Random(seed), 80)) is None
     (file,) = tmp_path.glob("**/*.db")
-    assert said(file, "select count(*) > 5 from holdfast_jobs") == [(1,)]
+    assert said(file, "select count(*) > 5 from perdure_jobs") == [(1,)]
     assert sound(file)
 
 
@@ -69,7 +69,7 @@ async def test_bodies_stay_with_their_jobs_when_numbers_have_come_apart(tmp_path
         await store.enqueue(first)
         said(
             path,
-            "insert into holdfast_bodies values (50,'',1,1,'',0,null,null,null,null,null,null,null,null,null,null)",
+            "insert into perdure_bodies values (50,'',1,1,'',0,null,null,null,null,null,null,null,null,null,null)",
         )
         await store.enqueue(second)
         assert await payloads(store, second) == [each.payload for each in second]
@@ -82,7 +82,7 @@ async def test_a_body_goes_with_its_job(tmp_path):
     async with store_at(path) as store:
         jobs = numbered(4)
         await store.enqueue(jobs)
-        said(path, "delete from holdfast_jobs where id = ?", jobs[-1].id)
+        said(path, "delete from perdure_jobs where id = ?", jobs[-1].id)
         assert sound(path)
         await store.enqueue(more := numbered(2))
         assert await payloads(store, more) == [each.payload for each in more]
@@ -94,7 +94,7 @@ async def test_a_job_whose_state_was_changed_by_hand_is_not_claimed(tmp_path):
     async with store_at(path) as store:
         jobs = numbered(3)
         await store.enqueue(jobs)
-        said(path, "update holdfast_jobs set state = 'cancelled' where id = ?", jobs[1].id)
+        said(path, "update perdure_jobs set state = 'cancelled' where id = ?", jobs[1].id)
         claimed = (await store.exchange((), claim())).claimed
         assert [record.id for record in claimed] == [jobs[0].id, jobs[2].id]
 
@@ -118,7 +118,7 @@ async def test_a_key_of_scope_waiting_is_free_once_its_job_is_claimed(tmp_path):
         for scope, free in (("waiting", 0), ("active", 1)):
             await store.enqueue([keyed := job(unique_key=scope, unique_scope=scope)])
             assert [record.id for record in (await store.exchange((), claim())).claimed] == [keyed.id]
-            assert said(path, "select holds_key from holdfast_jobs where id = ?", keyed.id) == [(free,)]
+            assert said(path, "select holds_key from perdure_jobs where id = ?", keyed.id) == [(free,)]
 
 
 async def test_a_file_of_the_second_version_is_migrated_in_place(tmp_path):
@@ -149,15 +149,15 @@ async def test_a_file_of_the_second_version_is_migrated_in_place(tmp_path):
         for step in migrations()[:2]:
             raw.executescript(step.text)
         raw.execute(
-            "create table holdfast_meta (name text not null primary key, value text not null) strict, without rowid"
+            "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"
         )
-        raw.execute("insert into holdfast_meta values ('schema', '2')")
+        raw.execute("insert into perdure_meta values ('schema', '2')")
         raw.execute("attach ? as new", (str(path),))
         raw.execute(
-            f"insert into holdfast_jobs (rowid, id, {columns}) select number, id, {columns} "
-            "from new.holdfast_jobs join new.holdfast_bodies using (number)"
+            f"insert into perdure_jobs (rowid, id, {columns}) select number, id, {columns} "
+            "from new.perdure_jobs join new.perdure_bodies using (number)"
         )
-        for table in ("holdfast_policies", "holdfast_gates"):
+        for table in ("perdure_policies", "perdure_gates"):
             raw.execute(f"insert into {table} select * from new.{table}")
     async with store_at(old) as store:
         assert await store.get([each.id for each in jobs]) == records

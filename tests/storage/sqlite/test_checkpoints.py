@@ -2,8 +2,8 @@
 
 import asyncio
 
-from holdfast.storage.contract import Filter
-from holdfast.storage.sqlite.checkpoints import COMMITS, Checkpoints
+from perdure.storage.contract import Filter
+from perdure.storage.sqlite.checkpoints import COMMITS, Checkpoints
 
 from .helpers import job, store_at
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from holdfast.storage.sqlite import shared
-from holdfast.storage.urls import opener
+from perdure.storage.sqlite import shared
+from perdure.storage.urls import opener
 
 
 def collected_in_a_thread() -> None:

@@ -7,11 +7,11 @@ import threading
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.ids import new_id
-from holdfast.lifecycle import Change, HoldGuard, KeyMove, State, Succeeded, decide
-from holdfast.storage.contract import Filter, Full, QueueSettings, Refusal
-from holdfast.storage.urls import opener
+from perdure.errors import StoreError
+from perdure.ids import new_id
+from perdure.lifecycle import Change, HoldGuard, KeyMove, State, Succeeded, decide
+from perdure.storage.contract import Filter, Full, QueueSettings, Refusal
+from perdure.storage.urls import opener
 
 from .helpers import claim, job, store_at
 
@@ -129,14 +129,14 @@ async def test_loops_share_one_writer(tmp_path):
         store = make()
         await store.open()
         await store.enqueue([job() for _ in range(3)])
-        threads = [thread for thread in threading.enumerate() if thread.name == "holdfast-sqlite-writer"]
+        threads = [thread for thread in threading.enumerate() if thread.name == "perdure-sqlite-writer"]
         await store.close()
         return len(threads)
 
     async with store_at(tmp_path / "jobs.db") as store:
         assert await asyncio.to_thread(asyncio.run, enqueue()) == 1
         assert await store.count(Filter()) == 3
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-sqlite")]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("perdure-sqlite")]
 
 
 async def test_a_memory_database_is_shared_and_kept_by_its_opener():
@@ -173,7 +173,7 @@ async def test_a_commit_waits_for_a_reader_and_the_transaction_stays(tmp_path):
         await store.enqueue([job()])
         reader = sqlite3.connect(path, isolation_level=None)
         reader.execute("begin")
-        reader.execute("select * from holdfast_jobs").fetchone()
+        reader.execute("select * from perdure_jobs").fetchone()
         waiting = asyncio.ensure_future(store.enqueue([job()]))
         done, _ = await asyncio.wait([waiting], timeout=0.1)
         assert not done
@@ -269,11 +269,11 @@ async def test_rows_written_by_hand_hide_no_others(tmp_path):
         await store.enqueue([broken, odd, good])
         raw = sqlite3.connect(path)
         raw.execute(
-            "update holdfast_bodies set payload = cast(x'22ff22' as text) "
-            "where number = (select number from holdfast_jobs where id = ?)",
+            "update perdure_bodies set payload = cast(x'22ff22' as text) "
+            "where number = (select number from perdure_jobs where id = ?)",
             (broken.id,),
         )
-        raw.execute("update holdfast_jobs set state = 'strange' where id = ?", (odd.id,))
+        raw.execute("update perdure_jobs set state = 'strange' where id = ?", (odd.id,))
         raw.commit()
         raw.close()
         found, _ = await store.find(Filter(), 10, None)
@@ -319,7 +319,7 @@ async def test_jobs_too_large_for_one_text_are_claimed_in_parts(tmp_path):
 @pytest.mark.parametrize("small", [True, False])
 async def test_only_the_newest_are_kept_in_a_long_history_too(tmp_path, monkeypatch, small):
     if not small:
-        monkeypatch.setattr("holdfast.storage.sqlite.upkeep.SMALL", 1)
+        monkeypatch.setattr("perdure.storage.sqlite.upkeep.SMALL", 1)
     async with store_at(tmp_path / "jobs.db") as store:
         await store.enqueue([job(retention='{"last":2}') for _ in range(5)])
         ended = [record.id for record in (await store.exchange((), claim())).claimed]

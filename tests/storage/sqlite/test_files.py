@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.storage.contract import Filter
-from holdfast.storage.sqlite import place
+from perdure.errors import StoreError
+from perdure.storage.contract import Filter
+from perdure.storage.sqlite import place
 
 from .helpers import job, store_at
 
@@ -95,8 +95,8 @@ async def test_a_file_that_is_replaced_is_the_new_one(tmp_path, scheme, made):
 
 def _another_app(url):
     program = (
-        "import sys; from holdfast import Holdfast\n"
-        "app = Holdfast(sys.argv[1], durability='relaxed')\n"
+        "import sys; from perdure import Perdure\n"
+        "app = Perdure(sys.argv[1], durability='relaxed')\n"
         "@app.task\ndef task() -> None: ...\n"
         "app.sync.enqueue([task.call()])\n"
     )
@@ -130,9 +130,9 @@ async def test_a_file_that_no_one_may_write(tmp_path, monkeypatch):
 async def test_a_foreign_database_with_our_names(tmp_path):
     path = tmp_path / "jobs.db"
     with sqlite3.connect(path) as raw:
-        raw.execute("create table holdfast_jobs (id integer, mine text)")
+        raw.execute("create table perdure_jobs (id integer, mine text)")
     raw.close()
-    await refused(path, r"not made by it \(holdfast_jobs\): rename them, or use another file")
+    await refused(path, r"not made by it \(perdure_jobs\): rename them, or use another file")
 
 
 async def test_our_tables_beside_the_callers_own(tmp_path):
@@ -147,7 +147,7 @@ async def test_our_tables_beside_the_callers_own(tmp_path):
         tables = {name for (name,) in raw.execute("select name from sqlite_master where type = 'table'")}
         assert raw.execute("pragma user_version").fetchone() == (7,)
     raw.close()
-    assert {name for name in tables if not name.startswith("holdfast_")} == {"orders"}
+    assert {name for name in tables if not name.startswith("perdure_")} == {"orders"}
 
 
 async def test_a_newer_schema(tmp_path):
@@ -155,17 +155,17 @@ async def test_a_newer_schema(tmp_path):
     async with store_at(path):
         pass
     with sqlite3.connect(path) as raw:
-        raw.execute("update holdfast_meta set value = '99' where name = 'schema'")
+        raw.execute("update perdure_meta set value = '99' where name = 'schema'")
     raw.close()
-    await refused(path, "has schema version 99, and this Holdfast knows only up to 3: .* upgrade holdfast")
+    await refused(path, "has schema version 99, and this Perdure knows only up to 3: .* upgrade perdure")
 
 
 async def test_without_migrate_the_tables_must_be_there(tmp_path):
     path = tmp_path / "jobs.db"
-    await refused(path, "does not exist: run `holdfast migrate`", migrate=False)
+    await refused(path, "does not exist: run `perdure migrate`", migrate=False)
     assert not path.exists()
     sqlite3.connect(path).executescript("create table orders (id integer)").connection.close()
-    await refused(path, "has no tables of Holdfast: run `holdfast migrate`", migrate=False)
+    await refused(path, "has no tables of Perdure: run `perdure migrate`", migrate=False)
     async with store_at(path):
         pass
     async with store_at(path, migrate=False) as store:
@@ -211,7 +211,7 @@ async def test_the_file_is_never_opened_by_us(tmp_path):
         await store.enqueue([job()])
         await store.durability()
     watching = False
-    assert not [name for name in opened if name.startswith(str(path)) and f"{path}-holdfast" not in name]
+    assert not [name for name in opened if name.startswith(str(path)) and f"{path}-perdure" not in name]
 
 
 async def test_a_full_disk_is_told_and_healed(tmp_path):

@@ -8,12 +8,12 @@ from itertools import accumulate
 
 import pytest
 
-from holdfast.job import State
-from holdfast.lifecycle import Cancelled, Stopped, Succeeded, decide
-from holdfast.storage.contract import Filter
-from holdfast.storage.memory import MemoryStorage
-from holdfast.storage.sqlite.schema import migrations
-from holdfast.testing import ManualClock
+from perdure.job import State
+from perdure.lifecycle import Cancelled, Stopped, Succeeded, decide
+from perdure.storage.contract import Filter
+from perdure.storage.memory import MemoryStorage
+from perdure.storage.sqlite.schema import migrations
+from perdure.testing import ManualClock
 
 from .helpers import after, claim, finish, job, line, process, store_at
 
@@ -40,11 +40,11 @@ async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
     with sqlite3.connect(path) as raw:
         raw.executescript(migrations()[0].text)
         raw.execute(
-            "create table holdfast_meta (name text not null primary key, value text not null) strict, without rowid"
+            "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"
         )
-        raw.execute("insert into holdfast_meta values ('schema', '1')")
+        raw.execute("insert into perdure_meta values ('schema', '1')")
         policy = (
-            """insert into holdfast_policies values (1, null, null, '["fixed",1000000,1.0,1000000,0]', '{}', '{}')"""
+            """insert into perdure_policies values (1, null, null, '["fixed",1000000,1.0,1000000,0]', '{}', '{}')"""
         )
         raw.execute(policy)
         for state, stamp in (("ready", None), ("running", 5), ("succeeded", None)):
@@ -56,7 +56,7 @@ async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
                 finished_at=ended,
             )  # fmt: skip
             places = ", ".join("?" * len(fields))
-            raw.execute(f"insert into holdfast_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))
+            raw.execute(f"insert into perdure_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))
     raw.close()
     async with store_at(path) as store:
         ready, running, succeeded = await store.get(["ready", "running", "succeeded"])
@@ -78,7 +78,7 @@ async def test_nobody_is_stranded_between_processes(tmp_path):
         other = process(
             path,
             """
-            from holdfast.job import Record
+            from perdure.job import Record
             async def main():
                 async with store_at(path) as store:
                     say("ready")
@@ -153,7 +153,7 @@ async def test_limits_hold_between_processes(tmp_path):
                         say(len(changes), since, time.monotonic_ns())
                     elif not await store.count(WAITING):
                         break
-        from holdfast.storage.contract import Filter
+        from perdure.storage.contract import Filter
         WAITING = Filter(states=("ready", "running"))
         asyncio.run(main())
         """

@@ -6,10 +6,10 @@ import sqlite3
 import msgspec
 import pytest
 
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import QueueSettings
-from holdfast.storage.fairness import SHARE
-from holdfast.testing import ManualClock
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import QueueSettings
+from perdure.storage.fairness import SHARE
+from perdure.testing import ManualClock
 
 from .helpers import after, claim, job, store_at
 
@@ -91,7 +91,7 @@ async def test_a_job_of_a_kept_key_is_not_made_again(tmp_path, clock):
     async with store_at(tmp_path / "jobs.db", clock=clock) as store:
         await store.enqueue([once])
         raw = sqlite3.connect(tmp_path / "jobs.db")
-        raw.execute("delete from holdfast_jobs")
+        raw.execute("delete from perdure_jobs")
         clock.advance(1)
         assert run(raw, store.insertion([once])) == [once.id]
         raw.commit()
@@ -199,4 +199,4 @@ async def test_what_is_rolled_back_was_never_there(tmp_path, clock):
         raw.rollback()
         assert await states(store, jobs) == [None] * 3
         assert (await store.settle(9), await store.followers([parent.id])) == (0, [[]])
-        assert raw.execute("select count(*) from holdfast_unsettled").fetchone() == (0,)
+        assert raw.execute("select count(*) from perdure_unsettled").fetchone() == (0,)

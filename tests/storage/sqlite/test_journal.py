@@ -4,10 +4,10 @@ import sqlite3
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.storage.sqlite import driver as drivers
-from holdfast.storage.sqlite import journal
-from holdfast.storage.sqlite.place import Place
+from perdure.errors import StoreError
+from perdure.storage.sqlite import driver as drivers
+from perdure.storage.sqlite import journal
+from perdure.storage.sqlite.place import Place
 
 from .helpers import job, store_at
 
@@ -79,7 +79,7 @@ async def test_another_program_that_switches_the_mode_is_noticed(tmp_path, caplo
         await store.enqueue([job()])
         other = sqlite3.connect(path)
         assert other.execute("pragma journal_mode=wal").fetchone() == ("wal",)
-        other.execute("select count(*) from holdfast_jobs").fetchall()
+        other.execute("select count(*) from perdure_jobs").fetchall()
         store._shared.database._mode_checked = float("-inf")  # a minute has passed
         await store.enqueue([job()])
         assert (await store.durability()).grade == "C"

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from holdfast.job import State
-from holdfast.lifecycle import HoldGuard, PlainSuccess, succeeded
-from holdfast.storage.contract import ACCEPTED, Refusal
-from holdfast.storage.sqlite import near
-from holdfast.storage.sqlite.near import Near, Numbers
+from perdure.job import State
+from perdure.lifecycle import HoldGuard, PlainSuccess, succeeded
+from perdure.storage.contract import ACCEPTED, Refusal
+from perdure.storage.sqlite import near
+from perdure.storage.sqlite.near import Near, Numbers
 
 from .helpers import claim, job, store_at
 
@@ -48,7 +48,7 @@ async def test_rows_that_have_moved_meanwhile_are_not_taken_for_each_other(tmp_p
     async with store_at(path) as store:
         held = await held_by(store, [job() for _ in range(20)])
         with closing(sqlite3.connect(path, isolation_level=None)) as raw:
-            for table in ("holdfast_jobs", "holdfast_bodies"):
+            for table in ("perdure_jobs", "perdure_bodies"):
                 raw.execute(f"update {table} set number = number + 1000")
                 raw.execute(f"update {table} set number = number - 1003")
         over, others = held[:4], held[4:]

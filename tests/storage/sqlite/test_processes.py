@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from holdfast.job import State
-from holdfast.storage import migrate
-from holdfast.storage.contract import Filter
-from holdfast.storage.urls import ledger
+from perdure.job import State
+from perdure.storage import migrate
+from perdure.storage.contract import Filter
+from perdure.storage.urls import ledger
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -116,9 +116,9 @@ async def test_many_processes_share_a_file(tmp_path):
 def test_two_migrators_at_once(tmp_path):
     path = tmp_path / "jobs.db"
     code = """
-    from holdfast.storage import migrate
-    from holdfast.storage.urls import ledger
-    from holdfast.storage.sqlite import schema
+    from perdure.storage import migrate
+    from perdure.storage.urls import ledger
+    from perdure.storage.sqlite import schema
     book, known, close = ledger(f"sqlite:///{path}")
     say("ready")
     sys.stdin.readline()

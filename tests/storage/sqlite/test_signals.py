@@ -8,10 +8,10 @@ import time
 
 import pytest
 
-from holdfast.storage.contract import Filter
-from holdfast.storage.sqlite.ear import _Looks
-from holdfast.storage.sqlite.place import Place
-from holdfast.storage.sqlite.watch import Watch
+from perdure.storage.contract import Filter
+from perdure.storage.sqlite.ear import _Looks
+from perdure.storage.sqlite.place import Place
+from perdure.storage.sqlite.watch import Watch
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -19,7 +19,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="inotify")
 
 
 def sockets(path):
-    return [name for name in os.listdir(f"{path}-holdfast") if name.endswith(".socket")]
+    return [name for name in os.listdir(f"{path}-perdure") if name.endswith(".socket")]
 
 
 async def woken(event, seconds=5.0):
@@ -124,7 +124,7 @@ async def test_the_signal_does_not_wait_for_the_commit(tmp_path):
         store.listen("ready", event.set)
         reader = sqlite3.connect(path, isolation_level=None)
         reader.execute("begin")
-        reader.execute("select * from holdfast_jobs").fetchone()
+        reader.execute("select * from perdure_jobs").fetchone()
         storing = asyncio.ensure_future(store.enqueue([job()]))
         await woken(event)
         assert not storing.done()  # a reader is in its way

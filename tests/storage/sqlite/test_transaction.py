@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from holdfast.clock import SECOND
-from holdfast.errors import StoreError
-from holdfast.job import State
-from holdfast.lifecycle import Succeeded, decide
-from holdfast.storage.contract import Filter
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
+from perdure.storage.contract import Filter
 
 from .helpers import claim, job, store_at
 

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from holdfast.storage.sqlite import turns
-from holdfast.storage.sqlite.turns import Turns
+from perdure.storage.sqlite import turns
+from perdure.storage.sqlite.turns import Turns
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "by Python alone"])

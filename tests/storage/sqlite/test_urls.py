@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreError
-from holdfast.storage.urls import StoreUrl, opener, parse
+from perdure.errors import StoreError
+from perdure.storage.urls import StoreUrl, opener, parse
 
 
 @pytest.mark.parametrize(
@@ -38,10 +38,10 @@ def test_what_is_meant(url, meant):
         ("sqlit:///jobs.db", "did you mean sqlite://"),
         ("memroy://", "did you mean memory://"),
         ("postgress://x", "did you mean postgres"),
-        ("sqlite+aiosqlite:///jobs.db", "'sqlite.aiosqlite': Holdfast chooses the driver itself, write sqlite:///"),
+        ("sqlite+aiosqlite:///jobs.db", "'sqlite.aiosqlite': Perdure chooses the driver itself, write sqlite:///"),
         ("sqlite+pysqlite:///jobs.db", "write sqlite:///"),
         ("sqlite+apws:///jobs.db", "did you mean sqlite.apsw://"),
-        ("postgresql+psycopg://u:secret@h/d", "Holdfast chooses the driver itself, write postgresql://"),
+        ("postgresql+psycopg://u:secret@h/d", "Perdure chooses the driver itself, write postgresql://"),
         ("postgresql+asyncpg://u:secret@h/d", "write postgresql://"),
         ("postgres+psycopg2://u:secret@h/d", "write postgres://"),
         ("mongodb+svr://u:secret@h/d", "did you mean mongodb.srv://"),
@@ -96,8 +96,8 @@ async def test_a_later_change_of_directory_changes_nothing(tmp_path, monkeypatch
 
 def test_no_driver_is_imported_for_an_address():
     code = (
-        "import sys; from holdfast.storage.urls import opener; opener('sqlite:///x.db');"
-        "print([name for name in ('sqlite3', 'apsw', 'ctypes', 'holdfast.storage.sqlite') if name in sys.modules])"
+        "import sys; from perdure.storage.urls import opener; opener('sqlite:///x.db');"
+        "print([name for name in ('sqlite3', 'apsw', 'ctypes', 'perdure.storage.sqlite') if name in sys.modules])"
     )
     ran = subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{code}"], capture_output=True, text=True

@@ -6,9 +6,9 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from holdfast.lifecycle import Snoozed, decide
-from holdfast.retry import Backoff
-from holdfast.storage.sqlite import upkeep
+from perdure.lifecycle import Snoozed, decide
+from perdure.retry import Backoff
+from perdure.storage.sqlite import upkeep
 
 from .helpers import claim, job, store_at
 
@@ -62,21 +62,21 @@ async def claimed_after(path, statement):
 
 async def test_a_payload_that_was_written_by_hand_hides_no_other(tmp_path):
     written = (
-        "update holdfast_bodies set payload = '\"' || char(30) || '\"' "
-        "where number = (select number from holdfast_jobs where id = ?)"
+        "update perdure_bodies set payload = '\"' || char(30) || '\"' "
+        "where number = (select number from perdure_jobs where id = ?)"
     )
     claimed, ids = await claimed_after(tmp_path / "jobs.db", written)
     assert claimed == ids
 
 
 async def test_an_id_that_was_written_by_hand_is_told_as_it_is(tmp_path):
-    claimed, ids = await claimed_after(tmp_path / "jobs.db", "update holdfast_jobs set id = 'short' where id = ?")
+    claimed, ids = await claimed_after(tmp_path / "jobs.db", "update perdure_jobs set id = 'short' where id = ?")
     assert sorted(claimed) == sorted([ids[0], "short", ids[2]])
 
 
 def policies(path):
     with closing(sqlite3.connect(path)) as raw:
-        return raw.execute("select count(*) from holdfast_policies").fetchone()[0]
+        return raw.execute("select count(*) from perdure_policies").fetchone()[0]
 
 
 async def test_a_policy_is_kept_once_and_as_long_as_a_job_has_it(tmp_path, monkeypatch):
@@ -88,7 +88,7 @@ async def test_a_policy_is_kept_once_and_as_long_as_a_job_has_it(tmp_path, monke
         assert policies(path) == 8
         kept = [each for each in jobs if each.max_attempts == 3]
         with closing(sqlite3.connect(path)) as raw, raw:
-            raw.executemany("delete from holdfast_jobs where id = ?", [(each.id,) for each in jobs if each not in kept])
+            raw.executemany("delete from perdure_jobs where id = ?", [(each.id,) for each in jobs if each not in kept])
         await store.prune(100)
         assert policies(path) == 1
         assert [record.max_attempts for record in await store.get([each.id for each in kept])] == [3] * 4

@@ -1,5 +1,0 @@
-"""`python -m holdfast` is `holdfast`."""
-
-from .cli import main
-
-main()

@@ -1,1 +1,0 @@
-"""Moving house: everything that one store holds, carried to another (`holdfast promote`)."""

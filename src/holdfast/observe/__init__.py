@@ -1,1 +1,0 @@
-"""What Holdfast tells about itself."""

@@ -1,0 +1,5 @@
+"""`python -m perdure` is `perdure`."""
+
+from .cli import main
+
+main()

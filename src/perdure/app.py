@@ -1,0 +1,221 @@
+"""The door: an app is a registry of tasks, a client that enqueues, and a view on the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from functools import cached_property
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+from .client import Client, work_of
+from .clock import Clock, Duration
+from .context import refuse_in_transaction
+from .doors import DeadLetters, Jobs, Queues, Workers
+from .handle import JobHandle
+from .job import ANY, Routing
+from .names import checked_name
+from .options import TaskDefaults
+from .places import Place, Places
+from .registry import Registry
+from .settings import MAX_BYTES, Durability, Thresholds, settings_of
+from .task import Call, Task
+from .verbs import verb
+
+if TYPE_CHECKING:
+    from ._sync import SyncPerdure
+    from .flow.flow import Flow, Graph
+    from .item import Item
+    from .outbox.relay import Relay
+    from .schedules.schedule import Schedule
+    from .storage.contract import Storage
+    from .timetable import Schedules
+    from .worker.worker import Worker, WorkerSpec
+
+R = TypeVar("R")
+
+
+class Perdure(Registry):
+    """A durable job queue on the store behind a URL. Nothing opens before the first verb.
+
+    >>> from perdure import Perdure
+    >>> app = Perdure("memory://")
+    >>> @app.task(queue="mail")
+    ... async def send(to: str) -> str:
+    ...     return f"sent to {to}"
+    >>> app.sync.enqueue(send.call("a@b.c")).dropped
+    False
+    """
+
+    _own_options = ("clock", "durability", "imports", "max_bytes", "migrate", "outbox", "thresholds")
+
+    def __init__(
+        self,
+        url: str | None = None,
+        /,
+        *,
+        imports: Sequence[str] = (),
+        durability: Durability = "normal",
+        outbox: str | None = None,
+        migrate: bool = True,
+        clock: Clock | None = None,
+        thresholds: Thresholds = Thresholds(),
+        max_bytes: int = MAX_BYTES,
+        **defaults: Unpack[TaskDefaults],
+    ) -> None:
+        super().__init__(**defaults)
+        self.settings = settings_of(url, imports, durability, migrate, outbox, clock, thresholds, max_bytes)
+        self.jobs = Jobs(self)
+        self.dead = DeadLetters(self)
+        self.queues = Queues(self)
+        self.workers = Workers(self)
+        self._places = Places(self.settings)
+        self._client = Client(self)
+        self._expires = False  # whether a job that may expire was planned here
+        self._brief = False  # whether one was that is kept for a short time
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that a worker imports first."""
+        return self.settings.imports
+
+    @property
+    def clock(self) -> Clock | None:
+        """The clock that replaces the store's, in tests."""
+        return self.settings.clock
+
+    @property
+    def url(self) -> str:
+        """The address of its store."""
+        return self._places.url
+
+    @cached_property
+    def schedules(self) -> Schedules:
+        """Recurring rules that enqueue."""
+        from .timetable import Schedules
+
+        return Schedules(self)
+
+    @property
+    def sync(self) -> SyncPerdure:
+        """The blocking forms of its verbs."""
+        from ._sync import SyncPerdure
+
+        return SyncPerdure(self)
+
+    @overload
+    async def enqueue(self, work: Call[R] | Flow[R], /, *, connection: object = None) -> JobHandle[R]: ...
+    @overload
+    async def enqueue(self, work: Iterable[Call[R]], /, *, connection: object = None) -> list[JobHandle[R]]: ...
+    @overload
+    async def enqueue(self, work: Graph, /, *, connection: object = None) -> list[JobHandle[Any]]: ...
+    @verb
+    async def enqueue(
+        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
+    ) -> JobHandle[Any] | list[JobHandle[Any]]:
+        """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job.
+
+        They are stored in one round trip, all or none up to 500 jobs; above that in chunks, and repeating after an error is
+        safe."""
+        calls, nodes, given = work_of(work)
+        handles: JobHandle[Any] | list[JobHandle[Any]] = given(await self._client.enqueue(calls, connection, nodes))
+        return handles
+
+    @verb
+    async def publish(
+        self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
+    ) -> list[JobHandle[Any]]:
+        """Put a job on record for each subscription to the topic, all or none; their handles. None: nobody listens."""
+        return await self._client.publish(topic, event, routing_key, connection)
+
+    @verb
+    async def signal(self, *queues: str) -> None:
+        """Wake workers of these queues, after your own commit on a raw connection."""
+        names = [checked_name(queue, "queue") for queue in queues]
+        if self._places.outboxes is not None:
+            await (await self._places.outboxes.get()).signal(
+                names
+            )  # the jobs that a relay brings wake workers themselves
+            if (place := self._places.here()) is not None:
+                await place.storage.signal(names)
+            return
+        await (await self._storage()).signal(names)
+
+    def claim(
+        self,
+        *,
+        tasks: Sequence[str | Task[..., Any]],
+        routing_key: Routing = ANY,
+        limit: int = 1,
+        max_wait: Duration = 0.0,
+        lease: Duration | None = None,
+    ) -> AbstractAsyncContextManager[list[Item[Any]]]:
+        """Pull jobs by hand: `limit` of them, or what there is after `max_wait` seconds. Leases are
+        renewed inside; items without an outcome are handed back at the end.
+
+        `async with app.claim(tasks=["embed"], limit=32) as items: …`
+        """
+        from .worker.pull import Pull
+
+        return Pull(self, tasks, routing_key, limit, max_wait, lease)
+
+    def worker(self, **options: Unpack[WorkerSpec]) -> Worker:
+        """A worker in this process: `async with app.worker(concurrency=10): …`."""
+        from .worker.worker import Worker
+
+        return Worker(self, **options)
+
+    @verb
+    async def close(self) -> None:
+        """Free the connections of this loop and of the blocking forms. The app may be used again afterwards."""
+        from .sync import in_loop_thread
+
+        await self._places.close()
+        await in_loop_thread(self._places.close)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"<Perdure with {len(self.definitions())} task(s)>"
+
+    # -- for the rooms inside ------------------------------------------------------------------------
+    async def _storage(self) -> Storage:
+        """The store of the running loop, opened once."""
+        return (await self._place()).storage
+
+    async def _place(self, what: str = "a verb of the app") -> Place:
+        return self._place_here(what) or await self._places.get()
+
+    def _place_here(self, what: str) -> Place | None:
+        """That of the running loop, if it is open."""
+        refuse_in_transaction(what)
+        return self._places.here()
+
+    def _relay(self) -> Relay | None:
+        """What moves jobs from the app's outbox to its store, if it has one."""
+        if self._places.outboxes is None:
+            return None
+        from .outbox.relay import Relay
+
+        return Relay(self._places.outboxes.get, self._storage)
+
+    def _schedules(self) -> dict[str, Schedule]:
+        """The schedules that are declared in code, by name."""
+        from .recurring import declared_schedules
+
+        return declared_schedules(self)
+
+    def _app(self) -> Perdure:
+        return self
+
+    def _max_bytes(self) -> int:
+        return self.settings.max_bytes
+
+    def _spelled(self) -> str:
+        return "app"

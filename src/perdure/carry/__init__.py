@@ -1,0 +1,1 @@
+"""Moving house: everything that one store holds, carried to another (`perdure promote`)."""

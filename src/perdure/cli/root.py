@@ -1,0 +1,117 @@
+"""`perdure`: the commands by name, one way to end badly, and nothing imported that was not asked for."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from perdure import PerdureError
+
+DONE, FAILED, WRONG_USE = 0, 1, 2
+
+COMMANDS = {
+    "worker": "Run a worker until it is told to stop.",
+    "jobs": "List, look at, cancel and delete jobs.",
+    "chain": "Show the jobs of a chain or flow in their order.",
+    "graph": "Draw the jobs of a flow and who waits for whom.",
+    "dead": "List, retry, export and purge dead letters.",
+    "queues": "List, pause, resume and configure queues.",
+    "schedules": "List, pause, run and preview schedules.",
+    "workers": "List the workers that are alive.",
+    "relay": "Move jobs from an app's outbox to its store.",
+    "migrate": "Bring a store's schema up to date.",
+    "promote": "Move everything from one store to another.",
+    "doctor": "Check a store and say what to mend.",
+    "demo": "See Perdure at work, in well under a minute.",
+}
+# of the same command line, and still to come
+LATER = ("bench", "dashboard", "explain", "init", "top")
+
+
+class Root(click.Group):
+    """Commands are listed from the table above and imported when they are called: `--help` stays quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"{__package__}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in LATER:
+            ctx.fail(f"{args[0]!r} is not in this version of Perdure; it is to come")
+        if args[0] not in COMMANDS and (close := get_close_matches(args[0], COMMANDS, 1)):
+            ctx.fail(f"there is no command {args[0]!r}; did you mean {close[0]}?")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort):
+            raise
+        except Exception as error:
+            from perdure import PerdureError
+
+            if debugging(ctx) or not isinstance(error, PerdureError):
+                raise
+            click.echo(f"perdure: {one_line(error)}", err=True)
+            ctx.exit(exit_code_of(error))
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        from perdure import __version__
+
+        click.echo(f"perdure {__version__}")
+        ctx.exit()
+
+
+@click.group(cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option("--debug", is_flag=True, help="Show the traceback of an error. Works after any command too.")
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version."
+)
+@click.pass_context
+def perdure(ctx: click.Context, debug: bool) -> None:
+    """A durable job queue on the database you already have.
+
+    The store of a command is that of --app module:app, or --url URL, or $PERDURE_URL. Commands that print data
+    take --json. Exit codes: 0 done, 1 failed, 2 wrong use.
+
+    \b
+    Examples:
+      perdure demo
+      perdure worker shop.app:app --concurrency 50
+      perdure jobs list --state dead --app shop.app:app
+      perdure doctor --url sqlite:///jobs.db
+    """
+    ctx.meta["perdure.debug"] = debug
+
+
+def debugging(ctx: click.Context) -> bool:
+    return bool(ctx.meta.get("perdure.debug"))
+
+
+def exit_code_of(error: PerdureError) -> int:
+    """What was asked for was wrong in itself, or it was right and failed."""
+    from perdure import InvalidCall
+
+    return WRONG_USE if isinstance(error, InvalidCall) else FAILED
+
+
+def one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

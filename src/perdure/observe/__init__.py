@@ -1,0 +1,1 @@
+"""What Perdure tells about itself."""

@@ -1,0 +1,451 @@
+"""The rows of the memory store and what may happen to them: the specification that every store is held to.
+
+Everything here is plain and synchronous and happens under the store's lock. Each row is found through indexes (lanes,
+schedule, holds, ended ones, depth); a row is lifted out of all of them before it changes and set back afterwards,
+so that no change can forget one. Heaps keep dead entries until they come to the head.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from heapq import heappop, heappush
+
+from perdure.errors import StoreError
+from perdure.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
+from perdure.lifecycle import Cancelled, Change, KeyMove, decide
+from perdure.storage.contract import (
+    ACCEPTED,
+    PARENT_CANCELLED,
+    REFUSED,
+    Carried,
+    Claim,
+    KeptKey,
+    Placed,
+    QueueSettings,
+    Refusal,
+    Shelving,
+    Started,
+    Verdict,
+    Want,
+)
+from perdure.storage.fairness import Account, charged, floor_of, ranks
+from perdure.storage.guards import judged, standing
+from perdure.storage.limiting import Gate, Starts, Use, closed_now, keys_of, limits_of, pass_gates
+from perdure.storage.rules import (
+    Fate,
+    KeyName,
+    fate,
+    is_expired,
+    is_gone,
+    key_ends,
+    key_name,
+    may_go,
+    owners_among,
+    parents_of,
+    plan,
+    record_of,
+    refuse_orphans,
+    set_state,
+    write_change,
+    write_claim,
+    write_close,
+    write_hidden,
+)
+
+from .edges import Edges
+from .lanes import Lane, Lanes
+from .shelf import Shelf
+
+Owner = tuple[str, int | None]  # job, until when
+Group = tuple[str, bool]  # task, dead?
+
+
+class Rows:
+    """All jobs, keys and queue settings. `woken` and `changed` gather what listeners are to be told."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, Record] = {}
+        self.settings: dict[str, QueueSettings] = {}
+        self.depth: Counter[str] = Counter()
+        self.woken: set[str] = set()
+        self.changed = False
+        self._keys: dict[KeyName, Owner] = {}
+        self._lanes = Lanes()
+        self._starts: dict[str, Starts] = {}
+        self._accounts: dict[Account, int] = {}
+        self.edges = Edges()
+        self.shelf = Shelf()
+        self._schedule: list[tuple[int, str]] = []
+        self._held: set[str] = set()
+        self._expiring: set[str] = set()
+        self._prunable: list[tuple[int, str]] = []
+        self._ended: defaultdict[Group, set[str]] = defaultdict(set)
+        self._counted: set[Group] = set()
+
+    # ---- enqueue -----------------------------------------------------------------------------------
+    def plan(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> tuple[list[Placed], list[NewJob]]:
+        """What would become of these jobs, and those of them that would be stored. Writes nothing."""
+
+        def owner(name: KeyName) -> str | None:
+            return self._owner(name, now)
+
+        placed, fresh = plan(
+            jobs, self.by_id, owner, self.settings.get, lambda queue: self.depth[queue], bounded=bounded
+        )
+        refuse_orphans(fresh, self._followable(fresh))
+        return placed, fresh
+
+    def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed]:
+        """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
+        placed, fresh = self.plan(jobs, now, bounded=bounded)
+        for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
+            self._add(job, now, rank)
+        return placed
+
+    def _followable(self, fresh: Sequence[NewJob]) -> set[str]:
+        """Those that these would wait for, if somebody can wait for them."""
+        parents = {parent for job in fresh for parent in parents_of(job.after)}
+        return {id for id in parents if (record := self.by_id.get(id)) is not None and not is_gone(record)}
+
+    def _ranks(self, fresh: Sequence[NewJob], now: int) -> list[int | None]:
+        fair = {name: settings.weights for name, settings in self.settings.items() if settings.fair}
+        sharing = [job for job in fresh if job.queue in fair]
+        heads: dict[Account, int] = {}
+        for floor in {floor_of(job) for job in sharing}:
+            ready = [row.rank for row in self.by_id.values() if _is_head(row, floor)]
+            heads[floor] = min(ready, default=0)
+        given, changed = ranks(sharing, self._accounts, heads, fair, now)
+        self._accounts.update(changed)
+        shares = iter(given)
+        return [next(shares) if job.queue in fair else None for job in fresh]
+
+    def _add(self, job: NewJob, now: int, rank: int | None) -> None:
+        record = record_of(job, now, rank)
+        name = key_name(job)
+        if name is not None:
+            self._keys[name] = (job.id, key_ends(job, now))
+        self.by_id[job.id] = record
+        self._set_back(record)
+        for parent in parents_of(job.after):
+            self.edges.add(parent, job.id)
+
+    def _owner(self, name: KeyName, now: int) -> str | None:
+        id, until = self._keys.get(name, (None, None))
+        return None if until is not None and until <= now else id
+
+    # ---- moving house ------------------------------------------------------------------------------
+    def carried(self, record: Record, lines: Iterable[str]) -> Carried:
+        """A job as it is, with its log and its edges."""
+        waits_for, kept_for = self.edges.parents(record.id), self.edges.kept_for(record.id, self._is_over)
+        return Carried(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))
+
+    def restore(self, jobs: Sequence[Carried]) -> None:
+        """Put jobs on record as they are, in place of what is known under their ids."""
+        records = [job.record for job in jobs]
+        for record in records:
+            owner, _ = self._keys.get((False, record.unique_key or ""), (record.id, None))
+            if record.holds_key and owner not in {each.id for each in records}:
+                raise StoreError(f"the unique key of job {record.id} is held by job {owner}")
+        for record in records:
+            if record.id in self.by_id:
+                self._free_key(self.by_id[record.id])
+                self._lift(self.by_id.pop(record.id))
+        for record in records:
+            if record.holds_key and record.unique_key is not None:
+                self._keys[False, record.unique_key] = (record.id, None)
+            self.by_id[record.id] = copy(record)
+            self._set_back(self.by_id[record.id])
+            self.changed |= record.state in FINAL
+        for job in jobs:
+            self.edges.close_all(job.record.id)
+            for parent in job.waits_for:
+                self.edges.add(parent, job.record.id, unsettled=False)
+            self.edges.keep(job.record.id, job.kept_for)
+        for account, rank in charged(records).items():
+            self._accounts[account] = max(rank, self._accounts.get(account, 0))
+
+    def kept_keys(self) -> list[KeptKey]:
+        return [KeptKey(key, job, ends) for (apart, key), (job, ends) in sorted(self._keys.items()) if apart]
+
+    def restore_keys(self, keys: Iterable[KeptKey]) -> None:
+        for kept in keys:
+            self._keys[True, kept.key] = (kept.job, kept.ends)
+
+    # ---- apply -------------------------------------------------------------------------------------
+    def judge(self, change: Change, now: int) -> Verdict:
+        """Whether the change would take hold. Writes nothing."""
+        record = self.by_id.get(change.id)
+        verdict = judged(record, change, now)
+        if verdict is ACCEPTED and record is not None and change.key is KeyMove.TAKE and not self._can_take_key(record):
+            return REFUSED[Refusal.KEY_TAKEN]
+        return verdict
+
+    def write(self, change: Change, now: int) -> None:
+        """Write a change that was judged to take hold."""
+        record = self.by_id[change.id]
+        self._lift(record)
+        if change.state is None or change.key is KeyMove.FREE:
+            self._free_key(record)
+        elif change.key is KeyMove.TAKE and record.unique_key is not None:
+            self._keys[False, record.unique_key] = (record.id, None)
+        held = record.stamp is not None
+        write_change(record, change, now)
+        self._set_back(record)
+        self.changed |= record.state in FINAL
+        if held and record.stamp is None and record.limits is not None:
+            self.woken.add(record.queue)
+        if record.followed and record.state in FINAL:
+            self.edges.unsettled[record.id] = None
+        owners = owners_among(change.adds, self.place(change.adds, now, bounded=False))
+        if change.next_id in owners:
+            record.next_id = owners[change.next_id]
+
+    def _can_take_key(self, record: Record) -> bool:
+        if record.unique_key is None:
+            return True
+        owner, _ = self._keys.get((False, record.unique_key), (None, None))
+        return owner in (None, record.id)
+
+    def _free_key(self, record: Record) -> None:
+        if record.holds_key and record.unique_key is not None:
+            del self._keys[False, record.unique_key]
+        record.holds_key = False
+
+    # ---- holds -------------------------------------------------------------------------------------
+    def standing(self, hold: Hold) -> Record | Verdict:
+        """The row that runs under this hold, or why there is none."""
+        record = self.by_id.get(hold.id)
+        verdict = standing(record, hold)
+        return record if record is not None and verdict is ACCEPTED else verdict
+
+    def note_started(self, started: Iterable[Started]) -> None:
+        for note in started:
+            record = self.standing(note.hold)
+            if isinstance(record, Record):
+                record.started_at = note.at
+
+    def held(self) -> list[Record]:
+        return [self.by_id[id] for id in self._held]
+
+    # ---- claim -------------------------------------------------------------------------------------
+    def claim(self, claim: Claim, now: int) -> list[Record]:
+        claimed = []
+        for want in claim.wants:
+            taken = self._pass_gates(want, now) if want.limited else self._take(want, now, want.limit, want.alone)
+            for id in taken:
+                record = self.by_id[id]
+                self._lift(record)
+                if record.unique_scope == "waiting":
+                    self._free_key(record)
+                write_claim(record, claim, now)
+                self._set_back(record)
+                claimed.append(copy(record))
+        return claimed
+
+    def gates_open_at(self, wants: Iterable[Want], now: int) -> int | None:
+        """When a rate lets a limited job start that one of these wants asks for."""
+        opening = []
+        for want in wants:
+            gates = self._gates(want, now, 1) if want.limited else []
+            used = self._used(gates)
+            for gate in gates:
+                why = closed_now(gate.limits, used, now)
+                opening.append(now if why is None else why.opens_at)
+        return min((at for at in opening if at is not None), default=None)
+
+    def _pass_gates(self, want: Want, now: int) -> list[str]:
+        gates = self._gates(want, now, want.limit)
+        passed = pass_gates(gates, self._used(gates), want.limit, now)
+        self._starts.update(passed.starts)
+        return passed.ids
+
+    def _gates(self, want: Want, now: int, limit: int) -> list[Gate]:
+        return self._lanes.gates(self._wanted(want, want.alone), lambda id: not is_expired(self.by_id[id], now), limit)
+
+    def _used(self, gates: Iterable[Gate]) -> dict[str, Use]:
+        keys = keys_of(gate.limits for gate in gates)
+        running = Counter(limit.key for row in self.held() for limit in limits_of(row.limits))
+        return {key: Use(running[key], self._starts.get(key, ())) for key in keys}
+
+    def any_suspect(self, wants: Iterable[Want], now: int) -> bool:
+        for want in wants:
+            for id in self._take(want, now, 1, alone=True):
+                self._lanes.put(self.by_id[id])
+                return True
+        return False
+
+    def _take(self, want: Want, now: int, limit: int, alone: bool) -> list[str]:
+        return self._lanes.take(self._wanted(want, alone), lambda id: not is_expired(self.by_id[id], now), limit)
+
+    def _wanted(self, want: Want, alone: bool) -> Callable[[Lane], bool]:
+        paused = {name for name, settings in self.settings.items() if settings.paused}
+        return lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone)
+
+    # ---- edges -------------------------------------------------------------------------------------
+    def settle(self, limit: int, now: int) -> int:
+        """Look at edges that are unsettled; gives how many were looked at."""
+        looked = 0
+        while self.edges.unsettled and looked < limit:
+            for parent in sorted(self.edges.unsettled):
+                if looked < limit:
+                    looked += self._settle(parent, limit - looked, now)
+        return looked
+
+    def _settle(self, parent: str, limit: int, now: int) -> int:
+        record = self.by_id.get(parent)
+        if record is not None:
+            record.followed = True
+        looked = 1
+        for id in self.edges.children(parent):
+            child = self.by_id[id]
+            what = fate(record, child.run_when)
+            if what is Fate.STAY:
+                continue
+            if looked > limit:
+                return looked
+            looked += 1
+            self._follow(record, parent, child, what, now)
+        del self.edges.unsettled[parent]
+        return looked
+
+    def _follow(self, parent: Record | None, id: str, child: Record, what: Fate, now: int) -> None:
+        if child.state is not State.BLOCKED:
+            self.edges.close_all(child.id)
+        elif what is Fate.LEAD_ON and parent is not None and not self.edges.leads(parent.next_id, child.id):
+            self.edges.lead_from(id, parent.next_id or "", child.id)
+        elif what in (Fate.CLOSE, Fate.LEAD_ON):  # that it waits for the next job of the chain already is enough
+            self.edges.close(id, child.id)
+            self._lift(child)
+            write_close(child, now)
+            self._set_back(child)
+        else:
+            self.edges.close_all(child.id)
+            child.waits = 0
+            self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
+
+    # ---- the shelf ---------------------------------------------------------------------------------
+    def try_shelving(self, writes: Sequence[Shelving]) -> tuple[list[bool], Shelf]:
+        """Which of these writes take hold, and the shelf as it is then."""
+        shelf = self.shelf.copy()
+        done = []
+        for write in writes:
+            stands = write.hold is None or isinstance(self.standing(write.hold), Record)
+            done.append(stands and shelf.fits(write))
+            if done[-1]:
+                shelf.write(write)
+        return done, shelf
+
+    # ---- upkeep ------------------------------------------------------------------------------------
+    def promote(self, limit: int, now: int) -> int:
+        promoted = 0
+        while promoted < limit and (due := self.next_due()) is not None and due <= now:
+            record = self.by_id[heappop(self._schedule)[1]]
+            self._lift(record)
+            set_state(record, State.READY)
+            record.version += 1
+            self._set_back(record)
+            promoted += 1
+        return promoted
+
+    def next_due(self) -> int | None:
+        while self._schedule:
+            run_at, id = self._schedule[0]
+            record = self.by_id.get(id)
+            if record is not None and record.state is State.SCHEDULED and record.run_at == run_at:
+                return run_at
+            heappop(self._schedule)
+        return None
+
+    def expired(self, now: int) -> list[Record]:
+        found = [record for id in self._expiring if is_expired(record := self.by_id[id], now)]
+        return sorted(found, key=lambda record: (record.expires_at or 0, record.id))
+
+    def prune(self, limit: int, now: int) -> int:
+        self._keys = {name: (id, until) for name, (id, until) in self._keys.items() if until is None or until > now}
+        gone = [id for id in self._past_their_time(now) + self._too_many() if not self._kept(self.by_id[id])]
+        gone = list(dict.fromkeys(gone))[:limit]
+        removed = []
+        for record in [self.by_id[id] for id in gone]:
+            self._lift(record)
+            if may_go(record.hidden, record.finished_at, now):
+                removed.append(self.by_id.pop(record.id).id)
+            else:
+                write_hidden(record)
+                self._set_back(record)
+        self.edges.forget(removed)
+        self.shelf.forget(removed)
+        return len(gone)
+
+    def _kept(self, record: Record) -> bool:
+        """Somebody holds it, or needs its result."""
+        return record.stamp is not None or self.edges.needed(record.id, self._is_over)
+
+    def _is_over(self, id: str) -> bool:
+        return id not in self.by_id or self.by_id[id].state in FINAL
+
+    def _past_their_time(self, now: int) -> list[str]:
+        past = []
+        while self._prunable and self._prunable[0][0] <= now:
+            prune_at, id = heappop(self._prunable)
+            record = self.by_id.get(id)
+            if record is not None and record.prune_at == prune_at:
+                past.append((prune_at, id))
+        for entry in dict.fromkeys(past):  # held ones and those beyond the limit must be found again
+            heappush(self._prunable, entry)
+        return [id for _, id in past]
+
+    def _too_many(self) -> list[str]:
+        """Ended jobs that have `keep_last` newer ones of their task."""
+        too_many = []
+        for group in self._counted:
+            ended = [self.by_id[id] for id in self._ended[group]]
+            ended.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
+            too_many += [
+                record.id
+                for newer, record in enumerate(ended)
+                if record.keep_last is not None and newer >= record.keep_last
+            ]
+        return too_many
+
+    # ---- indexes -----------------------------------------------------------------------------------
+    def _lift(self, record: Record) -> None:
+        """Take a row out of its indexes, before it changes."""
+        if record.state in WAITING:
+            self.depth[record.queue] -= 1
+            self._expiring.discard(record.id)
+            self._lanes.drop(record.id)
+        self._held.discard(record.id)
+        self._ended[_group(record)].discard(record.id)
+
+    def _set_back(self, record: Record) -> None:
+        """Put a row where it belongs as it is now."""
+        if record.state in WAITING:
+            self.depth[record.queue] += 1
+            if record.expires_at is not None:
+                self._expiring.add(record.id)
+        if record.state is State.SCHEDULED:
+            heappush(self._schedule, (record.run_at, record.id))
+        if record.state is State.READY:
+            self.woken.add(record.queue)
+            if record.min_version <= ROW_VERSION:
+                self._lanes.put(record)
+        if record.stamp is not None:
+            self._held.add(record.id)
+        if record.prune_at is not None:
+            heappush(self._prunable, (record.prune_at, record.id))
+        if record.state in FINAL and not record.hidden:
+            self._ended[_group(record)].add(record.id)
+            if record.keep_last is not None:
+                self._counted.add(_group(record))
+
+
+def _is_head(row: Record, floor: Account) -> bool:
+    """Whether it may be the head of a fair queue."""
+    claimable = row.state is State.READY and not row.parked and not row.suspect
+    return claimable and (row.queue, row.priority) == (floor.queue, floor.priority)
+
+
+def _group(record: Record) -> Group:
+    return record.task, record.state is State.DEAD

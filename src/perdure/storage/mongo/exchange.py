@@ -1,0 +1,213 @@
+"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns.
+
+A claim alone looks out before its transaction begins, and needs none if there is nothing for it: so an idle worker costs
+little. What it saw holds for the transaction as well, as if the claim had been a moment earlier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from perdure.job import Record
+from perdure.lifecycle import Change
+from perdure.storage.contract import Claim, Exchanged, Started
+
+from . import slots
+from .apply import apply, note_started
+from .claim import Choice, Outlook, guess_of, is_vain, look_out
+from .claim import claim as claim_jobs
+from .documents import Document
+from .faults import Conflict
+from .gates import is_quiet
+from .knocks import without_knocks
+from .rows import Outdated, as_claimed
+from .server import Patience, Server
+from .settling import Way, settled, ways
+from .steps import Steps, insert, inserting_last
+from .tickets import Tickets
+from .turns import Turn, Turns, Unusual
+
+REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
+
+
+class Told(NamedTuple):
+    """An answer, and what listeners are to hear of it."""
+
+    exchanged: Exchanged
+    ready: set[str]
+    changed: bool
+    left: list[str]  # entries on the list for `settle`
+    inside: bool = False  # the transaction carried the signal for them
+
+
+def exchange(
+    changes: Sequence[Change],
+    claim: Claim | None,
+    started: Sequence[Started],
+    now: int,
+    chunk: int,
+    choice: Choice,
+    way: Way,
+    claimed: Mapping[str, Record],
+    running: slots.Change,
+) -> Steps[Told]:
+    """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
+    knocks: list[Document] = []
+    applied = yield from without_knocks(apply(changes, now, way, claimed), knocks)
+    if started:
+        yield from note_started(started)
+    followed = yield from without_knocks(settled(applied.parents, way, chunk, now, applied.written), knocks)
+    left = applied.left + followed.left
+    ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
+    if claim is None:
+        yield from insert("notes", knocks)
+        return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
+    taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
+    exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
+    return Told(exchanged, ready | taken.ready, changed, left)
+
+
+class Write(Protocol):
+    """Take steps in a transaction."""
+
+    async def __call__(self, steps: Callable[[], Steps[Told]], *, through_conflicts: bool) -> Told: ...
+
+
+class Read(Protocol):
+    """Take steps that read what is committed."""
+
+    async def __call__(self, steps: Callable[[], Steps[Outlook]]) -> Outlook: ...
+
+
+class Exchanges:
+    """The exchanges of one store, as far as they know of each other."""
+
+    def __init__(
+        self,
+        server: Callable[[], Server],
+        write: Write,
+        read: Read,
+        now: Callable[[], int],
+        signal: Callable[[Collection[str], bool], list[Document]],
+        chunk: int,
+    ) -> None:
+        self._server = server
+        self._write = write
+        self._read = read
+        self._now = now
+        self._signal = signal
+        self._chunk = chunk
+        self._tickets = Tickets()
+        self._turns = Turns()  # of claims under limits
+        self._under_way: list[Choice] = []  # of the claims here
+        self._lanes: list[str] = []  # that the last claim here wanted
+        self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
+
+    async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+        if claim is not None and any(want.limited for want in claim.wants):
+            told = await self._take_turns(changes, claim, started)
+        else:
+            told = await self._take(changes, claim, started)
+        self._remember(changes, told.exchanged.claimed)
+        return told
+
+    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> Told:
+        while True:
+            async with self._turns.taken(claim) as turn:
+                try:
+                    return await self._take(changes, claim, started, turn)
+                except Unusual:
+                    self._turns.unusual(turn)
+
+    def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
+        for change in ended:
+            self._claimed.pop(change.id, None)
+        for record in claimed:
+            self._claimed.pop(record.id, None)
+            self._claimed[record.id] = as_claimed(record)
+        for id in list(islice(self._claimed, max(0, len(self._claimed) - REMEMBERED))):
+            del self._claimed[id]
+
+    async def _take(
+        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: Turn | None = None
+    ) -> Told:
+        """One claim after another, as far as claimers know of each other; see `tickets`."""
+        claims = claim is not None and bool(claim.wants)
+        patience, ways_to_settle = Patience(), ways()
+        while True:
+            try:
+                async with self._tickets.drawn(self._server(), claim, self._now()) as only:
+                    with self._beside_others(only, turn) as choice:
+                        return await self._try(choice, changes, claim, started, ways_to_settle)
+            except Outdated as outdated:
+                for id in outdated.ids:  # they are read then
+                    self._claimed.pop(id, None)
+                continue
+            except Conflict:
+                if not claims or patience.over:
+                    raise
+                if patience.long:
+                    await self._server().abandoned.end()
+                if turn is not None and turn.met:
+                    await self._turns.meet(self._server(), self._now())
+                    if turn.abreast:
+                        raise Unusual from None
+                else:
+                    self._tickets.conflict()
+            await patience.pause()
+
+    @contextmanager
+    def _beside_others(self, only: Sequence[str] | None, turn: Turn | None = None) -> Iterator[Choice]:
+        """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
+        they fail they take nothing."""
+        beside = [other.mine for other in self._under_way]
+        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again, turn)
+        for other in self._under_way:
+            other.taking.append(choice.mine)
+        self._under_way.append(choice)
+        try:
+            yield choice
+        except BaseException:
+            choice.mine.clear()
+            raise
+        finally:
+            self._under_way[:] = [each for each in self._under_way if each is not choice]
+
+    async def _try(
+        self,
+        choice: Choice,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        ways_to_settle: Iterator[Way],
+    ) -> Told:
+        if claim is not None and choice.only is None and not changes and not started:
+            guess = guess_of(claim, self._now(), choice)
+            limited = choice.turn is not None
+            outlook = await self._read(lambda: look_out(guess, limited))
+            now = self._now()
+            if is_vain(claim, outlook, now):
+                due = None if outlook.next_due is None else outlook.next_due - now
+                return Told(Exchanged([], next_due=due), set(), False, [])
+            if not limited or is_quiet(outlook.limits):  # gates are looked at inside alone
+                choice = choice._replace(outlook=outlook)
+        claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
+
+        def steps() -> Steps[Told]:
+            choice.mine.clear()
+            if choice.turn is not None:
+                choice.turn.begin()
+            way = next(ways_to_settle)
+            running: slots.Change = Counter()
+            exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
+            told = yield from inserting_last("batches", slots.without_notes(exchanging, running))
+            yield from slots.note(running)
+            signal = self._signal(told.ready, told.changed)
+            yield from insert("signals", signal)
+            return told._replace(inside=bool(signal))
+
+        return await self._write(steps, through_conflicts=claim is None)

@@ -1,0 +1,131 @@
+"""Collections and indexes, and the ledger that knows which of them were made.
+
+A step can be run again without harm: what is there already is left as it is, and the version is noted last. So two migrators
+at once are safe, and a step that was interrupted, or whose index somebody dropped, is simply run again.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from secrets import token_hex
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.errors import OperationFailure, PyMongoError
+
+from perdure.errors import StoreError
+from perdure.storage.migrate import Migration, migrations_in
+
+from .address import MongoAddress
+from .faults import explained
+from .server import DEFAULTS, MAJORITY
+from .steps import PREFIX
+
+META = f"{PREFIX}meta"
+ALREADY_THERE = 48
+CONFLICTS = (85, 86, 11000)
+OUTDATED = "perdure_created"  # an index of the jobs before they had places
+
+
+def migrations() -> list[Migration]:
+    return migrations_in(files(__package__) / "migrations", ".json")
+
+
+def connect(address: MongoAddress) -> MongoClient[dict[str, Any]]:
+    """A blocking client, for the ledger."""
+    options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
+    try:
+        return MongoClient(address.url, **options)  # type: ignore[arg-type]
+    except PyMongoError as error:
+        raise explained(error, address) from error
+
+
+class MongoLedger:
+    """The ledger in the collection perdure_meta."""
+
+    made_of = "collections"
+
+    def __init__(self, client: MongoClient[dict[str, Any]], address: MongoAddress) -> None:
+        self._database = client.get_database(address.database, write_concern=MAJORITY)
+        self._address = address
+
+    def __str__(self) -> str:
+        return str(self._address)
+
+    def version(self) -> int:
+        try:
+            return self._version()
+        except PyMongoError as error:
+            raise explained(error, self._address) from error
+
+    def run(self, migration: Migration) -> bool:
+        try:
+            self._claim()
+            for step in json.loads(migration.text):
+                self._make(step)
+            noted = {"_id": "schema", "version": {"$lt": migration.number}}
+            return self._database[META].update_one(noted, {"$set": {"version": migration.number}}).modified_count == 1
+        except PyMongoError as error:
+            raise explained(error, self._address) from error
+
+    def _version(self) -> int:
+        """A step of which an index is missing counts as not run."""
+        ours = {name for name in self._database.list_collection_names() if name.startswith(PREFIX)}
+        noted = self._database[META].find_one({"_id": "schema"}) if META in ours else None
+        if noted is None:
+            if ours - {META}:  # which another process may be making: it is there a moment before its first document
+                raise StoreError(
+                    f"{self._address} has collections that are named as Perdure's but were not made by it "
+                    f"({', '.join(sorted(ours))}): rename them, or use another database"
+                )
+            return 0
+        version = int(noted["version"])
+        for migration in migrations()[:version]:
+            found = self._indexes(migration)
+            if OUTDATED in found.get("jobs", ()):
+                raise StoreError(
+                    f"{self._address} was made before the first release of Perdure, and its jobs stand where they are not "
+                    "found any more: use another database, or drop its collections whose names begin with perdure_"
+                )
+            if missing_of(migration, found):
+                return migration.number - 1
+        return version
+
+    def _indexes(self, migration: Migration) -> dict[str, set[str]]:
+        names = [step["collection"] for step in json.loads(migration.text)]
+        return {name: set(self._database[PREFIX + name].index_information()) for name in names}
+
+    def _claim(self) -> None:
+        """Say that what is about to be made is ours."""
+        fresh = {"version": 0, "identity": token_hex(16)}
+        self._database[META].update_one({"_id": "schema"}, {"$setOnInsert": fresh}, upsert=True)
+
+    def _make(self, step: dict[str, Any]) -> None:
+        """Make a collection; one with indexes comes with them."""
+        collection = PREFIX + step["collection"]
+        indexes = [{name: part for name, part in index.items() if name != "about"} for index in step["indexes"]]
+        try:
+            if indexes:
+                self._database.command({"createIndexes": collection, "indexes": indexes})
+            else:
+                self._database.create_collection(collection, check_exists=False)
+        except OperationFailure as error:
+            if error.code == ALREADY_THERE:
+                return
+            if error.code not in CONFLICTS:
+                raise
+            raise StoreError(
+                f"{self._address}: the indexes of {collection} cannot be made, what is there already is in the way: "
+                f"{error.details.get('errmsg') if error.details else error}; drop it, or use another database"
+            ) from error
+
+
+def missing_of(migration: Migration, found: dict[str, set[str]]) -> list[str]:
+    """The indexes of a step that are not there."""
+    return [
+        f"{PREFIX}{step['collection']}.{index['name']}"
+        for step in json.loads(migration.text)
+        for index in step["indexes"]
+        if index["name"] not in found.get(step["collection"], set())
+    ]

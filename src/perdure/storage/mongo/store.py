@@ -1,0 +1,440 @@
+"""The MongoDB store: the door. Each verb is a list of steps that is taken in a transaction, or read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from typing import Literal, TypeVar
+
+from perdure.clock import Clock, reader
+from perdure.errors import InvalidCall, StoreError
+from perdure.job import Hold, NewJob, Record
+from perdure.lifecycle import Change
+from perdure.storage import migrate
+from perdure.storage.contract import (
+    CHUNK,
+    Carried,
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Finding,
+    Insertion,
+    KeptKey,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Shelved,
+    Shelving,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+from perdure.storage.filtering import parse_cursor
+
+from . import carrying, edges, health, listing, queues, shelf, upkeep
+from .address import MongoAddress
+from .afterwards import Afterwards
+from .apply import check, holding, note, renew_started
+from .claim import promote
+from .clock import ServerClock
+from .enqueue import Enqueued, enqueue
+from .exchange import Exchanges
+from .faults import Conflict, is_duplicate
+from .schema import META, MongoLedger, connect, migrations
+from .server import Server
+from .sessions import SessionEnqueue
+from .settling import settle, ways
+from .signals import Signals
+from .steps import Steps, insert
+from .transaction import MongoTransaction
+
+T = TypeVar("T")
+Demand = Literal["full", "normal", "relaxed"]
+_log = logging.getLogger("perdure")
+RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
+
+
+class MongoStorage(Storage):
+    """One loop's door to a database."""
+
+    name = "MongoDB"
+    # when half a chunk has ended a worker begins a second exchange, which is made here while the server has the first one
+    chunk = 250
+    in_flight = 2
+    answers_within = 5.0
+
+    def __init__(
+        self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
+    ) -> None:
+        self._address = address
+        self._clock = clock
+        self._demand = demand
+        self._migrate = migrate
+        self._server: Server | None = None
+        self._process = os.getpid()
+        self._opening = asyncio.Lock()
+        self._under_way: set[object] = set()
+        self._idle = asyncio.Event()
+        self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._server is not None and not self._forked():
+                return
+            server = Server(self._address)
+            try:
+                health.check(await server.hello(), self._address)
+                await self._prepare(server)
+                await self._check_durability(server)
+                if self._clock is None:
+                    self._time = ServerClock(server.now)
+                    await self._time.follow()
+                    self._now: Callable[[], int] = self._time
+                else:
+                    self._now = reader(self._clock)
+            except BaseException:
+                await server.close()
+                raise
+            self._server = server
+            self._signals = Signals(server)
+            self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
+            self._exchanges = Exchanges(
+                self._in_use, self._write, self._read, self._now, self._signals.inside, self.chunk
+            )
+            self._process = os.getpid()
+
+    async def close(self) -> None:
+        async with self._opening:
+            closing, self._server = self._server, None
+            if closing is None or self._forked():
+                return
+            while self._under_way:
+                self._idle.clear()
+                await self._idle.wait()
+            await self._signals.close()
+            await closing.close()
+
+    async def durability(self) -> Durability:
+        server = self._in_use()
+        return await health.durability(server, await server.hello())
+
+    def leaves(self) -> frozenset[str]:
+        return frozenset() if self._server is None else frozenset(self._server.sessions)
+
+    async def abort(self, left: Collection[str]) -> None:
+        async with self._work() as server:
+            await server.end_sessions(left)
+
+    async def findings(self) -> list[Finding]:
+        async with self._work() as server:
+            return await health.findings(server, await server.hello(), self._now())
+
+    async def now(self) -> int:
+        async with self._work():
+            return self._now()
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        if not jobs:
+            return []
+        try:
+            return await self._enqueue(jobs, boldly=True)
+        except StoreError as error:
+            if error.__cause__ is None or not is_duplicate(error.__cause__):
+                raise
+            return await self._enqueue(jobs, boldly=False)
+
+    async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[Placed]:
+        ways_to_settle = ways()
+
+        def steps() -> Steps[tuple[Enqueued, bool]]:
+            done = yield from enqueue(jobs, self._now(), self.chunk, next(ways_to_settle), boldly=boldly)
+            signal = self._signals.inside(done.ready, done.changed)
+            yield from insert("signals", signal)
+            return done, bool(signal)
+
+        done, told = await self._write(steps)
+        if told:
+            self._signals.told_inside(done.ready, done.changed)
+        else:
+            self._signals.tell(done.ready, done.changed)
+        await self._afterwards.settle(done.left)
+        await self._afterwards.make_edges(done.unmade)
+        return done.placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        raise StoreError("MongoDB has no SQL: give connection= a ClientSession of pymongo that is in a transaction")
+
+    def joining(self, jobs: Sequence[NewJob]) -> SessionEnqueue:
+        self._in_use()
+        return SessionEnqueue(jobs, self._address, self._identity, self._now)
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        started = self._free(started)
+        told = await self._exchanges.take(changes, claim, started)
+        if told.inside:
+            self._signals.told_inside(told.ready, told.changed)
+        else:
+            self._signals.tell(told.ready, told.changed)
+        await self._afterwards.settle(told.left)
+        return told.exchanged
+
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
+        free = [hold for hold in holds if hold.id not in self._pinned]
+        answers = dict(zip(free, await self._renewed(free, self._free(started), longest), strict=True))
+        pinned = [hold for hold in holds if hold not in answers]
+        if pinned:
+            answers |= zip(pinned, await self.check(pinned), strict=True)
+        return [answers[hold] for hold in holds]
+
+    async def _renewed(self, holds: Sequence[Hold], started: Sequence[Started], longest: int | None) -> list[Verdict]:
+        """All at once; if one of them is pinned by another process, half by half, so that it stalls nobody else."""
+        if not holds and not started:
+            return []
+        try:
+            return await self._write(
+                lambda: renew_started(holds, started, longest, self._now()), patience=RENEW_PATIENCE
+            )
+        except Conflict:
+            pass
+        if len(holds) <= 1:
+            return await self.check(holds)
+        middle = len(holds) // 2
+        first = await self._renewed(holds[:middle], [], longest)
+        return first + await self._renewed(holds[middle:], [], longest)
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        return await self._read(lambda: check(holds))
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        return await self._read(lambda: holding(worker, stamp))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        if any(note.hold.id in self._pinned for note in notes):
+            raise StoreError("inside ctx.transaction() a job's progress and log cannot be written: tell them before it")
+        verdicts, changed = await self._write(lambda: note(notes))
+        self._signals.tell((), changed)
+        return verdicts
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        followed = await self._look_first(lambda: settle(limit, self._now()))
+        self._signals.tell(followed.ready, followed.changed)
+        return followed.looked
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        return await self._read(lambda: edges.followers(ids))
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        return await self._read(lambda: shelf.look(kind, names, job, self._now() if due else None, limit))
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        ways_to_settle = ways()
+
+        done, enqueued = await self._write(
+            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle))
+        )
+        self._signals.tell(enqueued.ready, enqueued.changed)
+        await self._afterwards.settle(enqueued.left)
+        await self._afterwards.make_edges(enqueued.unmade)
+        return done
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        promoted = await self._look_first(lambda: promote(limit, self._now()))
+        self._signals.tell({record.queue for record in promoted}, False)
+        return len(promoted)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        return await self._look_first(lambda: upkeep.lapsed(limit, contact, self._now()))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return await self._read(lambda: upkeep.expired(limit, self._now()))
+
+    async def prune(self, limit: int) -> int:
+        small = await self._in_use().jobs() < upkeep.SMALL
+        return await self._write(lambda: upkeep.prune(limit, self._now(), small=small))
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._read(lambda: listing.get(ids))
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = parse_cursor(cursor)
+        take = self._write if listing.only_running(filter) else self._read
+        return await take(lambda: listing.page(filter, limit, after))
+
+    async def count(self, filter: Filter) -> int:
+        take = self._write if listing.only_running(filter) else self._read
+        return await take(lambda: listing.count(filter))
+
+    async def log(self, id: str) -> list[str]:
+        return await self._read(lambda: queues.log(id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._read(lambda: queues.queues(self._now()))
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await self._write(lambda: queues.configure(settings))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._write(lambda: queues.pause(queue, paused))
+        if not paused:
+            self._signals.tell((queue,), False)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        async with self._work() as server:
+            await server.replace("workers", worker.id, queues.sign_of_life(worker, self._now()))
+
+    async def leave(self, worker: str) -> None:
+        await self._write(lambda: queues.leave(worker))
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        return await self._write(lambda: queues.workers(seen_within, self._now()))
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await self._read(lambda: carrying.export(after, limit))
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        try:
+            done = await self._write(lambda: carrying.restore(jobs))
+        except InvalidCall as error:
+            raise carrying.too_large(jobs, error) from error
+        if done.unmade:
+            await self._afterwards.restore_edges(jobs)
+        self._signals.tell(done.ready, done.changed)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await self._read(lambda: carrying.export_keys(cursor, limit))
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await self._write(lambda: carrying.restore_keys(keys))
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await self._read(lambda: shelf.export(after, limit))
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await self._write(lambda: shelf.restore(rows))
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        try:
+            self._in_use()
+            self._signals.tell(set(queues), False)
+        except StoreError:
+            _log.debug("a signal was not sent", exc_info=True)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        self._in_use()
+        return self._signals.listen(topic, wake, queues)
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        return await self._begun(longest, None)
+
+    async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
+        return await self._begun(longest, hold)
+
+    async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
+        transaction = MongoTransaction(
+            self._in_use(), longest, self._now, self._signals.tell, self._afterwards.settle, self._pinned
+        )
+        await transaction.begin(hold)
+        return transaction
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _write(
+        self, steps: Callable[[], Steps[T]], *, patience: float | None = None, through_conflicts: bool = True
+    ) -> T:
+        async with self._work() as server:
+            return await server.write(steps, patience=patience, through_conflicts=through_conflicts)
+
+    async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self._work() as server:
+            return await server.look_first(steps)
+
+    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
+        async with self._work() as server:
+            return await server.read(steps)
+
+    @asynccontextmanager
+    async def _work(self) -> AsyncIterator[Server]:
+        """The server, for a verb under way; `close` waits for it."""
+        server = self._in_use()
+        mark = object()
+        self._under_way.add(mark)
+        try:
+            if self._clock is None:
+                await self._time.follow()
+            yield server
+        finally:
+            self._under_way.discard(mark)
+            if not self._under_way:
+                self._idle.set()
+
+    def _in_use(self) -> Server:
+        if self._server is None:
+            raise StoreError(f"the store {self._address} is not open")
+        if self._forked():
+            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        return self._server
+
+    def _free(self, started: Sequence[Started]) -> list[Started]:
+        """Without those that are pinned here: their transactions note it."""
+        return [note for note in started if note.hold.id not in self._pinned]
+
+    def _forked(self) -> bool:
+        return self._process != os.getpid()
+
+    async def _prepare(self, server: Server) -> None:
+        """Check the schema, and make what is missing if that is wished."""
+        await asyncio.to_thread(self._migrated)
+        noted = await server.database[META].find_one({"_id": "schema"})
+        self._identity = "" if noted is None else str(noted["identity"])
+
+    def _migrated(self) -> None:
+        with connect(self._address) as client:
+            ledger = MongoLedger(client, self._address)
+            if self._migrate:
+                migrate.up(ledger, migrations())
+            else:
+                migrate.check(ledger, migrations())
+
+    async def _check_durability(self, server: Server) -> None:
+        """Refuse or warn when an acknowledged job would not be safe."""
+        found = await health.durability(server, await server.hello())
+        if found.grade in "AB" or self._demand == "relaxed":
+            return
+        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
+        if self._demand == "full" or found.grade == "D":
+            raise StoreError(f'durability="{self._demand}" refused: {told}')
+        _log.warning("%s", told)

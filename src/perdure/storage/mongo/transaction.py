@@ -1,0 +1,194 @@
+"""A handler's transaction: a session of its own, whose commit carries what the handler wrote and the job's completion.
+
+MongoDB shows a transaction the world as it was at its first step, and aborts it when it writes what somebody has moved
+since. A renewal of the lease, or the note that the handler has started, would be such a move of the job's own document. So
+the job is pinned: the transaction's first write is to it. Whoever else wants to move it meets a conflict from then on and
+waits, for at most the few seconds that a transaction may last; renewals pass it over, because a pinned job is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
+
+from pymongo.errors import PyMongoError
+
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.job import Hold, NewJob
+from perdure.lifecycle import Change
+from perdure.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
+from perdure.storage.guards import judged
+
+from .apply import Applied, apply
+from .enqueue import enqueue
+from .faults import explained, is_conflict, is_transient
+from .rows import look
+from .server import Patience, Server
+from .settling import Way, settled
+from .steps import Steps, awaited, update
+
+T = TypeVar("T")
+Tell = Callable[[Collection[str], bool], None]
+Settle = Callable[[Sequence[str]], Awaitable[object]]
+
+
+class MongoTransaction(StoreTransaction):
+    """See the module. `connection` is the session: hand it to every call of pymongo that belongs inside."""
+
+    def __init__(
+        self, server: Server, longest: int, now: Callable[[], int], tell: Tell, settle: Settle, pinned: set[str]
+    ) -> None:
+        self._server = server
+        self._longest = longest / SECOND
+        self._now = now
+        self._tell = tell
+        self._settle = settle
+        self._pinned = pinned
+        self._job: str | None = None
+        self._ready: set[str] = set()
+        self._left: list[str] = []  # entries on the list for `settle`
+        self._stack = AsyncExitStack()
+        self._why_over: str | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._undoing: asyncio.Task[None] | None = None
+        self.connection: Any = None
+
+    async def begin(self, hold: Hold | None) -> None:
+        if hold is not None and hold.id not in self._pinned:
+            self._job = hold.id
+            self._pinned.add(hold.id)
+        try:
+            await self._begin(hold)
+        except BaseException:
+            await self._end("it could not begin")
+            raise
+        if self._why_over is None:
+            self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+
+    async def _begin(self, hold: Hold | None) -> None:
+        """Begin, and pin the job. A renewal under way is a conflict before anything was done: begin again."""
+        if hold is not None:
+            await self._server.note_at_once(hold, self._now())
+        patience = Patience(self._longest)
+        while True:
+            self.connection = await self._stack.enter_async_context(self._server.begun())
+            if hold is None:
+                return
+            try:
+                await awaited(_pin(hold), self._server.database, self.connection)
+                return
+            except PyMongoError as error:
+                if not is_transient(error) or patience.over:
+                    raise explained(error, self._server.address) from error
+            await self._stack.aclose()
+            await patience.pause()
+
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        self._check()
+        raise StoreError(
+            "MongoDB has no SQL: write with pymongo and hand over session=tx.connection, "
+            'e.g. await tx.connection.client["shop"]["orders"].insert_one(order, session=tx.connection)'
+        )
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        done = await self._take(enqueue(jobs, self._now(), 0, Way.AFTERWARDS))
+        self._ready |= done.ready
+        self._left += done.left + done.unmade
+        return done.placed
+
+    async def complete(self, change: Change) -> Verdict:
+        self._check()
+        # who stops waiting for the answer must not leave the commit to chance
+        return await asyncio.shield(asyncio.ensure_future(self._complete(change)))
+
+    async def rollback(self) -> None:
+        await self._undo("it was rolled back")
+
+    async def _complete(self, change: Change) -> Verdict:
+        try:
+            try:
+                applied = await awaited(_last_word(change, self._now()), self._server.database, self.connection)
+            except PyMongoError as error:
+                if not is_conflict(error):
+                    raise
+                return await self._overtaken(change)
+            (verdict,) = applied.verdicts
+            if verdict is not ACCEPTED:
+                await self._undo("its completion was refused")
+                return verdict
+            await self._server.commit(self.connection, Patience())
+        except PyMongoError as error:
+            await self._undo("it could not be committed")
+            raise explained(error, self._server.address) from error
+        except BaseException:
+            await self._undo("it could not be committed")
+            raise
+        await self._end("it is committed")
+        self._tell(self._ready | applied.ready, applied.changed)
+        if left := self._left + applied.left:
+            await self._settle(left)
+        return verdict
+
+    async def _overtaken(self, change: Change) -> Verdict:
+        """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
+        await self._undo("its job was moved meanwhile")
+        verdict = await self._server.read(lambda: _judged(change, self._now()))
+        if verdict is ACCEPTED:
+            raise StoreError("the transaction met another move of its job and was rolled back; run it again")
+        return verdict
+
+    async def _take(self, steps: Steps[T]) -> T:
+        self._check()
+        try:
+            return await awaited(steps, self._server.database, self.connection)
+        except PyMongoError as error:
+            self._check()
+            raise explained(error, self._server.address) from error
+
+    def _check(self) -> None:
+        if self._why_over is not None:
+            raise StoreError(f"this transaction is over: {self._why_over}")
+
+    def _undo_when_late(self) -> None:
+        why = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
+        if self._why_over is None:
+            self._why_over = why
+            self._undoing = asyncio.ensure_future(self._end(why))
+
+    async def _undo(self, why: str) -> None:
+        if self._undoing is not None:
+            await asyncio.wait([self._undoing])
+        elif self._why_over is None:
+            await self._end(why)
+
+    async def _end(self, why: str) -> None:
+        """The session ends too: whoever goes on using it must not write outside a transaction without knowing."""
+        self._why_over = why
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            await self._stack.aclose()
+        finally:
+            if self._job is not None:
+                self._pinned.discard(self._job)
+                self._job = None
+
+
+def _last_word(change: Change, now: int) -> Steps[Applied]:
+    """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
+    applied = yield from apply([change], now, Way.AFTERWARDS)
+    followed = yield from settled(applied.parents, Way.AFTERWARDS, 0, now)
+    return applied._replace(left=applied.left + followed.left)
+
+
+def _judged(change: Change, now: int) -> Steps[Verdict]:
+    rows = yield from look([change.id])
+    return judged(rows.get(change.id), change, now)
+
+
+def _pin(hold: Hold) -> Steps[None]:
+    mine = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp}
+    yield from update("jobs", [{"q": mine, "u": {"$inc": {"pins": 1}}}])

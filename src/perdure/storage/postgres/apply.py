@@ -1,0 +1,398 @@
+"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+
+Plain successes are one guarded statement. For every other change the job's moving rows are locked, in the order of their
+ids, and read; the change is judged and the row after it worked out in Python, and the moving row is replaced. Jobs that a
+change puts on record follow it in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any
+
+from perdure.job import FINAL, Hold, NewJob, Record, State
+from perdure.lifecycle import Change, KeyMove
+from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
+from perdure.storage.guards import judged, standing
+from perdure.storage.plain import are_plain_successes
+from perdure.storage.rules import owners_among, write_change
+
+from .enqueue import Enqueue
+from .queries import load
+from .rows import (
+    JOINT,
+    array,
+    digest,
+    joined,
+    json_text,
+    marked,
+    numbers,
+    numbers_or_none,
+    records_of,
+    route_of,
+    slot_of,
+)
+from .server import Connection, Cursor, Statement, together
+
+WAITING = tuple(
+    """
+    rank run_at expires_at started_at settled urgency min_version version attempt failures losses waits id parked suspect
+    key_waits state queue task route held_key reason progress followed gate
+    """.split()  # noqa: SIM905
+)
+OUTCOMES = tuple(
+    """
+    created_at finished_at prune_at keep_last run_at rank started_at settled version attempt failures losses waits id
+    hidden suspect task state result held_key reason progress followed next_id
+    """.split()  # noqa: SIM905
+)
+TABLES = ("waiting", "holds", "outcomes")  # the order in which they are locked
+GIVES_WAY = "200ms"  # the server looks for deadlocks after a second
+
+
+@dataclass(slots=True)
+class Effects:
+    """Whom a transaction concerns, once it is committed."""
+
+    ready: set[str] = field(default_factory=set)  # queues in which jobs became ready
+    changed: bool = False  # a job ended or told progress
+    settles: bool = False  # there are edges to be looked at
+    places: bool = False  # and perhaps jobs without their share of a fair queue
+
+
+class Apply:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str, enqueue: Enqueue) -> None:
+        self._enqueue = enqueue
+        self._sql = load("apply", schema)
+        self._lock = {table: load("apply", schema, table=table)["lock"] for table in TABLES}
+        self._leave = {table: load("apply", schema, table=table)["leave"] for table in TABLES}
+        self._wait = load("apply", schema, columns=", ".join(WAITING))["wait"]
+        self._end = load("apply", schema, columns=", ".join(OUTCOMES))["end"]
+
+    # -- plain successes -----------------------------------------------------------------------------
+    def succeed(self, changes: Sequence[Change], now: int | None) -> Statement:
+        """The statement for plain successes; it gives the ids of those that took hold."""
+        return self._sql["succeed"], self.successes(changes, now)
+
+    def successes(self, changes: Sequence[Change], now: int | None) -> dict[str, Any]:
+        """What the statement is told of them."""
+        changes = sorted(changes, key=_id)
+        guards: list[Any] = [change.guard for change in changes]
+        keeps = [change.keep for change in changes] or [None]
+        same = keeps.count(keeps[0]) == len(keeps)
+        failures = [change.failures or None for change in changes]
+        return {
+            "ids": array([change.id for change in changes]),
+            "attempts": numbers([guard.attempt for guard in guards]),
+            "stamps": numbers([guard.stamp for guard in guards]),
+            "failures": numbers_or_none(failures),
+            "results": joined([change.result for change in changes]),
+            "keep": keeps[0] if same else None,
+            "keeps": None if same else numbers(keeps),
+            "begans": numbers_or_none([change.started_at for change in changes]),
+            "now": now,
+        }
+
+    # -- everything else -----------------------------------------------------------------------------
+    async def apply(
+        self, connection: Connection, changes: Sequence[Change], effects: Effects, now: int | None
+    ) -> list[Verdict]:
+        """Apply changes, as if in list order, inside a transaction."""
+        rows, at = await self._locked(connection, [change.id for change in changes], now)
+        if adds := [job for change in changes for job in change.adds]:
+            await self._enqueue.refuse_orphans(connection, adds)
+        work = _Moves(at)
+        verdicts = []
+        later: list[NewJob] = []  # without keys, it does not matter when they are added
+        for change in changes:
+            verdict = judged(rows.get(change.id), change, at)
+            if verdict is ACCEPTED:
+                verdict = await self._accept(connection, work, rows[change.id], change)
+            verdicts.append(verdict)
+            if verdict is ACCEPTED:
+                later += change.adds
+                if any(job.unique_key is not None for job in change.adds):
+                    await self._write(connection, work, effects)
+                    work = _Moves(at)
+                    owners = await self._add(connection, later, effects, now)
+                    later = []
+                    if change.next_id in owners:
+                        going_on = {"id": change.id, "next_id": owners[change.next_id]}
+                        await connection.execute(self._sql["go_on_with"], going_on)
+        beside = self._enqueue.beside(later, now)
+        stored = await self._write(connection, work, effects, beside)
+        effects.ready |= {job.queue for job in later}
+        if stored < len(later):
+            await self._add(connection, later, effects, now)
+        return verdicts
+
+    async def _add(
+        self, connection: Connection, jobs: Sequence[NewJob], effects: Effects, now: int | None
+    ) -> dict[str, str]:
+        """Put jobs on record; gives who stands for those that were duplicates."""
+        placed = await self._enqueue.put_planned(connection, jobs, now, bounded=False)
+        effects.ready |= {job.queue for job in jobs}
+        effects.settles |= any(job.after is not None for job in jobs)
+        return owners_among(jobs, placed)
+
+    async def _write(
+        self, connection: Connection, work: _Moves, effects: Effects, beside: Sequence[Statement] = ()
+    ) -> int:
+        """Write the moves, and run these statements beside; gives how many rows those have written."""
+        effects.ready |= work.ready
+        effects.changed |= work.changed
+        effects.settles |= bool(work.unsettled)
+        statements = [*(self._writes(work) if work.any else []), *beside]
+        cursors = await together(connection, statements) if statements else []
+        return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])
+
+    async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
+        if change.key is KeyMove.TAKE and before.unique_key is not None and not before.holds_key:
+            # what was freed before it in the list is free
+            if work.freed:
+                await connection.execute(*self._freed(work))
+                work.freed.clear()
+            values = {"key": marked(before.unique_key), "id": before.id}
+            if (await connection.execute(self._sql["take_key"], values)).rowcount != 1:
+                return REFUSED[Refusal.KEY_TAKEN]
+        after = copy(before)
+        write_change(after, change, work.now)
+        work.move(before, after, change)
+        return ACCEPTED
+
+    async def _locked(
+        self, connection: Connection, ids: Sequence[str], now: int | None
+    ) -> tuple[dict[str, Record], int]:
+        """The jobs as they stand, their moving rows locked. One that moved meanwhile is tried again."""
+        array_of = array(sorted(ids))
+        locked: dict[str, set[str]] = {table: set() for table in TABLES}
+        while True:
+            question = (self._sql["look"], {"ids": array_of, "now": now})
+            locks, look = await self._lock_rows(connection, TABLES, ids, question)
+            for table, cursor in zip(TABLES, locks, strict=True):
+                locked[table] |= {id for (id,) in await cursor.fetchall()}
+            found = await look.fetchall()
+            records = {record.id: record for record in records_of([row[:-1] for row in found])}
+            if all(id in locked[_table_of(record)] for id, record in records.items()):
+                at = found[0][-1] if found else 0
+                return records, at
+
+    async def _lock_rows(
+        self, connection: Connection, tables: Sequence[str], ids: Sequence[str], look: Statement
+    ) -> tuple[list[Cursor], Cursor]:
+        """Lock rows of jobs in the order of their ids, and look. Successes go by the places of rows instead: who holds some
+        of those and waits for others may be waited for himself. So he gives up long before the server looks for
+        deadlocks, and everything is repeated. Of a single job nothing is held while waiting."""
+        locks: list[Statement] = [(self._lock[table], {"ids": array(sorted(ids))}) for table in tables]
+        if len(ids) == 1:
+            *locked, looked = await together(connection, [*locks, look])
+            return locked, looked
+        give_way, wait = ((self._sql["give_way"], {"within": within}) for within in (GIVES_WAY, "0"))
+        _, *locked, _, looked = await together(connection, [give_way, *locks, wait, look])
+        return locked, looked
+
+    def _writes(self, work: _Moves) -> list[Statement]:
+        statements: list[Statement] = [
+            (self._leave[table], {"ids": array(sorted(ids))}) for table, ids in work.left.items() if ids
+        ]
+        if work.waiting:
+            statements.append((self._wait, {"rows": json_text(work.waiting)}))
+        if work.outcomes:
+            statements.append((self._end, {"rows": json_text(work.outcomes)}))
+        if work.ended_holds:
+            statements.append((self._sql["end_held"], {"ids": array(sorted(work.ended_holds))}))
+        if work.errors:
+            ids, errors = zip(*sorted(work.errors.items()), strict=True)
+            statements.append((self._sql["errors"], {"ids": array(ids), "errors": list(errors)}))
+        if work.freed:
+            statements.append(self._freed(work))
+        if work.unsettled:
+            statements.append((self._sql["unsettled"], {"ids": array(sorted(work.unsettled))}))
+        return [*statements, *self.limit_news(work.parked, work.given_up)]
+
+    def limit_news(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
+        """Word for claimers of limited jobs: who waits from now on, and which holds are over."""
+        lanes = {lane_of(record) for record in parked}
+        statements: list[Statement] = []
+        if lanes:
+            rows = [dict(zip(("gate", "queue", "task", "route"), lane, strict=True)) for lane in sorted(lanes)]
+            statements.append((self._sql["parked"], {"lanes": json_text(rows)}))
+        if given_up:
+            keys = {slot for each in given_up if (slot := slot_of(each.limits)) is not None}
+            several = [each for each in given_up if slot_of(each.limits) is None]
+            holds = {"ids": array(each.id for each in several), "stamps": numbers(each.stamp for each in several)}
+            statements.append((self._sql["given_up"], {"keys": array(sorted(keys)), **holds}))
+        return statements
+
+    def _freed(self, work: _Moves) -> Statement:
+        keys, ids = zip(*sorted(work.freed.items()), strict=True)
+        return self._sql["free_keys"], {"keys": [marked(key) for key in keys], "ids": array(ids)}
+
+    # -- holds ---------------------------------------------------------------------------------------
+    def started(self, started: Sequence[Started]) -> Statement:
+        last = {note.hold: note.at for note in sorted(started, key=lambda note: note.hold.id)}
+        return self._sql["started"], {**_holds(list(last)), "ats": numbers(last.values())}
+
+    async def renew(
+        self,
+        connection: Connection,
+        holds: Sequence[Hold],
+        started: Sequence[Started],
+        longest: int | None,
+        now: int | None,
+    ) -> list[Verdict]:
+        statements = [self.started(started)] if started else []
+        values = {**_holds(sorted(holds, key=_id)), "longest": longest, "now": now}
+        statements.append((self._sql["renew"], values))
+        cursor = (await together(connection, statements))[-1]
+        return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
+
+    async def check(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
+        cursor = await connection.execute(self._sql["standing"], _holds(holds))
+        return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
+
+    async def check_locked(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
+        """Whether these holds stand, and will until the transaction is over."""
+        ids = list({hold.id for hold in holds})
+        _, standing = await self._lock_rows(connection, ["holds"], ids, (self._sql["standing"], _holds(holds)))
+        return await self._verdicts(connection, holds, {id for (id,) in await standing.fetchall()})
+
+    async def note(
+        self, connection: Connection, notes: Sequence[Note], effects: Effects, now: int | None
+    ) -> list[Verdict]:
+        """Write progress and log lines, inside a transaction."""
+        verdicts = await self.check_locked(connection, [note.hold for note in notes])
+        heard = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict is ACCEPTED]
+        progress = {note.hold.id: note.progress for note in heard if note.progress is not None}
+        lines = [(note.hold.id, marked(line)) for note in heard for line in note.lines]
+        if progress:
+            texts = {"ids": array(progress), "texts": list(progress.values())}
+            await connection.execute(self._sql["progress"], texts)
+            effects.changed = True
+        if lines:
+            given = {"ids": array(id for id, _ in lines), "lines": [line for _, line in lines]}
+            await connection.execute(self._sql["log"], given)
+            jobs = array(sorted({id for id, _ in lines}))
+            await connection.execute(self._sql["cut_log"], {"ids": jobs, "lines": LOG_LINES})
+        return verdicts
+
+    async def holding(self, connection: Connection, worker: str, stamp: int) -> list[Record]:
+        cursor = await connection.execute(self._sql["holding"], {"worker": worker, "stamp": stamp})
+        return records_of(await cursor.fetchall())
+
+    async def _verdicts(self, connection: Connection, holds: Sequence[Hold], standing_ids: set[str]) -> list[Verdict]:
+        """What became of each hold; those that did not come back are looked at."""
+        twice = len({hold.id for hold in holds}) < len(holds)
+        doubtful = [hold for hold in holds if twice or hold.id not in standing_ids]
+        rows = await self.look(connection, [hold.id for hold in doubtful]) if doubtful else {}
+        seen = {hold: standing(rows.get(hold.id), hold) for hold in doubtful}
+        return [seen.get(hold, ACCEPTED) for hold in holds]
+
+    async def look(self, connection: Connection, ids: Iterable[str]) -> dict[str, Record]:
+        cursor = await connection.execute(self._sql["look"], {"ids": array(ids), "now": None})
+        return {record.id: record for record in records_of([row[:-1] for row in await cursor.fetchall()])}
+
+
+class _Moves:
+    """The moving rows that changes leave and enter, gathered for a few statements."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.left: dict[str, set[str]] = {table: set() for table in TABLES}
+        self.waiting: list[dict[str, Any]] = []
+        self.outcomes: list[dict[str, Any]] = []
+        self.ended_holds: set[str] = set()
+        self.errors: dict[str, str] = {}
+        self.freed: dict[str, str] = {}  # key, job
+        self.unsettled: set[str] = set()
+        self.parked: list[Record] = []
+        self.given_up: list[Record] = []  # limited jobs, as they were held
+        self.ready: set[str] = set()
+        self.changed = False
+        self.any = False
+
+    def move(self, before: Record, after: Record, change: Change) -> None:
+        self.any = True
+        self.left["waiting" if before.state not in FINAL and before.stamp is None else _table_of(before)].add(before.id)
+        if before.stamp is not None and after.stamp is None:
+            self.left["holds"].add(before.id)
+            if before.limits is not None:
+                self.given_up.append(before)
+                self.ready.add(before.queue)
+        elif before.stamp is not None:
+            self.left["holds"].discard(before.id)
+            self.ended_holds.add(before.id)
+        if after.state in FINAL:
+            self.outcomes.append(outcome_row(after))
+            self.changed = True
+            if after.followed:
+                self.unsettled.add(after.id)
+        else:
+            self.waiting.append(waiting_row(after))
+            if after.state is State.READY:
+                self.ready.add(after.queue)
+                self.parked += [after] if after.parked else []
+        if change.errors is not None:
+            self.errors[after.id] = change.errors
+        if before.holds_key and not after.holds_key and before.unique_key is not None:
+            self.freed[before.unique_key] = before.id
+
+
+def _table_of(record: Record) -> str:
+    """The table of the row that says where a job stands."""
+    if record.state in FINAL:
+        return "outcomes"
+    return "holds" if record.state is State.RUNNING else "waiting"
+
+
+def waiting_row(record: Record) -> dict[str, Any]:
+    """The moving row of a job that waits."""
+    row = _row(record, WAITING)
+    row["urgency"] = -1 - record.priority
+    row["route"] = route_of(record.routing_key)
+    row["gate"] = None if record.limits is None else digest(record.limits)
+    row["key_waits"] = record.unique_scope == "waiting"
+    return row
+
+
+def lane_of(record: Record) -> tuple[str, str, str, str]:
+    """Where a job under limits is parked: gate, queue, task, route."""
+    return digest(record.limits or ""), record.queue, record.task, route_of(record.routing_key)
+
+
+def outcome_row(record: Record) -> dict[str, Any]:
+    """The moving row of a job that has ended."""
+    row = _row(record, OUTCOMES)
+    row["created_at"] = record.created_at if record.state is State.DEAD else None
+    row["task"] = None if record.keep_last is None else record.task
+    return row
+
+
+def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
+    row = {name: getattr(record, name, None) for name in columns}
+    row["held_key"] = marked(record.unique_key) if record.holds_key else None
+    row["reason"] = marked(record.reason)
+    return row
+
+
+def are_short_successes(changes: Sequence[Change]) -> bool:
+    """Plain successes that can travel in one text."""
+    return are_plain_successes(changes) and not any(
+        change.result is not None and JOINT in change.result for change in changes
+    )
+
+
+def _holds(holds: Sequence[Hold]) -> dict[str, Any]:
+    return {
+        "ids": array(hold.id for hold in holds),
+        "attempts": numbers([hold.attempt for hold in holds]),
+        "stamps": numbers([hold.stamp for hold in holds]),
+    }
+
+
+_id = attrgetter("id")

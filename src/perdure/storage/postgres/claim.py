@@ -1,0 +1,249 @@
+"""Claiming: the best jobs over all wanted lanes, merged by their heads.
+
+A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in the order of a claim.
+
+**The mark.** A claimed job's index entry stays until vacuum takes it, and while any session holds an old snapshot vacuum may
+not: a claim that began at the head of its lane would wade through every job claimed before. So a worker that claims full
+batches remembers how far it came in each lane and goes on from there. What comes to lie before the mark (a late commit, a
+promoted, retried or more urgent job) is found by the next claim from the start: whenever a claim comes back short, and at
+least every second. Where a claim from the start is slow because the lanes are full of such entries, it is made only so often
+that it takes one part in twenty of the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from perdure.job import ANY, Record
+from perdure.storage.contract import Claim, Want
+
+from .queries import load
+from .rows import COLUMNS, array, digest, names, numbers, route_of
+from .server import Connection, Cursor, Statement, together
+from .usual import claimed_of
+
+MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
+MANY = 20  # jobs from which it pays to tell the usual ones together
+FEW = "false"  # none is looked at for being usual
+START_EVERY = 1.0
+START_SHARE = 20  # a claim from the start may take one part in so many of the time
+ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
+
+_UNMARKED = dict.fromkeys(
+    ("lane_queues", "lane_tasks", "lane_routes", "mark_gates", "urgencies", "ranks", "mark_ids")
+)  # no marks
+
+Lane = tuple[str, ...]  # queue, task, route; and of limited jobs their gate
+Mark = tuple[int, int, str]  # urgency, rank, id of the last job claimed there
+
+
+class Outlook(NamedTuple):
+    """What a claim tells beside its jobs; `took` are the seconds that the server needed."""
+
+    next_due: int | None
+    suspects: bool
+    took: float
+
+
+class Exchange(NamedTuple):
+    """The answer to successes and a claim in one. `accepted` are the successes that took hold, None: all of them. Where
+    `next_due` is not in the future nothing was claimed, nor where jobs that others wait for ended (`followed`). `limited`:
+    queues of limited jobs that ended."""
+
+    claimed: list[Record]
+    next_due: int | None
+    suspects: bool
+    accepted: list[str] | None
+    followed: bool
+    limited: list[str]
+
+
+class Marks:
+    """How far one worker came, want by want."""
+
+    def __init__(self) -> None:
+        self._lanes: dict[Want, dict[Lane, Mark]] = {}
+        self._until: dict[Want, float] = {}
+
+    def of(self, want: Want, now: float) -> Mapping[Lane, Mark] | None:
+        """The lanes to go on in, None to begin at the start."""
+        if want.limit < MARKED_FROM or now >= self._until.get(_kind(want), 0.0):
+            return None
+        return self._lanes.get(_kind(want)) or None
+
+    def note(self, want: Want, claimed: Sequence[Record], took: float, *, from_start: bool) -> None:
+        if want.limit < MARKED_FROM:
+            return
+        kind, now = _kind(want), monotonic()
+        rotten = took > ROTTEN + ROTTEN_PER_JOB * want.limit
+        full = len(claimed) >= want.limit
+        lanes = self._lanes.setdefault(kind, {})
+        if not rotten and (from_start or not full):
+            lanes.clear()
+        if from_start and (full or rotten):
+            self._until[kind] = now + max(START_EVERY, START_SHARE * took)
+        if not full and not rotten:
+            return
+        furthest = {(record.queue, record.task, record.routing_key, record.limits): record for record in claimed}
+        for (queue, task, key, limits), last in furthest.items():
+            gate = () if limits is None else (digest(limits),)
+            lanes[queue, task, route_of(key), *gate] = (-1 - last.priority, last.rank, last.id)
+
+
+class Claims:
+    """The statements of one schema, and the marks of whoever claims through this store."""
+
+    def __init__(self, schema: str) -> None:
+        self._sql = load("claim", schema, usually=FEW)
+        self._take = {
+            (lanes, picked): load("claim", schema, lanes=self._sql[lanes], picked=self._sql[picked], usually=FEW)[
+                "take"
+            ]
+            for lanes in ("all_lanes", "marked_lanes")
+            for picked in ("locked", "merged")
+        }
+        told = load("apply", schema)["succeeding"]
+        ways = {  # what is said, and how the answer tells of claimed jobs
+            "silent": {"succeeding": self._sql["saying_nothing"], "claimed_rows": "{few}", "usually": FEW},
+            "few": {"succeeding": told, "claimed_rows": "{few}", "usually": FEW},
+            "many": {"succeeding": told, "claimed_rows": "{many}", "usually": "{usual}"},
+        }
+        nothing = ", ".join(["NULL"] * len(COLUMNS))
+        self._exchange = {
+            (way, lanes, picking): load(
+                "claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], nothing=nothing, **parts
+            )["exchange"]
+            for way, parts in ways.items()
+            for lanes in ("all_lanes", "marked_lanes")
+            for picking in ("picking_locked", "picking_merged")
+        }
+        self._marks = Marks()
+
+    async def exchange(
+        self, connection: Connection, successes: Mapping[str, Any], told: int, claim: Claim, now: int | None
+    ) -> Exchange:
+        """Say that so many jobs succeeded and claim for one want, in one statement."""
+        (want,) = claim.wants
+        marks = self._marks.of(want, monotonic())
+        values = {
+            **successes,
+            "told": told,
+            **wanted(want),
+            **claimer(claim, want.limit),
+            **marked(marks),
+            "now": now,
+        }
+        lanes = "all_lanes" if marks is None else "marked_lanes"
+        picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
+        way = "silent" if not told else "few" if told < MANY else "many"  # as many as ended are likely to come
+        cursor = await connection.execute(self._exchange[way, lanes, picking], values)
+        rows = await cursor.fetchall()
+        next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
+        found = claimed_of(rows)
+        withheld = followed or (next_due is not None and next_due <= 0)
+        if passed_over and len(found) < want.limit and not withheld:
+            found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
+        self._marks.note(want, found, took, from_start=marks is None)
+        return Exchange(found, next_due, suspects, accepted, followed, limited or [])
+
+    def promote(self, limit: int, now: int | None) -> Statement:
+        return self._sql["promote"], {"limit": limit, "now": now}
+
+    async def claim(
+        self, connection: Connection, before: Sequence[Statement], claim: Claim, chunk: int, now: int | None
+    ) -> tuple[list[Cursor], dict[int, list[Record]], Outlook, set[str]]:
+        """Run what comes before, promote what is due, take what is wanted and look out, in one round trip. Gives the
+        cursors of what came before, the jobs by the place of the want, the outlook, and the queues of promoted jobs.
+        Limited jobs are left out."""
+        places = [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
+        wants = [claim.wants[place] for place in places]
+        began = monotonic()
+        marks = [self._marks.of(want, began) for want in wants]
+        takes = [self._taking(claim, want, mark, now) for want, mark in zip(wants, marks, strict=True)]
+        plain = [want for want in claim.wants if not want.limited]
+        outlooks = [self.outlook(want, now) for want in plain or claim.wants[:1]]
+        # asked with the claim, so that a short one is followed by another only if that finds something
+        asked = [
+            (self._sql["left"], {**wanted(want), "limit": 1, "now": now})
+            for want, mark in zip(wants, marks, strict=True)
+            if mark is None and not want.alone
+        ]
+        cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *asked, *outlooks])
+        earlier, promoted = cursors[: len(before)], cursors[len(before)]
+        taken = cursors[len(before) + 1 : len(before) + 1 + len(takes)]
+        left = iter(cursors[len(before) + 1 + len(takes) :])
+        outlook = await read_outlook(cursors[len(cursors) - len(outlooks) :])
+        outlook = outlook if plain else outlook._replace(suspects=False)
+        claimed: dict[int, list[Record]] = {}
+        for place, want, mark, cursor in zip(places, wants, marks, taken, strict=True):
+            found = claimed_of(await cursor.fetchall())
+            if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
+                found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
+            self._marks.note(want, found, outlook.took, from_start=mark is None)
+            claimed[place] = found
+        return earlier, claimed, outlook, {queue for (queue,) in await promoted.fetchall()}
+
+    def outlook(self, want: Want, now: int | None) -> Statement:
+        return self._sql["outlook"], {**wanted(want), "limited": want.limited, "now": now}
+
+    async def _passed_over(
+        self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
+    ) -> list[Record]:
+        """Jobs behind those that another claimer had locked when the lanes were merged."""
+        values = {**wanted(want), **claimer(claim, limit), "now": now}
+        cursor = await connection.execute(self._take["all_lanes", "locked"], values)
+        return claimed_of(await cursor.fetchall())
+
+    def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
+        values: dict[str, Any] = {**wanted(want), **claimer(claim, want.limit), "now": now}
+        if want.alone:
+            return self._sql["take_suspects"], values
+        if not marks:
+            return self._take["all_lanes", "merged"], values
+        values |= marked(marks)
+        return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
+
+
+def marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:
+    """Marks as the statements are told of them."""
+    if not marks:
+        return _UNMARKED
+    queues, tasks, routes, *gates = zip(*marks, strict=True)
+    urgencies, ranks, ids = zip(*marks.values(), strict=True)
+    lanes = {"lane_queues": names(queues), "lane_tasks": names(tasks), "lane_routes": names(routes)}
+    places = {"urgencies": numbers(urgencies), "ranks": numbers(ranks), "mark_ids": array(ids)}
+    return {**lanes, **places, "mark_gates": array(gates[0]) if gates else None}
+
+
+async def _is_true(cursor: Cursor) -> bool:
+    return bool((await cursor.fetchall())[0][0])
+
+
+async def read_outlook(cursors: Sequence[Cursor]) -> Outlook:
+    next_due: int | None = None
+    suspects, took = False, 0.0
+    for cursor in cursors:
+        row = await cursor.fetchone()
+        assert row is not None
+        next_due = None if row[0] is None else max(0, int(row[0]))
+        suspects, took = suspects or row[1], row[2]
+    return Outlook(next_due, suspects, took)
+
+
+def wanted(want: Want) -> dict[str, Any]:
+    return {
+        "queues": None if want.queues is None else names(want.queues),
+        "tasks": None if want.tasks is None else names(want.tasks),
+        "route": None if want.routing is ANY else route_of(want.routing),
+    }
+
+
+def claimer(claim: Claim, limit: int) -> dict[str, Any]:
+    return {"stamp": claim.stamp, "worker": claim.worker, "limit": limit}
+
+
+def _kind(want: Want) -> Want:
+    """What is wanted, however many of it."""
+    return Want(0, want.queues, want.tasks, want.routing, want.alone)

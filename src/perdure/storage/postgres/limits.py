@@ -1,0 +1,322 @@
+"""Claiming jobs under limits, which are parked while they are ready.
+
+Claimers of limited jobs take turns (one advisory lock, held until they commit), so that what they count stays true. Nobody
+else waits for them or writes what they keep: whoever parks a job or gives up a hold of a limited one leaves word in a
+table that is only added to (`limit_news`), in the same transaction, and the next claimer hears it.
+
+**Gates.** Parked jobs stand in lanes of gate (their very limits), queue, task and routing key. A claimer looks at open gates
+alone, and closes those that let nobody through: by the key that is used up, or until the instant at which a rate lets the
+next one start. So jobs that cannot start cost nothing, however many they are. A key of which a hold was given up may have
+room (`limit_room`) until a gate is found closed by it again: meanwhile the gates that it closed are opened, those that have
+been closed for longest first.
+
+**Slots.** What runs under a key is counted: holds, each with its key, and for jobs with several keys a row for each,
+written with the claim and removed when the word of the hold's end is heard. **Starts** are rows too, as long as they count.
+
+**Two ways.** Gates of one key without a rate are the most common by far: where there are no others the whole turn is one
+statement (`passing.py`). Everything else is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from perdure.job import Record
+from perdure.storage.contract import Claim, Want
+from perdure.storage.limiting import (
+    Closed,
+    Gate,
+    Passed,
+    Place,
+    Starts,
+    Use,
+    closed_now,
+    keys_of,
+    limits_of,
+    pass_gates,
+)
+
+from .claim import FEW, claimer, wanted
+from .passing import LOOK, NEWS, bounds
+from .queries import load
+from .rows import array, digest, numbers, slot_of
+from .server import Connection, Statement, together
+from .usual import claimed_of
+
+ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
+LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
+
+
+class Lanes(NamedTuple):
+    """What a claimer sees of its gates: the time, the best jobs by limits, lanes without one, and how far it looked."""
+
+    now: int
+    gates: dict[str, list[Place]]
+    empty: list[int]
+    last: int
+    full: bool
+
+
+class Prospect(NamedTuple):
+    """Whether a claim could find something at once, or later without anything else happening; whether there are suspects."""
+
+    at_once: bool
+    later: bool
+    suspects: bool
+
+
+class Limits:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str) -> None:
+        claims = load("claim", schema, slot="{slot_given}", usually=FEW)
+        parts = {name: claims[name] for name in ("wanted", "can_run", "claimed")}
+        self._sql = load("limits", schema, **parts)
+        self._behind = 0  # so that all get their turn where there are more gates than are looked at together
+        self._unseen = False  # the last claim left open gates for the next one to look at, or jobs that may start
+
+    async def prospects(self, connection: Connection, wants: Sequence[Want], now: int | None) -> list[Prospect]:
+        """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
+        asked = [(self._sql["prospect"], {**wanted(want), "now": now}) for want in wants]
+        return [Prospect(*(await cursor.fetchall())[0]) for cursor in await together(connection, asked)]
+
+    async def claim(
+        self, connection: Connection, claim: Claim, want: Want, prospect: Prospect, now: int | None
+    ) -> list[Record]:
+        """Claim limited jobs, inside a transaction."""
+        if want.alone:
+            return await self._claim_suspects(connection, claim, want, now)
+        return await self._claim(connection, claim, want, now) if prospect.at_once else []
+
+    async def _claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+        claimed: list[Record] = []
+        more = await self._hear(connection, now)
+        for _ in range(ROUNDS):
+            claimed += await self._claim_open(connection, claim, want, want.limit - len(claimed), now)
+            if len(claimed) >= want.limit:
+                return claimed
+            if more:
+                more = await self._hear(connection, now)
+            elif not await self._open(connection, now):
+                return claimed
+        self._unseen = True
+        return claimed
+
+    async def _claim_open(
+        self, connection: Connection, claim: Claim, want: Want, limit: int, now: int | None
+    ) -> list[Record]:
+        """Claim what the open gates let through, looking at so many together until it is enough."""
+        claimed: list[Record] = []
+        start = behind = self._behind
+        for _ in range(ROUNDS):
+            lanes = await self._look(connection, want, limit - len(claimed), behind, now)
+            if lanes is not None:
+                claimed += await self._pass(connection, claim, lanes, limit - len(claimed))
+            enough = len(claimed) >= limit
+            behind = self._behind = lanes.last if lanes is not None and lanes.full else 0
+            if enough or not (behind or start):
+                return claimed
+            start = start if behind else 0  # next, those before the place where this look began
+        self._unseen = True
+        return claimed
+
+    # -- what happened meanwhile ---------------------------------------------------------------------
+    async def _hear(self, connection: Connection, now: int | None) -> bool:
+        """Take our turn and hear the news; gives whether there are more."""
+        cursor = await connection.execute(self._sql["hear"], bounds(now))
+        return bool((await cursor.fetchall())[0][0] >= NEWS)
+
+    async def _open(self, connection: Connection, now: int | None) -> bool:
+        cursor = await connection.execute(self._sql["open"], bounds(now))
+        return bool((await cursor.fetchall())[0][0])
+
+    # -- gates ---------------------------------------------------------------------------------------
+    async def _look(self, connection: Connection, want: Want, limit: int, behind: int, now: int | None) -> Lanes | None:
+        # with the one behind them, which tells whether another could start
+        values = {**wanted(want), "now": now, "limit": max(1, limit) + 1, "look": LOOK, "behind": behind}
+        rows = await (await connection.execute(self._sql["look"], values)).fetchall()
+        return _lanes(rows)
+
+    async def _pass(self, connection: Connection, claim: Claim, lanes: Lanes, limit: int) -> list[Record]:
+        """Let the best through. Those that somebody else is at are passed over."""
+        seen = [place[2] for places in lanes.gates.values() for place in places]
+        fresh = seen if len(seen) <= limit + 1 else []  # so few that all are locked with the first question
+        used, ours = await self._used_and_locked(connection, lanes.gates, fresh)
+        gates = _without(lanes.gates, set(fresh) - ours)
+        while True:
+            passed = pass_gates([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
+            fresh = [id for id in passed.ids if id not in ours]
+            if not fresh:
+                break
+            locked = _parked(await (await connection.execute(*self._lock(fresh))).fetchall())
+            ours |= locked
+            gates = _without(gates, set(fresh) - locked)
+        self._unseen |= _leaves_some(gates, passed)
+        limits_by_id = {place[2]: limits for limits, places in gates.items() for place in places}
+        return await self._take(connection, claim, lanes, passed, used, limits_by_id)
+
+    def _lock(self, ids: Iterable[str]) -> Statement:
+        return self._sql["lock"], {"ids": array(sorted(ids))}
+
+    async def _take(
+        self,
+        connection: Connection,
+        claim: Claim,
+        lanes: Lanes,
+        passed: Passed,
+        used: Mapping[str, Use],
+        limits_by_id: Mapping[str, str],
+    ) -> list[Record]:
+        statements: list[Statement] = []
+        if passed.ids:
+            values = {"ids": array(passed.ids), **claimer(claim, len(passed.ids)), "now": lanes.now}
+            statements.append((self._sql["take"], {**values, **_slots(lanes.gates)}))
+            several = [id for id in passed.ids if slot_of(limits_by_id[id]) is None]
+            if uses := [(digest(key), id) for id in several for key in keys_of([limits_by_id[id]])]:
+                keys, jobs = array(key for key, _ in uses), array(id for _, id in uses)
+                statements.append((self._sql["use"], {"keys": keys, "jobs": jobs, "stamp": claim.stamp}))
+        statements += self._starts(used, passed.starts, _windows(lanes.gates))
+        if passed.closed:
+            statements.append((self._sql["close"], {**_closing(passed.closed), "now": lanes.now}))
+        if lanes.empty:
+            statements.append((self._sql["forget_gates"], {"numbers": numbers(lanes.empty)}))
+        if not statements:
+            return []
+        cursors = await together(connection, statements)
+        return claimed_of(await cursors[0].fetchall()) if passed.ids else []
+
+    def _starts(
+        self, used: Mapping[str, Use], after: Mapping[str, Starts], windows: Mapping[str, int]
+    ) -> list[Statement]:
+        """The starts as they are now, in place of those that were remembered."""
+        old = {(key, at): times for key in after for at, times in used.get(key, Use()).starts}
+        new = {(key, at): times for key, starts in after.items() for at, times in starts}
+        gone = [place for place in old if place not in new]
+        fresh = {place: times for place, times in new.items() if old.get(place) != times}
+        statements: list[Statement] = []
+        if gone:
+            statements.append((self._sql["forget_starts"], _places(gone)))
+        if fresh:
+            until = numbers(at + windows[key] for key, at in fresh)
+            noted = {**_places(fresh), "times": numbers(fresh.values()), "until": until}
+            statements.append((self._sql["note_starts"], noted))
+        return statements
+
+    async def _used(self, connection: Connection, limits: Iterable[str]) -> dict[str, Use]:
+        return (await self._used_and_locked(connection, limits, ()))[0]
+
+    async def _used_and_locked(
+        self, connection: Connection, limits: Iterable[str], ids: Sequence[str]
+    ) -> tuple[dict[str, Use], set[str]]:
+        """What is used under these limits, and which of these jobs are parked and ours now."""
+        keys = {digest(key): key for key in keys_of(limits)}
+        if not keys:
+            return {}, set()
+        asked = {"keys": array(keys)}
+        statements: list[Statement] = [(self._sql["running"], asked), (self._sql["starts"], asked)]
+        if ids:
+            statements.append(self._lock(ids))
+        running, starts, *locking = await together(connection, statements)
+        remembered: dict[str, list[tuple[int, int]]] = {}
+        for key, at, times in await starts.fetchall():
+            remembered.setdefault(key, []).append((at, times))
+        counts = await running.fetchall()
+        used = {keys[key]: Use(count, tuple(remembered.get(key, ()))) for key, count in counts}
+        return used, {id for cursor in locking for id in _parked(await cursor.fetchall())}
+
+    # -- suspects ------------------------------------------------------------------------------------
+    async def _claim_suspects(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> list[Record]:
+        if await self._suspects(connection, want, 1, now) is None:
+            return []
+        await self._hear(connection, now)
+        lanes = await self._suspects(connection, want, want.limit, now)
+        return [] if lanes is None else await self._pass(connection, claim, lanes, want.limit)
+
+    async def _suspects(self, connection: Connection, want: Want, limit: int, now: int | None) -> Lanes | None:
+        values = {**wanted(want), "now": now, "limit": max(1, limit)}
+        rows = await (await connection.execute(self._sql["look_at_suspects"], values)).fetchall()
+        return _lanes(rows)
+
+    # -- the outlook ---------------------------------------------------------------------------------
+    async def opening(self, connection: Connection, want: Want, now: int | None) -> int | None:
+        """How long until a wanted job may start. 0: one may now, or may not have been seen; None: not before another has
+        ended."""
+        unseen, self._unseen = self._unseen, False
+        if unseen:
+            return 0
+        if want.alone:
+            lanes = await self._suspects(connection, want, 1, now)
+            at, gates = (lanes.now, list(lanes.gates)) if lanes is not None else (0, [])
+        else:
+            values = {**wanted(want), "now": now, "look": LOOK}
+            rows = await (await connection.execute(self._sql["openings"], values)).fetchall()
+            at, gates = (rows[0][0], list({limits for _, limits in rows})) if rows else (0, [])
+        used = await self._used(connection, gates)
+        why = [closed_now(limits, used, at) for limits in gates]
+        opening = [at if each is None else each.opens_at for each in why]
+        return min((max(0, each - at) for each in opening if each is not None), default=None)
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def mend(self, connection: Connection, now: int | None) -> None:
+        """Should word have been lost, or an older version have worked here: put it right, inside a transaction."""
+        await connection.execute(self._sql["turn"])
+        await connection.execute(self._sql["mend"], {"now": now, "long": LONG, "look": LOOK})
+
+
+def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
+    if not rows:
+        return None
+    gates: dict[str, list[Place]] = {}
+    empty: list[int] = []
+    for _, number, limits, urgency, rank, id in rows:
+        if id is None:
+            empty.append(number)
+        else:
+            gates.setdefault(limits, []).append((urgency, rank, id))
+    numbers_seen = {row[1] for row in rows}
+    ordered = {limits: sorted(places) for limits, places in gates.items()}
+    return Lanes(rows[0][0], ordered, empty, max(numbers_seen), len(numbers_seen) >= LOOK)
+
+
+def _parked(rows: Sequence[Sequence[Any]]) -> set[str]:
+    return {id for id, parked in rows if parked}
+
+
+def _without(gates: Mapping[str, list[Place]], missed: set[str]) -> dict[str, list[Place]]:
+    if not missed:
+        return dict(gates)
+    return {limits: [place for place in places if place[2] not in missed] for limits, places in gates.items()}
+
+
+def _leaves_some(gates: Mapping[str, list[Place]], passed: Passed) -> bool:
+    """Whether an open gate has jobs left."""
+    taken = set(passed.ids)
+    return any(places and places[-1][2] not in taken for limits, places in gates.items() if limits not in passed.closed)
+
+
+def _slots(texts: Iterable[str]) -> dict[str, Any]:
+    """Gates, and the only key of each."""
+    slots = {digest(limits): slot for limits in texts if (slot := slot_of(limits)) is not None}
+    return {"gates": array(slots), "slots": array(slots.values())}
+
+
+def _closing(closed: Mapping[str, Closed]) -> dict[str, Any]:
+    return {
+        "gates": array(digest(limits) for limits in closed),
+        "keys": array(digest(why.key) for why in closed.values()),
+        "opens": numbers(why.opens_at for why in closed.values()),
+    }
+
+
+def _places(places: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    listed = list(places)
+    return {"keys": array(digest(key) for key, _ in listed), "ats": numbers(at for _, at in listed)}
+
+
+def _windows(texts: Iterable[str]) -> dict[str, int]:
+    """The longest window of each key under a rate."""
+    longest: dict[str, int] = {}
+    for limit in (limit for text in texts for limit in limits_of(text)):
+        longest[limit.key] = max(longest.get(limit.key, 0), limit.window or 0)
+    return longest

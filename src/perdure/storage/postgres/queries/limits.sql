@@ -1,0 +1,233 @@
+-- name: turn
+-- Claimers of limited jobs take turns, until their transaction ends.
+SELECT pg_advisory_xact_lock(hashtextextended('perdure limits {schema}', 0));
+
+-- name: prospect
+-- Whether a claim could find something now; whether a rate opens a gate later; whether there are suspects. Nothing is locked.
+SELECT EXISTS (SELECT 1 FROM {schema}.limit_news) OR EXISTS (SELECT 1 FROM {schema}.limit_room)
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates AS w WHERE w.closed_by IS NULL AND {wanted})
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at <= {now})
+        OR EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL AND closed_at > {now}),
+    EXISTS (SELECT 1 FROM {schema}.limit_gates WHERE opens_at IS NOT NULL),
+    EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'ready' AND suspect AND parked);
+
+-- name: hear
+-- Take our turn, hear the news and open gates; gives how many news there were.
+SELECT {schema}.limit_hear(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+
+-- name: open
+-- Open gates whose time has come, or whose key may have room; gives how many.
+SELECT {schema}.limit_open(%(now)s::bigint, %(most)s::integer, %(look)s::integer);
+
+-- name: read
+-- What was read in the limits of lanes: the most that may start at once at best, and the key if that is all.
+UPDATE {schema}.limit_gates SET most = (%(mosts)s::bigint[])[array_position(%(numbers)s::bigint[], number)],
+    key = (%(keys)s::uuid[])[array_position(%(numbers)s::bigint[], number)]
+WHERE number = ANY(%(numbers)s::bigint[]) AND closed_by IS NULL;
+
+-- name: pass
+-- Successes, a turn and its claim in one, where that is simple. Gates whose key is used up are closed, lanes without jobs
+-- forgotten. The last row tells, behind the columns of a record, whether it was simple (NULL: there is nothing), whether jobs
+-- are left that may start, whether there are suspects, lanes whose limits nobody has read yet, how long the turn took, which
+-- successes took hold if not all did, whether nothing was claimed because something else comes first, whether followed jobs
+-- ended, and the queues of limited ones.
+WITH {succeeding},
+withheld AS MATERIALIZED (SELECT {something_first} AS so),
+lane AS MATERIALIZED (
+    SELECT * FROM {schema}.limit_turn(
+        (SELECT so FROM withheld), %(queues)s::text[], %(tasks)s::text[], %(route)s::text, {row_version}, %(limit)s::integer,
+        %(now)s::bigint, %(most)s::integer, %(look)s::integer, %(mark_gates)s::uuid[], %(lane_queues)s::text[],
+        %(lane_tasks)s::text[], %(lane_routes)s::text[], %(urgencies)s::integer[], %(ranks)s::bigint[],
+        %(mark_ids)s::uuid[])
+),
+picked AS MATERIALIZED (
+    SELECT w.ctid AS place FROM {schema}.waiting AS w
+    WHERE w.ctid = ANY(ARRAY(SELECT unnest(places) FROM lane)) FOR UPDATE SKIP LOCKED
+),
+{moved},
+came AS MATERIALIZED (SELECT gate, count(*) AS jobs FROM gone GROUP BY 1),
+used AS MATERIALIZED (
+    SELECT gates.key, min(gates.running) + coalesce(sum(came.jobs), 0) AS running
+    FROM (SELECT DISTINCT key, gate, running FROM lane WHERE simple) AS gates LEFT JOIN came ON came.gate = gates.gate
+    GROUP BY 1
+)
+{claimed_rows}
+UNION ALL
+SELECT {nothing}, (SELECT bool_and(simple) FROM lane), (SELECT bool_or(unheard) FROM lane) OR EXISTS (
+        SELECT 1 FROM lane JOIN used ON used.key = lane.key LEFT JOIN came ON came.gate = lane.gate
+        WHERE used.running < lane.most GROUP BY lane.gate HAVING sum(lane.jobs) > coalesce(min(came.jobs), 0)),
+    EXISTS (SELECT 1 FROM {schema}.waiting AS w WHERE state = 'ready' AND suspect AND parked AND {wanted} AND {can_run}),
+    (SELECT array_agg(number) FROM lane WHERE limits IS NOT NULL),
+    (SELECT array_agg(limits) FROM lane WHERE limits IS NOT NULL), (SELECT max(took) FROM lane),
+    (SELECT CASE WHEN count(*) < %(told)s::integer THEN coalesce(array_agg(id::text), '{}') END FROM succeeded),
+    (SELECT so FROM withheld), (SELECT count(*) > 0 FROM noted WHERE followed),
+    (SELECT array_agg(DISTINCT limited) FROM noted WHERE limited IS NOT NULL),
+    {schema}.limit_shut(
+        ARRAY(
+            SELECT lane.number FROM lane JOIN used ON used.key = lane.key
+            WHERE lane.jobs > 0 AND used.running >= lane.most),
+        ARRAY(SELECT number FROM lane WHERE simple AND number IS NOT NULL AND jobs = 0), {now})
+ORDER BY 5 DESC NULLS LAST;
+
+-- name: no_outlook
+-- What rows of jobs have in the columns of the last one.
+NULL::boolean, NULL::boolean, NULL::boolean, NULL::bigint[], NULL::text[], NULL::float8, NULL::text[], NULL::boolean,
+    NULL::boolean, NULL::text[], NULL::void
+
+-- name: something_first
+-- Whether a followed job ended or one is due: who waits for it, or is promoted, comes first. All ends are written before the
+-- turn is taken: what they give up is then room for this claim, and nobody waits for a turn that is spent on them.
+(SELECT count(*) < 0 FROM succeeded) OR (SELECT count(*) < 0 FROM given_up) OR (SELECT count(*) > 0 FROM noted WHERE followed)
+    OR EXISTS (SELECT 1 FROM {schema}.waiting WHERE state = 'scheduled' AND run_at <= {now})
+
+-- name: nothing_first
+-- A claim alone, before which everything else was done.
+false
+
+-- name: slot_of_lane
+-- The key of a job's gate.
+(ARRAY(SELECT lane.key FROM lane))[array_position(ARRAY(SELECT lane.gate FROM lane), gate)]
+
+-- name: slot_given
+-- The key of a job's gate, if that is the only one.
+(%(slots)s::uuid[])[array_position(%(gates)s::uuid[], gate)]
+
+-- name: look
+-- Open gates behind a number that hold wanted jobs, each with the best of its jobs that can run, and the time.
+SELECT {now}, lane.number, lane.limits, best.urgency, best.rank, best.id::text
+FROM (
+        SELECT w.number, w.gate, w.queue, w.task, w.route, w.limits, w.most FROM {schema}.limit_gates AS w
+        WHERE w.closed_by IS NULL AND w.number > %(behind)s::bigint AND {wanted}
+        ORDER BY w.number LIMIT %(look)s::integer
+    ) AS lane
+    LEFT JOIN LATERAL ({best_parked} LIMIT least(lane.most, %(limit)s::integer)) AS best ON true;
+
+-- name: best_parked
+-- The jobs of one lane that can run, the best first.
+SELECT w.urgency, w.rank, w.id FROM {schema}.waiting AS w
+WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+    AND w.state = 'ready' AND w.parked AND NOT w.suspect AND {can_run}
+ORDER BY w.urgency, w.rank, w.id
+
+-- name: look_at_suspects
+-- Suspects under limits, in the columns of `look`: the best of each gate.
+SELECT {now}, 0, (SELECT jobs.limits FROM {schema}.jobs WHERE jobs.id = best.id), best.urgency, best.rank, best.id::text
+FROM (
+    SELECT w.id, w.urgency, w.rank, row_number() OVER (PARTITION BY w.gate ORDER BY w.urgency, w.rank, w.id) AS place
+    FROM {schema}.waiting AS w WHERE w.state = 'ready' AND w.suspect AND w.parked AND {wanted} AND {can_run}
+) AS best
+WHERE best.place <= %(limit)s::integer;
+
+-- name: openings
+-- Wanted gates that have a job which can run, and are open or closed by a rate; and the time.
+SELECT {now}, lane.limits
+FROM (
+        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
+            WHERE w.closed_by IS NULL AND {wanted} ORDER BY w.number LIMIT %(look)s::integer)
+        UNION ALL
+        (SELECT w.gate, w.queue, w.task, w.route, w.limits FROM {schema}.limit_gates AS w
+            WHERE w.opens_at IS NOT NULL AND {wanted} ORDER BY w.opens_at LIMIT %(look)s::integer)
+    ) AS lane
+    CROSS JOIN LATERAL ({best_parked} LIMIT 1) AS best;
+
+-- name: running
+-- How many run under these keys.
+SELECT given.key::text, {running_now} FROM unnest(%(keys)s::uuid[]) AS given (key);
+
+-- name: running_now
+-- How many run under a key.
+(SELECT count(*) FROM {schema}.holds WHERE holds.slot = given.key)
+    + (SELECT count(*) FROM {schema}.limit_slots WHERE limit_slots.key = given.key)
+
+-- name: starts
+-- The remembered claims under these keys, the oldest first.
+SELECT key::text, at, times FROM {schema}.limit_starts WHERE key = ANY(%(keys)s::uuid[]) ORDER BY key, at;
+
+-- name: lock
+-- These jobs, locked, and whether they are parked; those that somebody else is at are left out.
+SELECT id::text, state = 'ready' AND parked FROM {schema}.waiting WHERE id = ANY(%(ids)s::uuid[])
+ORDER BY id FOR UPDATE SKIP LOCKED;
+
+-- name: use
+-- The keys that claimed jobs with several of them use.
+INSERT INTO {schema}.limit_slots (key, job, stamp)
+SELECT key, job, %(stamp)s::bigint FROM unnest(%(keys)s::uuid[], %(jobs)s::uuid[]) AS given (key, job);
+
+-- name: forget_starts
+-- Claims that count no more.
+DELETE FROM {schema}.limit_starts WHERE ctid = ANY(ARRAY(
+    SELECT found.place FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[]) AS given (key, at) CROSS JOIN LATERAL (
+        SELECT ctid AS place FROM {schema}.limit_starts
+        WHERE limit_starts.key = given.key AND limit_starts.at = given.at OFFSET 0) AS found));
+
+-- name: note_starts
+-- Claims that count from now on.
+INSERT INTO {schema}.limit_starts (key, at, times, until)
+SELECT key, at, times, until
+FROM unnest(%(keys)s::uuid[], %(ats)s::bigint[], %(times)s::bigint[], %(until)s::bigint[]) AS given (key, at, times, until)
+ON CONFLICT (key, at) DO UPDATE SET times = excluded.times, until = excluded.until;
+
+-- name: close
+-- Gates that let nobody through, by the key that is used up; that key has no room.
+WITH shut AS (
+    UPDATE {schema}.limit_gates SET closed_at = %(now)s::bigint,
+        closed_by = (%(keys)s::uuid[])[array_position(%(gates)s::uuid[], gate)],
+        opens_at = (%(opens)s::bigint[])[array_position(%(gates)s::uuid[], gate)]
+    WHERE gate = ANY(%(gates)s::uuid[]) RETURNING closed_by, opens_at
+)
+DELETE FROM {schema}.limit_room WHERE key = ANY(ARRAY(SELECT closed_by FROM shut WHERE opens_at IS NULL));
+
+-- name: forget_gates
+-- Those of these lanes that hold no jobs. One that is about to get some hears of it by the news.
+DELETE FROM {schema}.limit_gates AS lane
+WHERE lane.number = ANY(%(numbers)s::bigint[]) AND lane.closed_by IS NULL AND {without_jobs};
+
+-- name: without_jobs
+-- Whether nobody is parked in a lane.
+NOT EXISTS (
+    SELECT 1 FROM {schema}.waiting AS w
+    WHERE w.gate = lane.gate AND w.queue = lane.queue AND w.task = lane.task AND w.route = lane.route
+        AND w.state = 'ready' AND w.parked AND NOT w.suspect
+    OFFSET 0)
+
+-- name: mend
+-- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
+-- again, and lanes that nobody knows are told of. Starts that ceased to count a day ago are forgotten.
+WITH over AS (DELETE FROM {schema}.limit_starts WHERE until < {now} - 86400000000),
+lost AS (
+    INSERT INTO {schema}.limit_news (job, stamp)
+    SELECT DISTINCT slot.job, slot.stamp FROM {schema}.limit_slots AS slot
+    WHERE NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = slot.job AND holds.stamp = slot.stamp)
+),
+opened AS (
+    UPDATE {schema}.limit_gates SET closed_by = NULL WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM {schema}.limit_gates
+        WHERE closed_by IS NOT NULL AND opens_at IS NULL AND closed_at < {now} - %(long)s::bigint
+        ORDER BY closed_at LIMIT %(look)s::integer))
+)
+INSERT INTO {schema}.limit_news (gate, queue, task, route)
+SELECT lane.gate, lane.queue, lane.task, lane.route FROM ({parked_lanes}) AS lane
+WHERE NOT EXISTS (
+    SELECT 1 FROM {schema}.limit_gates AS known
+    WHERE known.gate = lane.gate AND known.queue = lane.queue AND known.task = lane.task AND known.route = lane.route);
+
+-- name: parked_lanes
+-- The lanes that hold parked jobs: a loose scan of their index.
+WITH RECURSIVE every AS (
+    (SELECT w.gate, w.queue, w.task, w.route FROM {schema}.waiting AS w
+        WHERE w.state = 'ready' AND w.parked AND NOT w.suspect AND w.gate IS NOT NULL
+        ORDER BY w.gate, w.queue, w.task, w.route LIMIT 1)
+    UNION ALL
+    SELECT next.gate, next.queue, next.task, next.route
+    FROM every CROSS JOIN LATERAL (
+        SELECT w.gate, w.queue, w.task, w.route FROM {schema}.waiting AS w
+        WHERE w.state = 'ready' AND w.parked AND NOT w.suspect
+            AND (w.gate, w.queue, w.task, w.route) > (every.gate, every.queue, every.task, every.route)
+        ORDER BY w.gate, w.queue, w.task, w.route LIMIT 1) AS next
+)
+SELECT every.gate, every.queue, every.task, every.route FROM every
+
+-- name: take
+-- Claim these jobs, which are locked.
+WITH picked AS MATERIALIZED (SELECT w.ctid AS place FROM {schema}.waiting AS w WHERE w.id = ANY(%(ids)s::uuid[])),
+{claimed};

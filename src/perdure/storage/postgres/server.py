@@ -1,0 +1,335 @@
+"""The way to the server: four pools of connections, transactions, and patience.
+
+`quick` connections run the few statements that a queue lives on. Their planner settings keep those on their indexes: a
+plan made while a table was empty would otherwise read the whole table for ever. `plain` connections run everything else
+with the user's own settings, so that a long listing never keeps a renewal waiting. Two connections are for claims of limited
+jobs, for which everybody takes turns: who waits there keeps nobody else waiting, one writes what it has to say while the
+other has its turn, and their statements, which are the longest to plan, are planned no more often. The fourth pool is for
+transactions of handlers.
+
+Work runs in a task of its own. A caller who is cancelled does not cut a statement in two: it ends, or its connection is
+given up, before the caller goes on. A server that does not answer for long is hung up on.
+
+Behind a pooler (PgBouncer in transaction mode) a session is not ours: nothing is prepared or listened to there, and
+settings are made for one transaction at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import lru_cache, partial
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor
+from psycopg.adapt import AdaptersMap
+from psycopg.pq import TransactionStatus
+from psycopg.types.string import TextLoader
+
+from perdure.errors import StoreError
+
+from .address import CONNECT_WITHIN, Address
+from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, state_of
+from .pool import Connection as Connection
+from .pool import Pool, hang_up
+from .queries import load
+
+T = TypeVar("T")
+Cursor = AsyncCursor[tuple[Any, ...]]
+Work = Callable[[Connection], Coroutine[Any, Any, T]]
+Statement = tuple[LiteralString, Mapping[str, Any]]
+
+QUICK, TURNS, PLAIN, TRANSACTIONS = 4, 2, 4, 32  # connections at most
+OLDEST = 130000
+TAKE_WITHIN = 10.0  # seconds that a caller waits in line for a connection
+ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent server is hung up on
+SETTLE_WITHIN = 2.0  # seconds that a cancelled caller waits for the end of its statement
+PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
+CONFLICTS = 20
+ANSWER_BYTES = 262_144  # read at once: libpq keeps the buffer that its largest message so far has needed
+
+# Look-ups are written as loops over an index, and sets of one batch are hashed; nothing here is for the planner to weigh.
+_ON_INDEXES = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_mergejoin": "off",
+    "enable_nestloop": "off",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
+_OURS = {
+    "default_transaction_isolation": "read committed",
+    "jit": "off",
+    # a host that dies with a transaction open must not keep its locks
+    "idle_in_transaction_session_timeout": "60s",
+    "tcp_keepalives_idle": "30",
+    "tcp_keepalives_interval": "10",
+    "tcp_keepalives_count": "3",
+}
+
+
+class Session(AsyncConnection[tuple[Any, ...]]):
+    """A connection of ours. `first` is said at the beginning of every transaction."""
+
+    first: Statement | None = None
+
+    async def execute(  # type: ignore[override]  # its values have names
+        self, query: LiteralString, params: Mapping[str, Any] | None = None, *, prepare: bool | None = None
+    ) -> Cursor:
+        """As the driver's own, which reads a statement as long as ours anew whenever it is run."""
+        text, names = _numbered(query)
+        values = [params[name] for name in names] if params else None
+        return await AsyncRawCursor(self).execute(text, values, prepare=prepare)
+
+    @asynccontextmanager
+    async def transaction(  # type: ignore[override]  # as the driver's own, silent about a server that is gone already
+        self, savepoint_name: str | None = None, force_rollback: bool = False
+    ) -> AsyncIterator[None]:
+        inner = self.pgconn.transaction_status != TransactionStatus.IDLE
+        begin, commit, *undo = _SAVEPOINT if inner else _TRANSACTION
+        await self.execute(begin, prepare=False)
+        try:
+            if self.first is not None and not inner:
+                await self.execute(*self.first)
+            yield
+        except BaseException:
+            for each in undo:
+                with suppress(psycopg.Error):
+                    await self.execute(each, prepare=False)
+            raise
+        await self.execute(commit, prepare=False)
+
+
+_NAMED = re.compile(r"%\((\w+)\)s")
+_TRANSACTION: tuple[LiteralString, ...] = ("BEGIN", "COMMIT", "ROLLBACK")
+_SAVEPOINT: tuple[LiteralString, ...] = ("SAVEPOINT ours", "RELEASE ours", "ROLLBACK TO ours", "RELEASE ours")
+
+
+@lru_cache(maxsize=1024)
+def _numbered(query: str) -> tuple[bytes, list[str]]:
+    """The statement with its values by number, as the server knows them, and their names in this order."""
+    names = list(dict.fromkeys(_NAMED.findall(query)))
+    return _NAMED.sub(lambda found: f"${names.index(found[1]) + 1}", query).encode(), names
+
+
+class Server:
+    """One loop's connections."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.pooled = address.pooler == "on"  # somebody stands between us and the server
+        self.version = 0
+        self._sql = load("server", address.schema)
+        self._quick = Pool(partial(self._session, _ON_INDEXES), QUICK)
+        self._turns = Pool(partial(self._session, _ON_INDEXES), TURNS)
+        self._plain = Pool(partial(self._session, {}), PLAIN)
+        self._transactions = Pool(self._for_handlers, TRANSACTIONS)
+        self._pools = (self._quick, self._turns, self._plain, self._transactions)
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        """Look at the server, so that what is wrong is said at once and in its words."""
+        try:
+            connection = await self.connect()
+            try:
+                cursor = await connection.execute(self._sql["look"], prepare=False)
+                ((backend, encoding, read_only, standby),) = await cursor.fetchall()
+                self.version = connection.info.server_version
+                if self.address.pooler == "auto":
+                    self.pooled = backend != connection.info.backend_pid
+            finally:
+                await connection.close()
+        except (psycopg.Error, OSError) as error:
+            raise explained(error, str(self.address)) from error
+        self._check(encoding, read_only, standby)
+
+    def _check(self, encoding: str, read_only: bool, standby: bool) -> None:
+        if self.version < OLDEST:
+            raise StoreError(
+                f"{self.address}: this server is PostgreSQL {self.version // 10000}; Perdure needs 13 or newer"
+            )
+        if encoding != "UTF8":
+            raise StoreError(
+                f"{self.address}: the database is encoded in {encoding}, which cannot hold every text; "
+                "use one made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
+            )
+        if standby or read_only:
+            why = "it is a replica" if standby else "default_transaction_read_only is on for this role or database"
+            raise StoreError(f"{self.address}: this server takes no writes ({why}); use the address of the primary")
+
+    async def close(self) -> None:
+        await asyncio.gather(*(pool.close(5.0) for pool in self._pools))
+
+    async def connect(self, kind: type[Connection] = AsyncConnection) -> Connection:
+        """A connection beside the pools."""
+        within = float(self.address.given.get("connect_timeout") or CONNECT_WITHIN)
+        hosts = 1 + self.address.dsn.count(",")
+        async with asyncio.timeout(hosts * within + 5.0):
+            return await kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
+
+    # -- work ----------------------------------------------------------------------------------------
+    async def quickly(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
+        """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
+        return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
+
+    async def in_turn(self, work: Work[T]) -> T:
+        """Run work for which all take turns, on connections that keep its plans."""
+        if self.pooled:  # nobody keeps plans there, and connections are few
+            return await self.quickly(work)
+        try:
+            return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
+        except StoreError as error:
+            if error.__cause__ is None or state_of(error.__cause__) != FULL_HOUSE:
+                raise
+            return await self.quickly(work)  # no connection left: on one of those that are there
+
+    async def plainly(self, work: Work[T], *, repeat: bool = True) -> T:
+        """Run other work."""
+        return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
+
+    async def lend(self) -> Connection:
+        """A connection for a handler's transaction; give it back."""
+        try:
+            return await self._transactions.take(TAKE_WITHIN)
+        except TimeoutError as error:
+            told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
+            raise Unreached(f"{self.address}: {told}") from error
+        except (psycopg.Error, OSError) as error:
+            raise explained(error, str(self.address)) from error
+
+    async def give_back(self, connection: Connection) -> None:
+        self._transactions.give(connection)
+
+    async def _patiently(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
+        loop = asyncio.get_running_loop()
+        until = loop.time() + patience
+        tries = 0
+        while True:
+            try:
+                return await self._once(pool, work, within)
+            except (psycopg.Error, OSError) as error:
+                tries += 1
+                if state_of(error) == READ_ONLY:
+                    pool.forget()  # the server became a replica: the primary is elsewhere
+                if conflicting(error) and tries < CONFLICTS:
+                    await _let_pass(tries)
+                elif broken(error) and loop.time() < until:
+                    await asyncio.sleep(random.uniform(0.05, min(2.0, 0.1 * 2**tries)))
+                else:
+                    raise explained(error, str(self.address)) from error
+
+    async def _once(self, pool: Pool, work: Work[T], within: float) -> T:
+        loop = asyncio.get_running_loop()
+        connection = await pool.take(TAKE_WITHIN)
+        late = loop.call_later(within, self._given_up, connection)
+        running = loop.create_task(work(connection))
+        running.add_done_callback(partial(_ended, pool, connection, late))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            if not running.done():
+                await self._settled(running, connection)
+            raise
+
+    async def _settled(self, running: asyncio.Task[Any], connection: Connection) -> None:
+        """Wait for the end of a statement whose caller was cancelled."""
+        late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._given_up, connection)
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError:
+            hang_up(connection)
+            raise
+        finally:
+            late.cancel()
+
+    def _given_up(self, connection: Connection) -> None:
+        """Nobody answers there. Those that lie idle may lead nowhere as well."""
+        hang_up(connection)
+        for pool in self._pools:
+            pool.forget()
+
+    # -- connections ---------------------------------------------------------------------------------
+    async def _session(self, planning: Mapping[str, str]) -> Connection:
+        session = await self.connect(Session)
+        assert isinstance(session, Session)
+        settings = {**_OURS, **planning}
+        if self.pooled:
+            session.prepare_threshold = None
+            session.first = self._setting(planning, local=True) if planning else None
+        else:
+            session.prepare_threshold = 0 if planning else 2
+            if self.version >= 140000:
+                # a statement that waits for a lock notices that its client is gone
+                settings["client_connection_check_interval"] = "10s"
+            await self._prepared(session, self._setting(settings, local=False))
+        if planning:
+            await self._prepared(session, (self._sql["widen"], {"bytes": ANSWER_BYTES}))
+        _read_as_texts(session.adapters)
+        return session
+
+    async def _for_handlers(self) -> Connection:
+        connection = await self.connect()
+        if self.pooled:
+            connection.prepare_threshold = None
+        else:
+            await self._prepared(connection, self._setting(_OURS, local=False))
+        _read_as_texts(connection.adapters)
+        return connection
+
+    async def _prepared(self, connection: Connection, setting: Statement) -> None:
+        try:
+            await connection.execute(*setting, prepare=False)
+        except BaseException:
+            await connection.close()
+            raise
+
+    def _setting(self, settings: Mapping[str, str], *, local: bool) -> Statement:
+        return self._sql["set"], {"names": list(settings), "values": list(settings.values()), "local": local}
+
+
+def _ended(pool: Pool, connection: Connection, late: asyncio.TimerHandle, running: asyncio.Task[Any]) -> None:
+    late.cancel()
+    pool.give(connection)
+    if not running.cancelled():
+        running.exception()  # its caller may be gone
+
+
+def _read_as_texts(adapters: AdaptersMap) -> None:
+    adapters.register_loader("uuid", TextLoader)
+
+
+async def together(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
+    """Run statements in one round trip; outside a transaction they are one by themselves."""
+    first = connection.first if isinstance(connection, Session) else None
+    if first is not None and connection.pgconn.transaction_status == TransactionStatus.IDLE:
+        return (await _at_once(connection, [first, *statements]))[1:]
+    return await _at_once(connection, statements)
+
+
+async def _at_once(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
+    if len(statements) == 1:
+        return [await connection.execute(*statements[0])]
+    async with connection.pipeline():
+        return [await connection.execute(*statement) for statement in statements]
+
+
+async def through_conflicts(transaction: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a transaction that others stood in the way of. For parts of a work that must not be repeated as a whole."""
+    tries = 0
+    while True:
+        try:
+            return await transaction()
+        except psycopg.Error as error:
+            tries += 1
+            if not conflicting(error) or tries >= CONFLICTS:
+                raise
+        await _let_pass(tries)
+
+
+async def _let_pass(tries: int) -> None:
+    await asyncio.sleep(random.uniform(0, 0.005 * tries))

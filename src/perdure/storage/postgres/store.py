@@ -1,0 +1,396 @@
+"""The PostgreSQL store: the door. Each verb is one transaction on a connection of the pool."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from perdure.clock import Clock, reader
+from perdure.errors import StoreError
+from perdure.ids import new_id
+from perdure.job import Hold, NewJob, Record
+from perdure.lifecycle import Change
+from perdure.storage import migrate
+from perdure.storage.contract import (
+    CHUNK,
+    Carried,
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Finding,
+    Insertion,
+    KeptKey,
+    Note,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Room,
+    Shelved,
+    Shelving,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+from perdure.storage.filtering import parse_cursor
+from perdure.storage.home import Home
+from perdure.storage.plain import kinds_of
+
+from .address import Address
+from .apply import Apply, Effects
+from .carry import Carry
+from .claim import Claims
+from .durability import read_durability
+from .edges import Edges
+from .enqueue import Enqueue
+from .exchange import Exchanges
+from .findings import findings
+from .home import look
+from .insertion import insertion
+from .limits import Limits
+from .listing import Listing
+from .long import LongEnqueues
+from .passing import Passing
+from .schema import PostgresLedger, migrations
+from .server import Connection, Server, together
+from .shelf import Shelf
+from .signals import Signals
+from .transaction import PostgresTransaction
+from .upkeep import Upkeep
+
+Demand = Literal["full", "normal", "relaxed"]
+LONG = 100  # jobs of an enqueue that keeps its place among others
+BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach
+_log = logging.getLogger("perdure")
+
+
+class PostgresStorage(Storage):
+    """One loop's door to a schema."""
+
+    name = "PostgreSQL"
+    in_flight = 3
+    list_chunk = 2_500
+    lists_ahead = 2  # each on a connection of its own
+    head_start = 0.001
+    answers_within = 5.0
+
+    def __init__(
+        self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
+    ) -> None:
+        self._address = address
+        self._clock = None if clock is None else reader(clock)
+        self._demand = demand
+        self._migrate = migrate
+        self._enqueue = Enqueue(address.schema)
+        self._apply = Apply(address.schema, self._enqueue)
+        self._claims = Claims(address.schema)
+        self._limits = Limits(address.schema)
+        self._edges = Edges(address.schema, self._enqueue, self._apply)
+        self._exchanges = Exchanges(
+            self._apply, self._claims, self._limits, Passing(address.schema), self._edges, self._server, self._now
+        )
+        self._shelf = Shelf(address.schema, self._enqueue, self._apply)
+        self._upkeep = Upkeep(address.schema, self._limits)
+        self._listing = Listing(address.schema)
+        self._carry = Carry(address.schema, self._apply)
+        self._home: Home | None = None
+        self._opening = asyncio.Lock()
+        self._long = LongEnqueues(self._enqueue, self._listing.now)
+        self._opened: tuple[Server, Signals, int] | None = None
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._opened is not None and self._opened[2] == os.getpid():
+                return
+            await asyncio.to_thread(self._check_schema)
+            server = Server(self._address)
+            await server.open()
+            self._opened = (server, Signals(server, new_id()), os.getpid())
+            try:
+                await self._check_durability()
+            except BaseException:
+                await self._close()
+                raise
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._close()
+
+    async def _close(self) -> None:
+        if self._opened is None:
+            return
+        (server, signals, process), self._opened = self._opened, None
+        if process != os.getpid():
+            return
+        await signals.close()
+        await server.close()
+
+    async def durability(self) -> Durability:
+        return await self._server().plainly(lambda connection: read_durability(connection, self._address.schema))
+
+    async def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        return await self._server().quickly(self._listing.now, repeat=True)
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        if not jobs:
+            return []
+        if len(jobs) < LONG:
+            server, put, now = self._server(), self._enqueue.put, self._now()
+            inserts = self._enqueue.ready(jobs, now)
+            placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+        else:
+            placed = await self._long.put(self._server(), jobs, self._now())
+        await self._finish(_effects_of(jobs))
+        return placed
+
+    async def _finish(self, effects: Effects) -> None:
+        if effects.settles:
+            await self._exchanges.settle(effects)
+        self._tell(effects)
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        return insertion(jobs, self._address.schema, self._now())
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        if self._home is None or fresh:
+            self._home = await self._server().plainly(lambda connection: look(connection, self._address))
+        return self._home
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        effects = Effects()
+        answer = await self._exchanges.exchange(changes, claim, started, effects)
+        self._tell(effects)
+        return answer
+
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        renew = self._apply.renew
+        return await self._server().quickly(
+            lambda connection: renew(connection, holds, started, longest, self._now()), repeat=True, patience=BRIEF
+        )
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        check = self._apply.check
+        return await self._server().quickly(lambda connection: check(connection, holds), repeat=True, patience=BRIEF)
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        return await self._server().plainly(lambda connection: self._apply.holding(connection, worker, stamp))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        effects = Effects()
+
+        async def write(connection: Connection) -> list[Verdict]:
+            async with connection.transaction():
+                return await self._apply.note(connection, notes, effects, self._now())
+
+        verdicts = await self._server().quickly(write)
+        self._tell(effects)
+        return verdicts
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        if not await self._server().quickly(self._edges.anything, repeat=True):
+            return 0  # as nearly always
+        effects = Effects()
+        place, follow = self._edges.place, self._edges.follow
+        looked = await self._server().quickly(lambda connection: place(connection, limit, effects, self._now()))
+        found = await self._server().quickly(
+            lambda connection: follow(connection, limit, effects, self._now(), newest=False)
+        )
+        self._tell(effects)
+        return looked + found.edges
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        return await self._server().quickly(lambda connection: self._edges.followers(connection, ids), repeat=True)
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        look = self._shelf.look
+        return await self._server().quickly(
+            lambda connection: look(connection, kind, names, job, due, limit, self._now()), repeat=True
+        )
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        if not writes:
+            return []
+        done, jobs = await self._server().quickly(lambda connection: self._shelf.write(connection, writes, self._now()))
+        await self._finish(_effects_of(jobs))
+        return done
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        async def run(connection: Connection) -> list[str]:
+            (cursor,) = await together(connection, [self._claims.promote(limit, self._now())])
+            return [queue for (queue,) in await cursor.fetchall()]
+
+        queues = await self._server().quickly(run, repeat=True)
+        self._signals().tell(set(queues), False)
+        return len(queues)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        lapsed = self._upkeep.lapsed
+        return await self._server().plainly(lambda connection: lapsed(connection, limit, contact, self._now()))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return await self._server().plainly(lambda connection: self._upkeep.expired(connection, limit, self._now()))
+
+    async def prune(self, limit: int) -> int:
+        return await self._server().plainly(lambda connection: self._upkeep.prune(connection, limit, self._now()))
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await self._server().quickly(lambda connection: self._listing.get(connection, ids), repeat=True)
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        after = parse_cursor(cursor)
+        return await self._server().plainly(lambda connection: self._listing.find(connection, filter, limit, after))
+
+    async def count(self, filter: Filter) -> int:
+        return await self._server().plainly(lambda connection: self._listing.count(connection, filter))
+
+    async def log(self, id: str) -> list[str]:
+        return await self._server().plainly(lambda connection: self._listing.log(connection, id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await self._server().plainly(lambda connection: self._listing.queues(connection, self._now()))
+
+    async def rooms(self) -> dict[str, Room]:
+        return await self._server().quickly(self._listing.rooms, repeat=True)
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await self._server().plainly(lambda connection: self._listing.configure(connection, settings))
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await self._server().plainly(lambda connection: self._listing.pause(connection, queue, paused))
+        if not paused:
+            self._signals().tell({queue}, False)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        await self._server().quickly(
+            lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True, patience=BRIEF
+        )
+
+    async def leave(self, worker: str) -> None:
+        leave = self._listing.leave
+        await self._server().quickly(lambda connection: leave(connection, worker), repeat=True, patience=BRIEF)
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        workers = self._listing.workers
+        return await self._server().plainly(lambda connection: workers(connection, seen_within, self._now()))
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await self._server().plainly(lambda connection: self._carry.export(connection, after, limit))
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        effects = Effects()
+        await self._server().plainly(lambda connection: self._carry.restore(connection, jobs, effects))
+        self._tell(effects)
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await self._server().plainly(lambda connection: self._shelf.export(connection, after, limit))
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await self._server().plainly(lambda connection: self._shelf.restore(connection, rows))
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await self._server().plainly(lambda connection: self._carry.export_keys(connection, cursor, limit))
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await self._server().plainly(lambda connection: self._carry.restore_keys(connection, keys))
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        if self._opened is not None:
+            signals = self._signals()
+            signals.tell(set(queues), False)
+            await signals.flush()
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        return self._signals().listen(topic, wake, queues)
+
+    def _tell(self, effects: Effects) -> None:
+        self._signals().tell(effects.ready, effects.changed)
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._finish, self._now, longest)
+        await transaction.begin()
+        return transaction
+
+    # -- the doctor ----------------------------------------------------------------------------------
+    async def findings(self) -> list[Finding]:
+        server = self._server()
+        return await server.plainly(lambda connection: findings(server, connection))
+
+    # -- below ---------------------------------------------------------------------------------------
+    def _now(self) -> int | None:
+        """The instant that a test's clock shows; None: the server's clock is read by the statement itself."""
+        return None if self._clock is None else self._clock()
+
+    def _server(self) -> Server:
+        return self._in_use()[0]
+
+    def _signals(self) -> Signals:
+        return self._in_use()[1]
+
+    def _in_use(self) -> tuple[Server, Signals, int]:
+        if self._opened is None:
+            raise StoreError(f"the store {self._address} is not open")
+        if self._opened[2] != os.getpid():
+            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        return self._opened
+
+    def _check_schema(self) -> None:
+        ledger = PostgresLedger(self._address)
+        try:
+            known = migrations(self._address.schema)
+            if self._migrate:
+                migrate.up(ledger, known)
+            else:
+                migrate.check(ledger, known)
+        finally:
+            ledger.close()
+
+    async def _check_durability(self) -> None:
+        """Refuse or warn when an acknowledged job would not be safe."""
+        found = await self.durability()
+        if found.grade in "AB" or self._demand == "relaxed":
+            return
+        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
+        if self._demand == "full" or found.grade == "D":
+            raise StoreError(f'durability="{self._demand}" refused: {told}')
+        _log.warning("%s", told)
+
+
+def _effects_of(jobs: Sequence[NewJob]) -> Effects:
+    """What follows from an enqueue once it is committed: for jobs that wait, and for those who wait for jobs."""
+    kinds = kinds_of(jobs)
+    ready = {job.queue for job in kinds if not job.delay and not job.waits}
+    return Effects(ready, settles=any(job.after is not None for job in kinds))

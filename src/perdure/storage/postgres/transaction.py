@@ -1,0 +1,177 @@
+"""A handler's transaction: a connection of its own, READ COMMITTED, no lock when it begins.
+
+The guarded completion is its last statement, so that nothing waits for the job's row while the handler works. It is undone
+when it takes longer than it may: by a timer here, and by the server should this process be gone.
+
+What a handler does to its session (SET, temporary tables, session locks) must not meet the next one. A connection that
+may have been changed so, or that the handler had in its own hands, is closed afterwards instead of used again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from perdure.clock import SECOND
+from perdure.errors import StoreError
+from perdure.job import NewJob
+from perdure.lifecycle import Change
+from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
+
+from .apply import Apply, Effects
+from .enqueue import Enqueue
+from .faults import explained
+from .server import Connection, Server
+
+T = TypeVar("T")
+Finish = Callable[[Effects], Awaitable[None]]  # what is done after the commit
+
+# words of statements that outlive their transaction
+_LASTING = re.compile(
+    r"(?:^|;)\s*(?:set\s+(?!local\b|transaction\b|constraints\b)|reset\b|discard\b|prepare\b|listen\b|load\b)"
+    r"|\b(?:create|into)\s+(?:\w+\s+)?temp|\bset_config\b|\bpg_(?:try_)?advisory_lock|\bwith\s+hold\b",
+    re.IGNORECASE,
+)
+
+
+class PostgresTransaction(StoreTransaction):
+    """See the module. One statement at a time: the connection is not shared with anybody else."""
+
+    def __init__(
+        self,
+        server: Server,
+        enqueue: Enqueue,
+        apply: Apply,
+        finish: Finish,
+        now: Callable[[], int | None],
+        longest: int,
+    ) -> None:
+        self._server = server
+        self._enqueue = enqueue
+        self._apply = apply
+        self._finish = finish
+        self._now = now
+        self._longest = longest / SECOND
+        self._effects = Effects()
+        self._why_over: str | None = None
+        self._turn = asyncio.Lock()
+        self._timer: asyncio.TimerHandle | None = None
+        self._late: asyncio.Task[None] | None = None
+        self._too_late: str | None = None
+        self._connection: Any = None
+        self._changed = False  # the session is not as it was
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own connection, for the handler."""
+        self._changed = True
+        return self._connection
+
+    async def begin(self) -> None:
+        connection = await self._server.lend()
+        try:
+            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            longest = f"{max(1000, round(2000 * self._longest))}ms"
+            await connection.execute("SELECT set_config('idle_in_transaction_session_timeout', %s, true)", (longest,))
+        except psycopg.Error as error:
+            await self._server.give_back(connection)
+            raise explained(error, str(self._server.address)) from error
+        self._connection = connection
+        self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        self._changed = self._changed or _LASTING.search(statement) is not None
+
+        async def run(connection: Connection) -> list[tuple[Any, ...]]:
+            # without parameters a % means itself, as everywhere in psycopg
+            cursor = await connection.execute(statement.encode(), parameters or None)
+            return await cursor.fetchall() if cursor.description is not None else []
+
+        return await self._inside(run)
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        put = self._enqueue.put_planned
+        placed = await self._inside(lambda connection: put(connection, jobs, self._now(), brief=False))
+        self._effects.ready |= {job.queue for job in jobs}
+        self._effects.settles = self._effects.places = True
+        return placed
+
+    async def complete(self, change: Change) -> Verdict:
+        # who stops waiting for the answer must not leave the commit to chance
+        return await asyncio.shield(asyncio.ensure_future(self._complete(change)))
+
+    async def rollback(self) -> None:
+        if self._why_over is None:
+            async with self._turn:
+                await self._end(True, "it was rolled back")
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _complete(self, change: Change) -> Verdict:
+        async with self._turn:
+            self._check()
+            connection: Connection = self._connection
+            try:
+                if connection.info.transaction_status == TransactionStatus.INERROR:
+                    raise StoreError("a statement in it failed, and PostgreSQL commits nothing after that")
+                verdict = (await self._apply.apply(connection, [change], self._effects, self._now()))[0]
+                if verdict is ACCEPTED:
+                    await connection.execute("COMMIT")
+            except BaseException as error:
+                await self._end(True, "it could not be committed")
+                if isinstance(error, psycopg.Error):
+                    raise explained(error, str(self._server.address)) from error
+                raise
+            if verdict is ACCEPTED:
+                await self._end(False, "it is committed")
+                await self._finish(self._effects)
+            else:
+                await self._end(True, "its completion was refused")
+            return verdict
+
+    async def _inside(self, run: Callable[[Connection], Awaitable[T]]) -> T:
+        async with self._turn:
+            self._check()
+            try:
+                return await run(self._connection)
+            except psycopg.Error as error:
+                if self._too_late is not None:
+                    raise StoreError(f"this transaction is over: {self._too_late}") from error
+                raise explained(error, str(self._server.address)) from error
+
+    def _check(self) -> None:
+        over = self._why_over or self._too_late  # the latter is about to undo it
+        if over is not None:
+            raise StoreError(f"this transaction is over: {over}")
+        if self._connection.info.transaction_status == TransactionStatus.IDLE:
+            raise StoreError(ENDED_BY_HANDLER)
+
+    def _undo_when_late(self) -> None:
+        self._late = asyncio.get_running_loop().create_task(self._undo_late(), name="perdure late transaction")
+
+    async def _undo_late(self) -> None:
+        self._too_late = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
+        if self._turn.locked() and self._why_over is None:
+            await self._connection.cancel_safe(timeout=5.0)
+        async with self._turn:
+            await self._end(True, self._too_late)
+
+    async def _end(self, undo: bool, why: str) -> None:
+        if self._why_over is not None:
+            return
+        self._why_over = why
+        if self._timer is not None:
+            self._timer.cancel()
+        connection: Connection = self._connection
+        try:
+            if undo and not connection.closed:
+                await connection.rollback()
+            if self._changed:
+                await connection.close()
+        except psycopg.Error:
+            await connection.close()
+        await self._server.give_back(connection)

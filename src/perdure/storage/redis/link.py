@@ -1,0 +1,206 @@
+"""Connections to the server, and the way of a command through trouble.
+
+A command goes out on a connection of its own and comes back, or the connection is thrown away: nobody can tell what a half
+read one would say next. Commands that are safe to repeat are said again when the connection broke; the others only
+when the server surely did nothing: it was not reached, it is loading, it has become a replica, our keys have moved.
+A server that has forgotten a script (restart, SCRIPT FLUSH, failover) is given its text again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from time import monotonic
+from typing import Any, NamedTuple
+
+from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
+
+from perdure.errors import StoreError
+
+from .address import Address
+from .faults import Kind, explained, kind_of
+from .keys import Keys
+from .room import Room
+from .scripts import script
+from .wire import Beginning, Wire, connected, packed
+from .words import Argument
+
+PATIENCE = 3.0  # seconds that a command is tried for
+PAUSE, LONGEST_PAUSE = 0.02, 0.5
+CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
+REFUSED_WITHIN = 0.2  # seconds in which a server that lets nobody in says why
+SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
+MOST_CONNECTIONS = 32
+
+
+class Unreached(StoreError):
+    """The server was not reached, or the answer was lost: whether the command took hold is not known."""
+
+
+class Question(NamedTuple):
+    """A script on its way to the server."""
+
+    name: str
+    arguments: Sequence[Argument]
+    packed: bytes
+
+
+class Link:
+    """The connections of one store in one event loop."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.keys = Keys(address.prefix)
+        self._known: dict[str, Beginning] = {}  # how each script is called
+        self._idle: list[Wire] = []
+        self._room = Room(MOST_CONNECTIONS)
+        self._busy = 0
+        self._quiet: asyncio.Event | None = None  # set when nobody is busy, for whoever waits to close
+
+    async def run(self, name: str, arguments: Sequence[Argument], *, repeat: bool, patience: float = PATIENCE) -> Any:
+        """Run a script with all keys of the store. `repeat`: saying it twice does no harm."""
+        return await self.ask(self.question(name, arguments), repeat=repeat, patience=patience)
+
+    def question(self, name: str, arguments: Sequence[Argument]) -> Question:
+        """A script and what it is given, ready to be sent."""
+        known = self._known.get(name)
+        if known is None:
+            known = self._known[name] = Beginning("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all)
+        return Question(name, arguments, known.packed(arguments))
+
+    async def ask(self, question: Question, *, repeat: bool, patience: float = PATIENCE) -> Any:
+        try:
+            return await self._patiently(question.packed, repeat, patience)
+        except NoScriptError:
+            keys = self.keys.all
+            told = packed(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
+            return await self._answered(told, repeat, patience)
+        except ResponseError as error:
+            raise explained(error, str(self.address)) from error
+
+    async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
+        """A plain command."""
+        return await self._answered(packed(arguments), repeat, patience)
+
+    async def connect(self, heard: Callable[[Any], None] | None = None) -> Wire:
+        """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
+        try:
+            return await connected(self.address, heard, CONNECT_WITHIN)
+        except ConnectionError as error:
+            if (refusal := await self._refusal()) is not None:
+                raise refusal from error
+            raise
+
+    async def _refusal(self) -> ResponseError | None:
+        """What a server says before it hangs up on one whom it does not let in. The driver loses it: it speaks first."""
+        address = self.address
+        opened = (
+            asyncio.open_connection(address.host, address.port)
+            if address.socket is None
+            else asyncio.open_unix_connection(address.socket)
+        )
+        try:
+            async with asyncio.timeout(REFUSED_WITHIN):
+                reader, writer = await opened
+                try:
+                    said = await reader.readline()
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, ValueError):
+            return None
+        return ResponseError(said[1:].decode("utf-8", "replace").strip()) if said.startswith(b"-") else None
+
+    async def close(self) -> None:
+        """Let commands under way end, then close the connections."""
+        while self._busy:
+            self._quiet = self._quiet or asyncio.Event()
+            await self._quiet.wait()
+        self._forget()
+
+    # -- below ---------------------------------------------------------------------------------------
+    async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
+        try:
+            return await self._patiently(packed, repeat, patience)
+        except ResponseError as error:
+            raise explained(error, str(self.address)) from error
+
+    async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
+        self._busy += 1
+        began, pause = monotonic(), PAUSE
+        try:
+            while True:
+                sent = False
+                try:
+                    if not self._room.taken():
+                        await self._room.take()
+                    try:
+                        wire = self._lively() or await self.connect()
+                        sent = True
+                        return await self._asked(wire, packed)
+                    finally:
+                        self._room.leave()
+                except StoreError:
+                    raise
+                except Exception as error:
+                    last = monotonic() + pause > began + patience
+                    self._judge(error, sent and not repeat, last)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, LONGEST_PAUSE)
+        finally:
+            self._busy -= 1
+            if self._quiet is not None and not self._busy:
+                self._quiet.set()
+                self._quiet = None
+
+    def _judge(self, error: Exception, once: bool, last: bool) -> None:
+        """Whether a command may be tried again after this. `once`: it was sent, and must not be said twice; `last`: it was
+        tried for long enough."""
+        kind = kind_of(error)
+        if kind is Kind.REFUSED:
+            if isinstance(error, ResponseError):
+                raise error
+            raise explained(error, str(self.address)) from error
+        if kind is Kind.BROKEN and once:
+            raise Unreached(str(explained(error, str(self.address)))) from error
+        self._follow(error)
+        if last:
+            raise Unreached(str(explained(error, str(self.address)))) from error
+
+    def _lively(self) -> Wire | None:
+        """One that lies idle and that nobody has closed."""
+        while self._idle:
+            wire = self._idle.pop()
+            if wire.lives:
+                return wire
+            wire.close()
+        return None
+
+    async def _asked(self, wire: Wire, packed: bytes) -> Any:
+        whole = False
+        began = monotonic()
+        try:
+            answer = await wire.asked(packed, ANSWER_WITHIN)
+            whole = True
+            return answer
+        except ResponseError:
+            whole = True
+            raise
+        finally:
+            if whole:
+                self._idle.append(wire)
+            else:
+                wire.close()
+                if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
+                    self._forget()
+
+    def _follow(self, error: BaseException) -> None:
+        """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
+        if type(error) is MovedError and self.address.socket is None:
+            self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))
+        self._forget()
+
+    def _forget(self) -> None:
+        while self._idle:
+            self._idle.pop().close()

@@ -1,0 +1,81 @@
+"""The shelf: named texts under their guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from struct import Struct
+from typing import Any
+
+from perdure.storage.contract import Shelved, Shelving
+
+from .link import Link
+from .names import checked_id, escaped, id_text, plain
+from .rows import NONE
+from .words import Argument, hold_bytes, new_jobs
+
+_ROW = Struct("<ddH")  # version, due_at, length of the job's id: see lua/shelving.lua
+_WRITE = Struct("<BddH")  # options, version, due_at, length of the job's id
+_TEXT, _HOLD, _JOBS = 1, 2, 4
+
+
+async def look(
+    link: Link, now: Any, kind: str, names: Sequence[str] | None, job: str | None, due: bool, limit: int
+) -> list[Shelved]:
+    which = "names" if names is not None else "due" if due else "all"
+    arguments: list[Argument] = [now, escaped(kind), which, limit, _id(job)]
+    if names is not None:
+        arguments += (escaped(name) for name in sorted(set(names)))
+    told = await link.run("shelf", arguments, repeat=True)
+    return [_shelved(kind, plain(name), text) for name, text in zip(told[::2], told[1::2], strict=True)]
+
+
+def writes(listed: Sequence[Shelving]) -> list[Argument]:
+    """What `shelve` is asked to write."""
+    arguments: list[Argument] = [len(listed)]
+    for write in listed:
+        job = _id(write.job)
+        options = (write.text is not None) * _TEXT | (write.hold is not None) * _HOLD | bool(write.jobs) * _JOBS
+        version, due_at = (NONE if number is None else number for number in (write.version, write.due_at))
+        arguments += (_WRITE.pack(options, version, due_at, len(job)) + job, _field(write.kind, write.name))
+        if write.text is not None:
+            arguments.append(write.text.encode())
+        if write.hold is not None:
+            arguments.append(hold_bytes(write.hold))
+        if write.jobs:
+            arguments += new_jobs(write.jobs)
+    return arguments
+
+
+async def export(link: Link, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+    told = await link.run("export_shelf", [b"" if after is None else _field(*after), limit], repeat=True)
+    found = []
+    for field, text in zip(told[::2], told[1::2], strict=True):
+        kind, _, name = field.partition(b"\x00")
+        found.append(_shelved(plain(kind), plain(name), text))
+    return found
+
+
+async def restore(link: Link, rows: Iterable[Shelved]) -> None:
+    texts = {_field(row.kind, row.name): _row(row) for row in rows}
+    if texts:
+        await link.run("restore_shelf", [part for pair in texts.items() for part in pair], repeat=True)
+
+
+def _field(kind: str, name: str) -> bytes:
+    return escaped(kind) + b"\x00" + escaped(name)
+
+
+def _id(job: str | None) -> bytes:
+    return b"" if job is None else checked_id(job)
+
+
+def _row(row: Shelved) -> bytes:
+    job = _id(row.job)
+    return _ROW.pack(row.version, NONE if row.due_at is None else row.due_at, len(job)) + job + row.text.encode()
+
+
+def _shelved(kind: str, name: str, text: bytes) -> Shelved:
+    version, due_at, length = _ROW.unpack_from(text)
+    at = _ROW.size + length
+    job = id_text(text[_ROW.size : at]) if length else None
+    return Shelved(kind, name, text[at:].decode(), int(version), None if due_at == NONE else int(due_at), job)

@@ -1,0 +1,381 @@
+"""The store on Redis and Valkey: the door. Each verb is one script, which the server runs whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.clock import SECOND, Clock, reader
+from perdure.errors import StoreError
+from perdure.job import Hold, NewJob, Record
+from perdure.lifecycle import Change
+from perdure.storage.contract import (
+    ACCEPTED,
+    CHUNK,
+    LOG_LINES,
+    REFUSED,
+    REPEATED,
+    Carried,
+    Claim,
+    Durability,
+    Exchanged,
+    Filter,
+    Finding,
+    Full,
+    Insertion,
+    KeptKey,
+    Note,
+    Orphan,
+    Placed,
+    QueueRow,
+    QueueSettings,
+    Refusal,
+    Room,
+    Shelved,
+    Shelving,
+    Started,
+    Storage,
+    StoreTransaction,
+    Topic,
+    Verdict,
+    WorkerRow,
+    one_change_each,
+)
+from perdure.storage.filtering import parse_cursor
+from perdure.storage.plain import ids_of
+
+from . import listing, moving, queues, shelf, words
+from .address import Address
+from .durability import durability_of, read_settings
+from .findings import findings
+from .link import Link, Unreached
+from .names import escaped, id_bytes, id_text, id_texts, plain, stamp_bytes
+from .opening import prepared
+from .rows import claimed_of, records_of
+from .signals import Signals
+
+Demand = Literal["full", "normal", "relaxed"]
+LONG = 100  # jobs of an enqueue that keeps its place among others
+AUDITED = 500  # rows that are looked at with every prune
+SCANNED = 4  # keys that an audit walks along
+NOT_AN_ID = bytes(16)  # finds nothing
+_VERDICTS = {
+    ord("0"): ACCEPTED,
+    ord("1"): REPEATED,
+    ord("2"): REFUSED[Refusal.TAKEN],
+    ord("3"): REFUSED[Refusal.COMPLETED],
+    ord("4"): REFUSED[Refusal.CANCELLED],
+    ord("5"): REFUSED[Refusal.NOT_FOUND],
+    ord("6"): REFUSED[Refusal.STALE],
+    ord("7"): REFUSED[Refusal.KEY_TAKEN],
+}
+_log = logging.getLogger("perdure")
+
+
+class RedisStorage(Storage):
+    """One loop's door to the keys under one prefix."""
+
+    name = "Redis"
+    in_flight = 3
+    lists_ahead = 2
+    answers_within = 5.0
+
+    def __init__(
+        self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
+    ) -> None:
+        self.name = address.product
+        self._address = address
+        self._clock = None if clock is None else reader(clock)
+        self._demand = demand
+        self._migrate = migrate
+        self._opening = asyncio.Lock()
+        self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
+        self._origin = os.urandom(8).hex().encode()
+        self._link: Link | None = None
+        self._signals: Signals | None = None
+        self._process = os.getpid()
+        self._audited = [b"0"] * SCANNED
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._link is not None and self._process == os.getpid():
+                return
+            link = Link(self._address)
+            try:
+                await prepared(link, self._demand, self._migrate)
+            except BaseException:
+                await link.close()
+                raise
+            self._process = os.getpid()
+            self._link = link
+            self._signals = Signals(link, self._origin)
+
+    async def close(self) -> None:
+        async with self._opening:
+            link, signals = self._link, self._signals
+            self._link = self._signals = None
+            if link is None or signals is None or self._process != os.getpid():
+                return
+            await signals.close()
+            await link.close()
+
+    async def durability(self) -> Durability:
+        return durability_of(await read_settings(self._used()))
+
+    async def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        seconds, micros = await self._used().command("TIME")
+        return int(seconds) * SECOND + int(micros)
+
+    # -- enqueue -------------------------------------------------------------------------------------
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        if not jobs:
+            return []
+        link = self._used()
+        question = link.question("enqueue", [self._time(), self._origin, *words.new_jobs(jobs)])
+        try:
+            if len(jobs) < LONG:
+                told = await link.ask(question, repeat=True)
+            else:
+                async with self._in_order:  # the next chunk of a list is made ready meanwhile
+                    told = await link.ask(question, repeat=True)
+        except Unreached as error:
+            # whoever enqueues may repeat it for longer than we do: the ids make it safe
+            raise ConnectionError(str(error)) from error
+        exceptions, woken, ended = _stored(told)
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        placed = [Placed(id) for id in ids_of(jobs)]
+        for number, what, owner in zip(exceptions[::3], exceptions[1::3], exceptions[2::3], strict=True):
+            dropped = what == b"dropped"
+            id = placed[number - 1].id if dropped else id_text(owner)
+            placed[number - 1] = Placed(id, duplicate=not dropped, dropped=dropped)
+        return placed
+
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        raise StoreError(
+            f"{self.name} takes no part in a transaction of SQL: enqueue after your commit, without connection=, or give "
+            "the app an outbox in the database of your transaction: Perdure(…, outbox=URL)"
+        )
+
+    # -- claim, renew, apply -------------------------------------------------------------------------
+    async def exchange(
+        self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
+    ) -> Exchanged:
+        one_change_each(changes)
+        arguments = [
+            self._time(),
+            self._origin,
+            *words.changes(changes),
+            *words.started(started),
+            *words.claim(claim, self.chunk),
+        ]
+        # a claim said twice would take twice: its answer is asked for by `holding`
+        link = self._used()
+        told = await link.ask(link.question("exchange", arguments), repeat=claim is None)
+        verdicts, woken, ended, due, suspects, claimed, unsettled = _stored(told)
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        answers = [_VERDICTS[answer] for answer in verdicts]
+        return Exchanged(answers, claimed_of(claimed), due, bool(suspects), bool(unsettled))
+
+    async def renew(
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+    ) -> list[Verdict]:
+        return await self._renewed("renew", holds, started, longest)
+
+    async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
+        return await self._renewed("check", holds, (), None)
+
+    async def _renewed(
+        self, what: str, holds: Sequence[Hold], started: Sequence[Started], longest: int | None
+    ) -> list[Verdict]:
+        most = "" if longest is None else longest
+        arguments = [self._time(), what, most, *words.started(started), *words.holds(holds)]
+        told = await self._used().run("renew", arguments, repeat=True)
+        return [_VERDICTS[answer] for answer in told]
+
+    async def holding(self, worker: str, stamp: int) -> list[Record]:
+        told = await self._used().run("holding", [worker, stamp_bytes(stamp)], repeat=True)
+        return sorted(records_of(told), key=lambda record: (-record.priority, record.rank, record.id))
+
+    async def note(self, notes: Sequence[Note]) -> list[Verdict]:
+        # log lines said twice would stand there twice
+        repeat = not any(note.lines for note in notes)
+        told, changed = await self._used().run("note", [self._origin, LOG_LINES, *words.notes(notes)], repeat=repeat)
+        self._tell((), bool(changed))
+        return [_VERDICTS[answer] for answer in told]
+
+    # -- edges ---------------------------------------------------------------------------------------
+    async def settle(self, limit: int) -> int:
+        looked, woken, ended = await self._used().run("settle", [self._time(), self._origin, limit], repeat=True)
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        return int(looked)
+
+    async def followers(self, ids: Sequence[str]) -> list[list[str]]:
+        told = await self._used().run("followers", [id_bytes(id) or NOT_AN_ID for id in ids], repeat=True)
+        return [sorted(id_texts(children)) for children in told]
+
+    # -- the shelf -----------------------------------------------------------------------------------
+    async def shelf(
+        self,
+        kind: str,
+        names: Sequence[str] | None = None,
+        *,
+        job: str | None = None,
+        due: bool = False,
+        limit: int = CHUNK,
+    ) -> list[Shelved]:
+        return await shelf.look(self._used(), self._time(), kind, names, job, due, limit)
+
+    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+        # a write whose answer was lost may find the version that it wrote itself
+        repeat = all(write.version is None for write in writes)
+        arguments = [self._time(), self._origin, *shelf.writes(writes)]
+        answers, woken, ended = _stored(await self._used().run("shelve", arguments, repeat=repeat))
+        self._tell([plain(queue) for queue in woken], bool(ended))
+        return [answer == ord("1") for answer in answers]
+
+    # -- upkeep --------------------------------------------------------------------------------------
+    async def promote(self, limit: int) -> int:
+        promoted, woken = await self._used().run("promote", [self._time(), self._origin, limit], repeat=True)
+        self._tell([plain(queue) for queue in woken], False)
+        return int(promoted)
+
+    async def lapsed(self, limit: int, contact: int) -> list[Record]:
+        return records_of(await self._used().run("lapsed", [self._time(), limit, 3 * contact], repeat=True))
+
+    async def expired(self, limit: int) -> list[Record]:
+        return records_of(await self._used().run("expired", [self._time(), limit], repeat=True))
+
+    async def prune(self, limit: int) -> int:
+        link = self._used()
+        pruned = await link.run("prune", [self._time(), limit], repeat=True)
+        await self._audit(link)
+        return int(pruned)
+
+    async def _audit(self, link: Link) -> None:
+        """Look at some more rows; from one prune to the next, all of them are looked at."""
+        arguments = [self._time(), self._origin, AUDITED, *self._audited]
+        mended, *self._audited = await link.run("audit", arguments, repeat=True)
+        if mended:
+            _log.warning("%s: %d jobs stood in no index and were put back", self._address, mended)
+            self._tell(None, False)
+
+    # -- reading and settings ------------------------------------------------------------------------
+    async def get(self, ids: Sequence[str]) -> list[Record | None]:
+        return await listing.get(self._used(), ids)
+
+    async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
+        return await listing.find(self._used(), filter, limit, parse_cursor(cursor))
+
+    async def count(self, filter: Filter) -> int:
+        return await listing.count(self._used(), filter)
+
+    async def log(self, id: str) -> list[str]:
+        return await queues.log(self._used(), id_bytes(id))
+
+    async def queues(self) -> list[QueueRow]:
+        return await queues.queues(self._used(), self._time())
+
+    async def configure(self, settings: QueueSettings) -> None:
+        await queues.configure(self._used(), self._origin, settings)
+
+    async def pause(self, queue: str, paused: bool) -> None:
+        await queues.pause(self._used(), self._origin, queue, paused)
+        if not paused:
+            self._tell([queue], False)
+
+    async def beat(self, worker: WorkerRow) -> None:
+        text = msgspec.msgpack.encode((worker.started_at, worker.running, worker.about))
+        await self._used().run("workers", [self._time(), "beat", worker.id, text], repeat=True)
+
+    async def leave(self, worker: str) -> None:
+        await self._used().run("workers", [self._time(), "leave", worker], repeat=True)
+
+    async def workers(self, seen_within: int) -> list[WorkerRow]:
+        return await queues.workers(self._used(), self._time(), seen_within)
+
+    async def rooms(self) -> dict[str, Room]:
+        return await queues.rooms(self._used())
+
+    # -- moving house --------------------------------------------------------------------------------
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+        return await moving.export(self._used(), after, limit)
+
+    async def restore(self, jobs: Sequence[Carried]) -> None:
+        await moving.restore(self._used(), self._time(), self._origin, jobs)
+        self._tell({job.record.queue for job in jobs}, True)
+
+    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+        return await shelf.export(self._used(), after, limit)
+
+    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+        await shelf.restore(self._used(), rows)
+
+    async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
+        return await moving.export_keys(self._used(), cursor, limit)
+
+    async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
+        await moving.restore_keys(self._used(), keys)
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str]) -> None:
+        if not queues:
+            return
+        try:
+            link = self._used()
+            message = self._origin + b"\x00".join(escaped(queue) for queue in queues)
+            await link.command("PUBLISH", link.keys.ready, message)
+        except StoreError:
+            _log.debug("a signal was not sent", exc_info=True)
+        self._tell(queues, False)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        self._used()
+        assert self._signals is not None
+        return self._signals.listen(topic, wake, queues)
+
+    # -- the doctor ----------------------------------------------------------------------------------
+    async def findings(self) -> list[Finding]:
+        return await findings(self._used())
+
+    # -- the handler's own transaction ---------------------------------------------------------------
+    async def begin(self, longest: int) -> StoreTransaction:
+        raise StoreError(
+            f"ctx.transaction() needs a database with transactions, and {self.name} has none: use postgresql:// or "
+            "sqlite://, or write your effects so that doing them twice does no harm"
+        )
+
+    # -- below ---------------------------------------------------------------------------------------
+    def _used(self) -> Link:
+        if self._link is None:
+            raise StoreError(f"the store {self._address} is not open")
+        if self._process != os.getpid():
+            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        return self._link
+
+    def _time(self) -> Any:
+        """What time it is, for the scripts; nothing, when the server's own clock is to say it."""
+        return "" if self._clock is None else self._clock()
+
+    def _tell(self, ready: Any, changed: bool) -> None:
+        if self._signals is not None and (ready is None or ready or changed):
+            self._signals.tell(ready, changed)
+
+
+def _stored(told: Any) -> Any:
+    """The answer of a script that puts jobs on record; or why it wrote nothing."""
+    match told[0]:
+        case b"full":
+            raise Full(plain(told[1]), told[2], waits=told[3] == b"waits")
+        case b"orphan":
+            raise Orphan(id_text(told[1]), id_text(told[2]))
+    return told

@@ -1,0 +1,376 @@
+"""Claiming: the best jobs over all wanted lanes.
+
+A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in claim order. SQLite merges
+the lanes of a compound SELECT by their heads and stops at the limit, so a claim reads as many rows as it takes plus
+one per lane, whatever waits behind or beside them. Jobs under limits wait elsewhere: see `limited`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from perdure.job import ANY, ROW_VERSION, Record, Routing
+from perdure.storage.contract import Claim, Want
+
+from . import limited
+from .database import Work
+from .driver import TOOBIG
+from .gates import Standing, Waiting, forget, know
+from .limited import Suspect, Wide
+from .near import Numbers
+from .queries import load
+from .rows import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
+from .settle import settle
+from .usual import OF_LANE, Place, Usual, asked, best, read
+
+LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
+NO_LANE = (None, None, None)
+
+# what a claimed row says in place of what it said before; ?1, ?2, ?3 are the stamp, the worker and the time
+_ONCE_CLAIMED = {
+    "state": "'running'",
+    "version": "job.version + 1",
+    "attempt": "job.attempt + 1",
+    "started_at": "NULL",
+    "finished_at": "NULL",
+    "prune_at": "NULL",
+    "keep_last": "NULL",
+    "stamp": "?1",
+    "leased_by": "?2",
+    "leased_until": "job.lease + ?3",
+    "parked": "0",
+    "holds_key": "CASE body.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
+}
+# fields from here on are left out where they say what a record says without them, as those of nearly every job do
+_RARE = FIELDS[FIELDS.index("suspect") :]
+
+
+def _claimed() -> str:
+    """The record of a claimed row as an expression: a JSON array."""
+    values = [_ONCE_CLAIMED.get(name) or value_of(name, column_of) for name in FIELDS]
+    usual = dict(zip(_RARE, Record.__struct_defaults__[-len(_RARE) :], strict=True))
+    unset = ", ".join(column_of(name) for name, default in usual.items() if default is None)
+    as_usual = [f"{column_of(name)} = {literal(default)}" for name, default in usual.items() if default is not None]
+    return (
+        f"CASE WHEN coalesce({unset}) IS NULL AND {' AND '.join(as_usual)} "
+        f"THEN json_array({', '.join(values[: -len(_RARE)])}) ELSE json_array({', '.join(values)}) END"
+    )
+
+
+_sql = load("claim", claimed=_claimed(), whole=WHOLE, row_version=str(ROW_VERSION))
+# the outlook, and the best of a lane as the same answer
+_OUTLOOK_AND_BEST = f"{_sql['outlook']}, best.* FROM ({OF_LANE}) AS best"
+
+Lane = tuple[str, str, str | None]  # queue, task, routing key
+
+
+class Outlook(NamedTuple):
+    next_due: int | None
+    paused: frozenset[str]
+    suspects: bool
+    limited: bool
+    unsettled: bool
+    lanes: list[Lane]
+
+
+class Guess(NamedTuple):
+    """The best jobs of the lane that was claimed from last, read together with the outlook: nearly always that is the lane
+    to claim from, and a question is saved."""
+
+    place: Place
+    limit: int
+    row: tuple[Any, ...]
+
+
+Taken = bytes | Usual  # claimed jobs as texts, to be read by the loop
+
+
+class Claimed(NamedTuple):
+    taken: list[Taken]
+    next_due: int | None
+    suspects: bool
+    unsettled: bool
+
+    def records(self, numbers: Numbers) -> list[Record]:
+        """For the loop: the writer has other things to do. It remembers where usual jobs are."""
+        return [record for part in self.taken for record in _read(part, numbers)]
+
+
+def _read(part: Taken, numbers: Numbers) -> list[Record]:
+    if isinstance(part, bytes):
+        return records_of(part)
+    records = part.records()
+    if all(part.shorts):
+        numbers.learn(records, part.numbers)
+    return records
+
+
+def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
+    """Settle what is to be settled, promote what is due, then take what is wanted, want by want."""
+    outlook, guess = _look_out_and_guess(work, claim.wants[0], now) if claim.wants else (_look_out(work), None)
+    work.known.limited = outlook.limited
+    if outlook.unsettled:
+        settle(work, chunk, now)
+        outlook, guess = _look_out(work), None
+    if outlook.next_due is not None and outlook.next_due <= now:
+        promote(work, chunk, now)
+        outlook, guess = _look_out(work), None
+    taken: list[Taken] = []
+    wide: Wide | None = None
+    for want in claim.wants:
+        if want.limit > 0:
+            if want.limited:
+                texts, wide = _take_limited(work, claim, want, outlook, now)
+                work.known.limited |= bool(texts)
+            else:
+                texts = _take(work, claim, want, outlook, guess, now)
+            taken += texts
+        guess = None  # it was read before anything was taken
+    under_limits = [want for want in claim.wants if want.limited]
+    if len(under_limits) > 1:
+        wide = None  # what was found for the last need not hold for the others
+    due = [outlook.next_due, *(_opens_at(work, want, outlook, now, wide) for want in under_limits)]
+    next_due = min((max(0, at - now) for at in due if at is not None), default=None)
+    suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
+    return Claimed(taken, next_due, suspects, outlook.unsettled)
+
+
+def promote(work: Work, limit: int, now: int) -> int:
+    """Make due jobs ready."""
+    queues, under_limits = work.connection.rows(_sql["due"], (now, limit))[0]
+    if queues == "[]":
+        return 0
+    work.ready.update(lists_of(queues))
+    promoted = work.connection.change(_sql["promote"], (now, limit))
+    know(work, lists_of(under_limits))
+    return promoted
+
+
+def _look_out_and_guess(work: Work, want: Want, now: int) -> tuple[Outlook, Guess | None]:
+    """The outlook, and what the first want will probably get."""
+    place = work.known.lane
+    parameters = None
+    if place is not None and not want.limited and not want.alone and want.limit > 0:
+        parameters = asked(work, place, want.limit, now) if _wanted(want, frozenset(), *place[1:]) else None
+    if place is None or parameters is None:
+        return _look_out(work), None
+    try:
+        row = work.connection.rows(_OUTLOOK_AND_BEST, parameters)[0]
+    except work.error as error:
+        if work.code(error) != TOOBIG:
+            raise
+        return _look_out(work), None
+    return _outlook(row[:6]), Guess(place, want.limit, row[6:])
+
+
+def _look_out(work: Work) -> Outlook:
+    return _outlook(work.connection.rows(_sql["outlook"])[0])
+
+
+def _outlook(row: tuple[Any, ...]) -> Outlook:
+    next_due, paused, suspects, limited, unsettled, lanes = row
+    return Outlook(
+        next_due,
+        frozenset(lists_of(paused)),
+        bool(suspects),
+        bool(limited),
+        bool(unsettled),
+        [tuple(lane) for lane in lists_of(lanes)],
+    )
+
+
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, now: int) -> list[Taken]:
+    def best_of_all(limit: int) -> tuple[str, Taken]:
+        return _best(work, claim, want, outlook, guess, limit, now)
+
+    numbers, taken = _as_many_as_fit(work, best_of_all, want.limit)
+    if numbers == "[]":
+        return []
+    _let_run(work, claim, numbers, taken, now, "take_from_lane")
+    return [taken]
+
+
+def _let_run(work: Work, claim: Claim, numbers: str, taken: Taken, now: int, usual: str) -> None:
+    after = (claim.stamp, claim.worker, now)
+    row = _row_of(taken.numbers) if isinstance(taken, Usual) and all(taken.shorts) else None
+    if row is not None:
+        work.connection.change(_sql[usual], (*after, *row))
+    else:
+        work.connection.change(_sql["take"], (*after, numbers))
+
+
+def _row_of(numbers: Sequence[int]) -> tuple[int, int] | None:
+    """The first and the last of these, if they are all that are between them."""
+    first, last = min(numbers), max(numbers)
+    return (first, last) if last - first + 1 == len(numbers) else None
+
+
+def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit: int) -> tuple[str, Taken]:
+    """The best jobs, fewer where all together are too large for one text; the rest is for the next claim."""
+    while True:
+        try:
+            return best(limit)
+        except work.error as error:
+            if work.code(error) != TOOBIG or limit == 1:
+                raise
+            limit = max(1, limit // 8)
+
+
+def _best(
+    work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, limit: int, now: int
+) -> tuple[str, Taken]:
+    after = (claim.stamp, claim.worker, now)
+    if want.alone:
+        numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
+        return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+    lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
+    if not lanes:
+        return "[]", b"[]"
+    work.known.lane = place = (None, *lanes[0]) if len(lanes) == 1 else None
+    if place is not None:
+        usual = _usual(work, claim, place, limit, now, guess)
+        return usual or _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
+    if len(lanes) <= LANES_AT_ONCE[-1]:
+        size, parameters = _arms(lanes, now)
+        return _one_row(work, _best_of_lanes(size), (*after, *parameters, limit))
+    numbers = _best_of_many(work, lanes, limit, now)
+    return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+
+
+def _usual(
+    work: Work, claim: Claim, place: Place, limit: int, now: int, guess: Guess | None = None
+) -> tuple[str, Usual] | None:
+    """The best jobs of a lane or gate in few words, if that can be done."""
+    if guess is not None and (guess.place, guess.limit) == (place, limit):
+        found = read(work, claim, place, guess.row, now)
+    else:
+        found = best(work, claim, place, limit, now)
+    if found is None:
+        return None
+    numbers, usual, others = found
+    if others:
+        after = (claim.stamp, claim.worker, now)
+        usual = usual._replace(others=_one_row(work, _sql["by_number"], (*after, json_text(others)))[1])
+    return numbers, usual
+
+
+def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, bytes]:
+    numbers, texts = work.connection.rows(statement, parameters)[0]
+    return numbers, texts
+
+
+def _best_of_many(work: Work, lanes: list[Lane], limit: int, now: int) -> list[int]:
+    """More lanes than one statement can merge: group by group, then the best of all groups."""
+    heads: list[tuple[int, int, int, str]] = []
+    most = LANES_AT_ONCE[-1]
+    for begin in range(0, len(lanes), most):
+        size, parameters = _arms(lanes[begin : begin + most], now)
+        heads += work.connection.rows(_heads_of_lanes(size), (*parameters, limit))
+        heads = sorted(heads, key=lambda head: (-head[1], head[2], head[3]))[:limit]
+    return [head[0] for head in heads]
+
+
+@cache
+def _best_of_lanes(size: int) -> str:
+    return _sql["best_of_lanes"].replace("{lanes}", _merged(size))
+
+
+@cache
+def _heads_of_lanes(size: int) -> str:
+    return f"{_merged(size)} ORDER BY priority DESC, rank, id LIMIT ?"
+
+
+def _merged(size: int) -> str:
+    return " UNION ALL ".join([_sql["lane"]] * size)
+
+
+def _arms(lanes: Sequence[Lane], now: int) -> tuple[int, list[Any]]:
+    """The size of statement for these lanes, and its parameters; places left over match nothing."""
+    size = next(size for size in LANES_AT_ONCE if size >= len(lanes))
+    filled = [*lanes, *[NO_LANE] * (size - len(lanes))]
+    return size, [value for lane in filled for value in (*lane, now)]
+
+
+def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:
+    return (
+        queue not in paused
+        and (want.queues is None or queue in want.queues)
+        and (want.tasks is None or task in want.tasks)
+        and _routed(want.routing, routing_key)
+    )
+
+
+def _routed(wanted: Routing, routing_key: str | None) -> bool:
+    return wanted is ANY or wanted == routing_key
+
+
+def _suspects(work: Work, want: Want, outlook: Outlook, now: int) -> list[Suspect]:
+    """Suspects that a want with `alone` would get, best first."""
+    if not outlook.suspects:
+        return []
+    rows = lists_of(work.connection.value(_sql["suspects"], (int(want.limited), now)))
+    return [
+        Suspect(limits or "", Waiting(number, (-priority, rank, id)))
+        for number, priority, rank, id, limits, *lane in rows
+        if _wanted(want, outlook.paused, *lane)
+    ]
+
+
+def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) -> bool:
+    return any(_suspects(work, want, outlook, now) for want in wants)
+
+
+# ---- under limits ----------------------------------------------------------------------------------
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> tuple[list[Taken], Wide | None]:
+    """What is wanted, and the gate that all of it was taken from, if it was one alone."""
+    if want.alone:
+        suspects = _suspects(work, want, outlook, now)
+        return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now), None
+    wide = limited.wide_gate(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now)
+    if wide is not None:
+        taken = _take_at_gate(work, claim, wide.gate, want.limit, now)
+        return taken, wide._replace(room=wide.room - want.limit)
+    taken = []
+    for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
+        taken += _take_rows(work, claim, numbers, now)
+    return taken, None
+
+
+def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Taken]:
+    """As many as are wanted of those that wait at a gate which has room for all of them."""
+    after = (claim.stamp, claim.worker, now)
+
+    def best_there(limit: int) -> tuple[str, Taken]:
+        place = (gate.limits, gate.queue, gate.task, gate.routing_key)
+        usual = _usual(work, claim, place, limit, now)
+        return usual or _one_row(work, _sql["best_of_gate"], (*after, *place, now, limit))
+
+    numbers, taken = _as_many_as_fit(work, best_there, limit)
+    if numbers == "[]":
+        forget(work, [gate.number])
+        return []
+    _let_run(work, claim, numbers, taken, now, "take_from_gate")
+    return [taken]
+
+
+def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Taken]:
+    """Let these rows run; all of them, in as many texts as they need."""
+    after = (claim.stamp, claim.worker, now)
+    try:
+        taken, texts = _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+    except work.error as error:
+        if work.code(error) != TOOBIG or len(numbers) <= 1:
+            raise
+        half = len(numbers) // 2
+        return [*_take_rows(work, claim, numbers[:half], now), *_take_rows(work, claim, numbers[half:], now)]
+    work.connection.change(_sql["take"], (*after, taken))
+    return [texts]
+
+
+def _opens_at(work: Work, want: Want, outlook: Outlook, now: int, wide: Wide | None) -> int | None:
+    """When a limited job could start that this want asks for."""
+    if want.alone:
+        return limited.suspects_open_at(work, _suspects(work, want, outlook, now), now)
+    return limited.opens_at(work, lambda *lane: _wanted(want, outlook.paused, *lane), now, wide)

@@ -1,0 +1,62 @@
+"""What store addresses need of this store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from perdure.storage.migrate import Migration
+
+from . import shared
+from .database import patience
+from .driver import DriverName, driver
+from .faults import explained
+from .journal import Keeper
+from .outbox import SqliteOutbox
+from .place import Place
+from .schema import SqliteLedger, migrations, outbox_migrations
+from .store import SqliteStorage
+
+
+def storage(path: Path | None, scheme: str, **options: Any) -> SqliteStorage:
+    """The store of a checked address."""
+    return SqliteStorage(Place(path), driver=_driver_of(scheme), **options)
+
+
+def outbox(path: Path, scheme: str, **options: Any) -> SqliteOutbox:
+    """The outbox of a checked address."""
+    return SqliteOutbox(Place(path), driver=_driver_of(scheme), **options)
+
+
+def keep(key: str, scheme: str) -> Callable[[], object]:
+    """Keep a database in memory while no loop uses it; gives what lets it go."""
+    kept = shared.take(key, Place(None), _driver_of(scheme), "auto")
+    return lambda: shared.leave(kept)
+
+
+def open_ledger(
+    path: Path, scheme: str, journal: Any, *, outbox: bool = False
+) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
+    """The ledger of a file that is opened for nothing else."""
+    place = Place(path)
+    place.check()
+    library = driver(_driver_of(scheme))
+    keeper = Keeper(place, library, journal)
+    patiently = patience(library)
+    connection = None
+    try:
+        connection = patiently(keeper.connect)
+        patiently(keeper.check, connection)
+    except BaseException as error:
+        if connection is not None:
+            connection.close()
+        if isinstance(error, library.error):
+            raise explained(error, library, place) from error
+        raise
+    known = outbox_migrations() if outbox else migrations()
+    return SqliteLedger(connection, place, patiently, outbox=outbox), known, connection.close
+
+
+def _driver_of(scheme: str) -> DriverName:
+    return "apsw" if scheme == "sqlite+apsw" else "sqlite3"

@@ -1,0 +1,221 @@
+"""Putting jobs on record.
+
+Plain jobs (no unique key, no parents, no queue with bounds or shares) are inserted at once; an id that is on record already
+conflicts and is left alone. The others are planned first, one by one in Python under the write lock, and then inserted.
+
+Jobs that differ in nothing but their payloads, as those of a list mostly do, go in as one text. It is made in the loop, so
+that the writer's thread has little to do but to wait for SQLite, which needs no interpreter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from perdure.job import ROW_VERSION, Alike, NewJob
+from perdure.storage.contract import Full, Orphan, Placed, QueueSettings
+from perdure.storage.plain import ids_of, is_plain_but_for_limits, kinds_of
+from perdure.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
+
+from . import edges
+from .database import Work
+from .driver import Connection
+from .gates import know
+from .policies import Policy, keep, number_of, policy_of
+from .queries import load
+from .rows import Many, json_text, lists_of, stands
+from .shares import shares
+
+_sql = load("enqueue", row_version=str(ROW_VERSION))
+_FULL = Many(_sql["insert_full"], 16, (100, 20, 5, 1))
+_BODIES = Many(_sql["bodies_full"], 13, (100, 20, 5, 1))
+_KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
+_HELD_KEYS = Many(_sql["held_keys"], 1)
+_KEPT_KEYS = Many(_sql["kept_keys"], 1)
+
+MOST_KINDS = 8  # of jobs in a list that go in by kind
+# task, queue, priority, policy, lease, limits, and when it is to run: after a while, or at a time
+Kind = tuple[str, str, int, Policy, int, str | None, int, int | None]
+
+
+class Together(NamedTuple):
+    """Jobs that differ in nothing but their payloads, which are a JSON object by their ids."""
+
+    kind: Kind
+    payloads: str
+    many: int
+    first: str  # the id of the best of them
+
+
+class Jobs:
+    """New jobs on their way to the writer."""
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.all = jobs
+        kinds = kinds_of(jobs)
+        self.plain = not any(job.unique_key is not None or job.after is not None for job in kinds)
+        self.queues = {job.queue for job in kinds}
+        self.alike, self.others = _by_kind(jobs) if self.plain else ([], jobs)
+
+    def placed(self) -> list[Placed]:
+        """What becomes of jobs that nothing stands in the way of."""
+        return [Placed(id) for id in ids_of(self.all)]
+
+
+def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
+    if isinstance(jobs, Alike) and is_plain_but_for_limits(jobs.template):
+        payloads = dict(zip(jobs.ids, jobs.payloads, strict=True))
+        return [Together(_kind(jobs.template), json_text(payloads), len(payloads), min(jobs.ids))], []
+    kinds: dict[Kind, dict[str, str]] = {}
+    others: list[NewJob] = []
+    last: Kind | None = None
+    alike: dict[str, str] = {}
+    for job in jobs:
+        if not is_plain_but_for_limits(job):
+            others.append(job)
+            continue
+        kind = _kind(job)
+        if kind != last:
+            last, alike = kind, kinds.setdefault(kind, {})
+        alike[job.id] = job.payload
+    if len(kinds) > MOST_KINDS:
+        return [], jobs
+    return [Together(kind, json_text(told), len(told), min(told)) for kind, told in kinds.items()], others
+
+
+def _kind(job: NewJob) -> Kind:
+    return (
+        job.task, job.queue, job.priority, policy_of(job), job.lease, job.limits, job.delay, job.at,
+    )  # fmt: skip
+
+
+def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan | None:
+    """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
+    has been written when it is found. None: nothing stood in the way of any."""
+    policies = {group.kind[3] for group in jobs.alike}
+    settings, known, in_step = _look(work.connection, next(iter(policies)) if len(policies) == 1 else None)
+    if jobs.plain and jobs.queues.isdisjoint(settings):
+        if not known:
+            keep(work.connection, policies)
+        _insert_alike(work, jobs.alike, now, in_step=in_step)
+        _insert(work, jobs.others, {}, now)
+        return None
+    try:
+        answers, fresh = _planned(work, jobs.all, settings, now, bounded=bounded)
+        check_parents(work.connection, fresh)
+    except (Full, Orphan) as refusal:
+        return refusal
+    _insert_keys(work, fresh, now)
+    _insert(work, fresh, shares(work, fresh, settings, now), now)
+    edges.add(work, fresh)
+    return answers
+
+
+def special_queues(connection: Connection) -> dict[str, QueueSettings]:
+    """The queues that hold only so many jobs, and those that are fair."""
+    return _look(connection, None)[0]
+
+
+def _look(connection: Connection, policy: Policy | None) -> tuple[dict[str, QueueSettings], bool, bool]:
+    """Those queues; whether the policy is on record, instead of a statement that would change nothing; and whether new rows
+    of jobs and of bodies get the same numbers."""
+    number = None if policy is None else number_of(policy)
+    rows, known, in_step = connection.rows(_sql["special_queues"], (number,))[0]
+    settings = {
+        name: QueueSettings(name, False, max_depth, on_full, drop_below, bool(fair), weights)
+        for name, max_depth, on_full, drop_below, fair, weights in lists_of(rows)
+    }
+    return settings, bool(known), bool(in_step)
+
+
+def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
+    """`Orphan`, if one of these would wait for a job that is not on record."""
+    parents = sorted({parent for job in jobs for parent in parents_of(job.after)})
+    if parents:
+        refuse_orphans(jobs, set(lists_of(connection.value(_sql["followable"], (json_text(parents),)))))
+
+
+def place_of(job: NewJob, now: int) -> tuple[str, int]:
+    """The state of a new job, and when it is to run."""
+    run_at = now + job.delay if job.at is None else job.at
+    return "blocked" if job.waits > 0 else "scheduled" if run_at > now else "ready", run_at
+
+
+def _planned(
+    work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int, *, bounded: bool
+) -> tuple[list[Placed], list[NewJob]]:
+    """What becomes of each job, given what stands in its way, and those that are to be stored."""
+    connection = work.connection
+    known = set(_known(connection, [job.id for job in jobs]))
+    names = {name for job in jobs if (name := key_name(job)) is not None}
+    held = [(key,) for apart, key in names if not apart]
+    kept = [(key,) for apart, key in names if apart]
+    owners = {(False, key): owner for key, owner in _HELD_KEYS.rows(connection, held)}
+    owners |= {(True, key): owner for key, owner in _KEPT_KEYS.rows(connection, kept, now)}
+    depth = cache(lambda queue: connection.value(_sql["depth"], (queue, settings[queue].max_depth)))
+    return plan(jobs, known, owners.get, settings.get, depth, bounded=bounded)
+
+
+def _known(connection: Connection, ids: Sequence[str]) -> list[str]:
+    return lists_of(connection.value(_sql["known"], (json_text(ids),)))
+
+
+def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
+    keys = [(job.unique_key, job.id, key_ends(job, now)) for job in jobs if (name := key_name(job)) and name[0]]
+    _KEYS.run(work.connection, keys, now)
+
+
+def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: bool) -> None:
+    parked = []
+    for kind, payloads, many, first in groups:
+        task, queue, priority, policy, lease, limits, delay, at = kind
+        run_at = now + delay if at is None else at
+        ready, limited = run_at <= now, limits is not None
+        state = "ready" if ready else "scheduled"
+        place = (state, *stands(state, parked=limited, suspect=False), run_at, ready and limited, now)
+        common = (task, queue, priority, lease, limits, *place)
+        all_new = work.connection.change(_sql["insert_alike"], (payloads, *common)) == many
+        bodies = _sql["bodies_alike" if all_new and in_step else "bodies_by_id"]
+        work.connection.change(bodies, (payloads, number_of(policy)))
+        if ready:
+            work.ready.add(queue)
+        if ready and limited:  # they wait at one gate, which asks after the best of them alone
+            parked.append(first)
+    know(work, parked)
+
+
+def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
+    if jobs:
+        keep(work.connection, map(policy_of, jobs))
+        _FULL.run(work.connection, [_row(work, job, shares.get(job.id), now) for job in jobs], now)
+        _BODIES.run(work.connection, [_body(job) for job in jobs])
+        know(work, [job.id for job in jobs if job.limits is not None])
+
+
+def _row(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
+    state, run_at = place_of(job, now)
+    if state == "ready":
+        work.ready.add(job.queue)
+    parked = state == "ready" and job.limits is not None
+    rank = run_at if share is None else share
+    place = (state, *stands(state, parked=parked, suspect=False), job.priority, rank, run_at, parked)
+    return (job.id, job.task, job.queue, *place, job.lease, *rest_of(job, now))
+
+
+def rest_of(job: NewJob, now: int) -> tuple[Any, ...]:
+    """The fields of its row that a plain job does not have."""
+    name = key_name(job)
+    expires_at = None if job.expires is None else now + job.expires
+    holds_key = int(name is not None and not name[0])
+    return expires_at, job.routing_key, job.unique_key, holds_key, job.limits
+
+
+def _body(job: NewJob) -> tuple[Any, ...]:
+    return (job.id, job.payload, number_of(policy_of(job)), *rest_of_body(job))
+
+
+def rest_of_body(job: NewJob) -> tuple[Any, ...]:
+    """The fields of its body that a plain job does not have."""
+    about = (job.key, job.tenant, job.tags, job.meta, job.unique_scope, job.chain_id)
+    return (*about, job.after, job.run_when, job.waits, job.min_version)

@@ -1,0 +1,33 @@
+"""SQLite's errors in words that say what to do."""
+
+from __future__ import annotations
+
+from perdure.errors import StoreError
+
+from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
+from .place import Place
+
+_WORDS = {
+    BUSY: "another connection has kept it locked for too long; end that transaction",
+    LOCKED: "another connection has kept it locked for too long; end that transaction",
+    READONLY: "it is read-only for this user; change the permissions of the file and its directory",
+    MOVED: "the file was removed or replaced while it was open; restart the programs that have it open",
+    IOERR: "reading or writing it failed; look at the disk",
+    CORRUPT: "it is damaged; restore a backup, or look at what `PRAGMA integrity_check` says",
+    FULL: "the disk is full; make room and go on, nothing that was acknowledged is lost",
+    CANTOPEN: "the file cannot be opened; look at the path and its permissions",
+    NOTADB: "the file is not a SQLite database; name another file",
+}
+
+
+def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
+    """The StoreError for an error of the driver."""
+    code = driver.code(error)
+    if "no such table: perdure_" in str(error) or "no such column" in str(error):
+        told = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
+    elif code in _WORDS:
+        told = StoreError(f"{place}: {_WORDS[code]} ({error})")
+    else:
+        told = StoreError(f"{place}: SQLite says: {error}")
+    told.__cause__ = error
+    return told

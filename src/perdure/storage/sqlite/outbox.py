@@ -1,0 +1,220 @@
+"""An outbox in a caller's SQLite file. The journal of the file stays as its owner has it.
+
+The relay's turn is a lock on a file beside the database, free as soon as its holder is gone. Where such a lock cannot be
+had, relays work without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from perdure.clock import Clock, reader
+from perdure.errors import PerdureError, StoreError
+from perdure.job import ROW_VERSION, NewJob
+from perdure.storage import migrate
+from perdure.storage.contract import Insertion
+from perdure.storage.home import Home
+from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queues_text, rows_text
+
+from . import shared
+from .database import Database, Work, patience
+from .driver import BUSY, LOCKED, Connection, DriverName
+from .home import SqliteHome
+from .place import Place
+from .queries import load
+from .schema import SqliteLedger, outbox_migrations
+from .shared import Shared
+
+try:
+    import fcntl
+except ImportError:  # a system without flock
+    fcntl = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+MADE_WITHIN = 2.0  # seconds: a caller who waits for the table may hold the very lock that it needs
+_SIGNAL = frozenset({"outbox"})
+
+
+@cache
+def _sql() -> dict[str, str]:
+    return load("outbox")
+
+
+@dataclass(frozen=True)
+class OutboxHome(SqliteHome):
+    """The file of an outbox."""
+
+    role = "outbox"
+
+    def explained(self, error: BaseException) -> PerdureError:
+        if "no such table" in str(error):
+            return StoreError(f"the database behind connection= has no outbox ({error}): {_remedy(self.place)}")
+        return super().explained(error)
+
+
+class SqliteOutbox(Outbox):
+    """One loop's door to the outbox of a file."""
+
+    name = "SQLite"
+
+    def __init__(
+        self, place: Place, *, driver: DriverName = "sqlite3", clock: Clock | None = None, migrate: bool = True
+    ) -> None:
+        self._place = place
+        self._driver = driver
+        self._now = reader(clock)
+        self._migrate = migrate
+        self._shared: Shared | None = None
+        self._opening = asyncio.Lock()
+
+    # -- life ----------------------------------------------------------------------------------------
+    async def open(self) -> None:
+        async with self._opening:
+            if self._shared is not None and self._shared.process == os.getpid():
+                return
+            self._place.check()
+            if not self._migrate and not self._place.exists():
+                raise StoreError(f"{self._place} does not exist: {_remedy(self._place)}")
+            self._shared = shared.take(shared.key_of(str(self._place)), self._place, self._driver, "as it is")
+            try:
+                await self._shared.database.alone(self._prepare)
+                self._shared.database.prepares[self] = self._prepare
+            except BaseException:
+                await self._close()
+                raise
+
+    async def close(self) -> None:
+        async with self._opening:
+            await self._close()
+
+    async def _close(self) -> None:
+        closing, self._shared = self._shared, None
+        if closing is not None:
+            closing.database.prepares.pop(self, None)
+        if closing is None or closing.process != os.getpid() or not shared.give_back(closing):
+            return
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, closing.end)
+        except RuntimeError:  # the interpreter is ending and has no executor any more
+            closing.end()
+
+    def _prepare(self, connection: Connection) -> None:
+        driver = self._in_use().driver
+        ledger = SqliteLedger(connection, self._place, patience(driver, MADE_WITHIN), outbox=True)
+        try:
+            if self._migrate:
+                migrate.up(ledger, outbox_migrations())
+            elif migrate.status(ledger, outbox_migrations()).pending:
+                raise StoreError(f"{self._place} has no outbox of this version: {_remedy(self._place)}")
+        except driver.error as error:
+            if driver.code(error) not in (BUSY, LOCKED):
+                raise
+            raise StoreError(
+                f"{self._place} has no outbox yet, and it cannot be made while a transaction keeps the file locked: end "
+                f"that transaction; {_remedy(self._place)}"
+            ) from error
+
+    # -- for callers ---------------------------------------------------------------------------------
+    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+        insert = (_sql()["insert"], rows_text(jobs, self._now()))
+        return Insertion((insert,), insert, insert)
+
+    async def home(self, *, fresh: bool = False) -> Home:
+        return OutboxHome(self._place, self._driver)
+
+    # -- for the relay -------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def batch(self, limit: int, but: Collection[str]) -> AsyncIterator[Batch | None]:
+        with self._turn() as ours:
+            if not ours:
+                yield None
+                return
+            parameters = (ROW_VERSION, queues_text(but), limit, MOST_BYTES)
+            rows = await self._database().read(lambda connection: connection.rows(_sql()["batch"], parameters))
+            yield SqliteBatch(self, [Entry(*row) for row in rows])
+
+    @contextmanager
+    def _turn(self) -> Iterator[bool]:
+        folder = self._place.beside()
+        if folder is None or fcntl is None:
+            yield True
+            return
+        try:
+            lock = os.open(folder / "relay", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError:
+            yield True
+            return
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            yield not isinstance(error, BlockingIOError)
+            return
+        try:
+            yield True
+        finally:
+            with contextlib.suppress(OSError):
+                fcntl.flock(lock, fcntl.LOCK_UN)  # said aloud, for a forked child may share the file
+            os.close(lock)
+
+    async def standing(self) -> Standing:
+        ((waiting, since, aside),) = await self._database().read(lambda link: link.rows(_sql()["standing"]))
+        return Standing(waiting, None if since is None else max(0, self._now() - since), aside)
+
+    async def set_aside(self, limit: int) -> list[Aside]:
+        rows = await self._database().read(lambda connection: connection.rows(_sql()["aside"], (limit,)))
+        return [Aside(*row) for row in rows]
+
+    async def bring_back(self) -> int:
+        return await self._database().write(lambda work: work.connection.change(_sql()["bring_back"]))
+
+    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+        def write(work: Work) -> None:
+            if moved:
+                work.connection.change(_sql()["moved"], (json.dumps(moved),))
+            if aside:
+                work.connection.change(_sql()["set_aside"], (self._now(), json.dumps(aside)))
+
+        await self._database().write(write)
+
+    # -- signals -------------------------------------------------------------------------------------
+    async def signal(self, queues: Sequence[str] = ()) -> None:
+        if self._shared is not None:
+            signals = self._shared.signals
+            await self._shared.database.alone(lambda _: signals.tell(_SIGNAL, False))
+
+    def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
+        return self._in_use().signals.listen("ready", wake)
+
+    # -- below ---------------------------------------------------------------------------------------
+    def _database(self) -> Database:
+        return self._in_use().database
+
+    def _in_use(self) -> Shared:
+        if self._shared is None or self._shared.process != os.getpid():
+            raise StoreError(f"the outbox in {self._place} is not open")
+        return self._shared
+
+
+class SqliteBatch(Batch):
+    """No transaction is open meanwhile: the caller's file has one writer at a time."""
+
+    def __init__(self, outbox: SqliteOutbox, entries: Sequence[Entry]) -> None:
+        self.entries = entries
+        self._outbox = outbox
+
+    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+        if moved or aside:
+            await self._outbox.settle(moved, aside)
+
+
+def _remedy(place: Place) -> str:
+    return f"run `perdure migrate --outbox sqlite:///{place}` once, or use the app outside of a transaction first"

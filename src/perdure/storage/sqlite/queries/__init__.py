@@ -1,0 +1,12 @@
+"""The store's statements. Each `.sql` file is a list of named queries, each with a line of purpose."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from perdure.storage.queries import named
+
+
+def load(name: str, **parts: str) -> dict[str, str]:
+    """The queries of `name`.sql by name; {words} in them are replaced by the given parts."""
+    return named(files(__package__), name, **parts)

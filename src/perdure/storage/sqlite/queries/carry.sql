@@ -1,0 +1,47 @@
+-- name: export
+-- Whole jobs behind a position, the oldest first.
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
+    SELECT * FROM perdure_jobs INDEXED BY perdure_jobs_created CROSS JOIN perdure_bodies USING (number)
+    WHERE created_at >= ?1 AND (created_at > ?1 OR id > ?2) ORDER BY created_at, id LIMIT ?3);
+
+-- name: lines
+-- The log lines of jobs, oldest first.
+SELECT job, line FROM perdure_log WHERE job IN (SELECT value FROM json_each(?)) ORDER BY number;
+
+-- name: remove
+-- Jobs that are replaced.
+DELETE FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: remove_lines
+-- Their logs.
+DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: insert
+-- Jobs as they are.
+INSERT INTO perdure_jobs ({columns}, in_lane, apart, releases) VALUES {values};
+
+-- name: insert_bodies
+-- What they came with.
+WITH given (id, {body}) AS (VALUES {values})
+INSERT INTO perdure_bodies (number, {body})
+SELECT job.number, {given} FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id;
+
+-- name: insert_lines
+-- Log lines, oldest first.
+INSERT INTO perdure_log (job, line) VALUES {values};
+
+-- name: owners
+-- Who holds these keys of scope waiting and active.
+SELECT unique_key, id FROM perdure_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
+
+-- name: keys
+-- Kept keys behind a key, each as it was taken last.
+SELECT key, job, ends, max(starts) FROM perdure_keys WHERE ?1 IS NULL OR key > ?1 GROUP BY key ORDER BY key LIMIT ?2;
+
+-- name: remove_keys
+-- Kept keys that are replaced.
+DELETE FROM perdure_keys WHERE key IN (VALUES {values});
+
+-- name: insert_keys
+-- Kept keys as they are. When one is over, its next row starts later.
+INSERT INTO perdure_keys (key, job, ends, starts) VALUES {values};

@@ -1,0 +1,132 @@
+-- name: add
+-- Edges from the parents that new jobs name.
+INSERT INTO perdure_edges (parent, child, run_when, open)
+SELECT DISTINCT parent.value, job.id, body.run_when, 1
+FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number) CROSS JOIN json_each(body.after) AS parent
+WHERE job.id IN (SELECT value FROM json_each(?))
+ON CONFLICT DO NOTHING;
+
+-- name: put
+-- Edges as they are given; those that were closed are open again.
+WITH given (parent, child, run_when) AS (VALUES {values})
+INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, run_when, 1 FROM given WHERE true
+ON CONFLICT DO UPDATE SET open = 1, run_when = excluded.run_when;
+
+-- name: keep
+-- Closed edges as they are given; those that are there stay as they are. What their children ran after is over.
+WITH given (parent, child) AS (VALUES {values})
+INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, '', 0 FROM given WHERE true
+ON CONFLICT DO NOTHING;
+
+-- name: close
+-- Single edges that hold nobody back any more.
+WITH given (parent, child) AS (VALUES {values})
+UPDATE perdure_edges SET open = 0 FROM given
+WHERE perdure_edges.parent = given.parent AND perdure_edges.child = given.child AND open = 1;
+
+-- name: close_all
+-- Every edge that leads to these jobs.
+UPDATE perdure_edges SET open = 0 WHERE child IN (SELECT value FROM json_each(?)) AND open = 1;
+
+-- name: mark
+-- These jobs are followed: once they have ended, their edges are looked at.
+UPDATE perdure_jobs SET followed = 1, releases = 1 WHERE id IN (SELECT value FROM json_each(?)) AND releases = 0;
+
+-- name: remark
+-- The same for those of them that are followed already.
+UPDATE perdure_jobs SET releases = 1 WHERE id IN (SELECT value FROM json_each(?)) AND followed = 1;
+
+-- name: unmark
+-- The edges of these ended jobs have been looked at.
+UPDATE perdure_jobs SET releases = 0
+WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NOT NULL AND releases = 1;
+
+-- name: followers
+-- Who still waits for these jobs.
+SELECT json_group_array(json_array(parent, child)) FROM (
+    SELECT parent, child FROM perdure_edges INDEXED BY perdure_edges_open
+    WHERE open = 1 AND parent IN (SELECT value FROM json_each(?)) ORDER BY child);
+
+-- name: parents
+-- Whom these jobs still wait for.
+SELECT json_group_array(json_array(child, parent)) FROM (
+    SELECT child, parent FROM perdure_edges
+    WHERE open = 1 AND child IN (SELECT value FROM json_each(?)) ORDER BY parent);
+
+-- name: kept_for
+-- Who waited for these jobs and has not ended.
+SELECT json_group_array(json_array(parent, child)) FROM (
+    SELECT edge.parent, edge.child FROM perdure_edges AS edge CROSS JOIN perdure_jobs AS job ON job.id = edge.child
+    WHERE edge.open = 0 AND edge.parent IN (SELECT value FROM json_each(?)) AND job.finished_at IS NULL
+    ORDER BY edge.child);
+
+-- name: any_unsettled
+-- Whether there is anything to settle.
+SELECT EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
+    OR EXISTS (SELECT 1 FROM perdure_unsettled);
+
+-- name: unsettled
+-- The first entries of the list of what is to be settled.
+SELECT json_group_array(json_array(number, job, placing)) FROM (
+    SELECT number, job, placing FROM perdure_unsettled ORDER BY number LIMIT ?);
+
+-- name: note_unsettled
+-- Jobs whose edges are to be looked at.
+INSERT INTO perdure_unsettled (job, placing) SELECT value, 0 FROM json_each(?);
+
+-- name: strike
+-- Entries of the list that are settled.
+DELETE FROM perdure_unsettled WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: ended
+-- Followed jobs that have ended, whose edges have not been looked at since.
+SELECT json_group_array(id) FROM (
+    SELECT id FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL ORDER BY finished_at, id LIMIT ?);
+
+-- name: standing
+-- How parents stand.
+SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM {whole}
+WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: edges
+-- Open edges of parents, in the order of these (the loops keep it): all, or only those of children that run however a
+-- parent ends.
+SELECT json_group_array(json_array(parent, child, run_when)) FROM (
+    SELECT edge.parent, edge.child, edge.run_when
+    FROM json_each(?) AS given CROSS JOIN perdure_edges AS edge INDEXED BY perdure_edges_open
+        ON edge.open = 1 AND edge.parent = json_extract(given.value, '$[0]')
+        AND edge.run_when >= CASE json_extract(given.value, '$[1]') WHEN 1 THEN 'finished' ELSE '' END
+        AND edge.run_when <= CASE json_extract(given.value, '$[1]') WHEN 1 THEN 'finished' ELSE '~' END
+    LIMIT ?);
+
+-- name: led
+-- Which edges from these parents to these children are open.
+WITH given (parent, child) AS (VALUES {values})
+SELECT given.parent, given.child FROM given CROSS JOIN perdure_edges AS edge
+    ON edge.parent = given.parent AND edge.child = given.child AND edge.open = 1;
+
+-- name: blocked
+-- Which of these jobs are still blocked.
+SELECT json_group_array(json_array(id, queue, limits IS NOT NULL AND suspect = 0)) FROM perdure_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked';
+
+-- name: lower
+-- So many of the jobs that blocked ones wait for have let them go.
+WITH given (id, closed) AS (VALUES {values})
+UPDATE perdure_bodies SET waits = waits - given.closed FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
+WHERE perdure_bodies.number = job.number;
+
+-- name: let_go
+-- Blocked jobs that wait for nobody any more.
+UPDATE perdure_jobs SET
+    version = version + 1, state = CASE WHEN run_at > ?1 THEN 'scheduled' ELSE 'ready' END,
+    parked = run_at <= ?1 AND limits IS NOT NULL,
+    in_lane = CASE WHEN run_at <= ?1 AND limits IS NULL AND suspect = 0 THEN 1 END,
+    apart = CASE WHEN run_at > ?1 THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
+WHERE id IN (SELECT value FROM json_each(?2)) AND state = 'blocked'
+    AND (SELECT waits FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) <= 0;
+
+-- name: waits_for_nobody
+-- Jobs that are about to be cancelled.
+UPDATE perdure_bodies SET waits = 0
+WHERE number IN (SELECT number FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?)));

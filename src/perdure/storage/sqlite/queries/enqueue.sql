@@ -1,0 +1,92 @@
+-- name: insert_alike
+-- Jobs that differ in nothing but their payloads, a JSON object by their ids.
+INSERT INTO perdure_jobs (
+    id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
+    version, attempt, failures, losses, suspect, hidden, holds_key)
+SELECT given.key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, 1, 0, 0, 0, 0, 0, 0
+FROM json_each(?1) AS given WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: bodies_alike
+-- What they came with, where all of them are new: new rows of both tables get the same numbers.
+INSERT INTO perdure_bodies (payload, policy, min_version, run_when, waits)
+SELECT given.value, ?2, {row_version}, 'succeeded', 0 FROM json_each(?1) AS given;
+
+-- name: bodies_by_id
+-- The same where some are on record already.
+INSERT INTO perdure_bodies (number, payload, policy, min_version, run_when, waits)
+SELECT job.number, given.value, ?2, {row_version}, 'succeeded', 0
+FROM json_each(?1) AS given CROSS JOIN perdure_jobs AS job ON job.id = given.key
+WHERE true
+ON CONFLICT (number) DO NOTHING;
+
+-- name: insert_full
+-- Jobs with everything that a job may have.
+WITH given (id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits) AS (VALUES {values})
+INSERT INTO perdure_jobs (
+    id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits, created_at, version, attempt, failures, losses, suspect, hidden)
+SELECT id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    holds_key, limits, ?, 1, 0, 0, 0, 0, 0
+FROM given WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: bodies_full
+-- What they came with, unless they were on record already.
+WITH given (id, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
+    AS (VALUES {values})
+INSERT INTO perdure_bodies (
+    number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
+SELECT job.number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version
+FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
+WHERE true
+ON CONFLICT (number) DO NOTHING;
+
+-- name: insert_policies
+-- What jobs have in common; mostly it is on record.
+INSERT INTO perdure_policies (number, max_attempts, timeout, backoff, retention, dead_retention) VALUES {values}
+ON CONFLICT DO NOTHING;
+
+-- name: insert_keys
+-- Keys of scope any and window, with the jobs that took them.
+WITH given (key, job, ends) AS (VALUES {values})
+INSERT OR REPLACE INTO perdure_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
+
+-- name: special_queues
+-- The queues that hold only so many jobs, and those that are fair; whether a policy is on record; and whether new rows of
+-- jobs and of bodies will get the same numbers.
+SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights)),
+    EXISTS (SELECT 1 FROM perdure_policies WHERE number = ?),
+    (SELECT max(number) FROM perdure_jobs) IS (SELECT max(number) FROM perdure_bodies)
+FROM perdure_queues WHERE max_depth IS NOT NULL OR fair = 1;
+
+-- name: known
+-- Which of these ids are on record.
+SELECT json_group_array(id) FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
+
+-- name: followable
+-- Which of these ids are on record, without those that were deleted before they were done.
+SELECT json_group_array(id) FROM perdure_jobs
+WHERE id IN (SELECT value FROM json_each(?)) AND (hidden = 0 OR state IN ('succeeded', 'skipped'));
+
+-- name: held_keys
+-- Who holds these keys of scope waiting or active.
+SELECT unique_key, id FROM perdure_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
+
+-- name: kept_keys
+-- Who took these keys of scope any or window, the latest last.
+SELECT key, job FROM perdure_keys WHERE key IN (VALUES {values}) AND (ends IS NULL OR ends > ?) ORDER BY starts;
+
+-- name: depth
+-- Jobs of a queue that wait, counted no further than needed.
+SELECT count(*) FROM (
+    SELECT 1 FROM (
+        SELECT 1 FROM perdure_jobs WHERE queue = ?1 AND in_lane = 1
+        UNION ALL
+        SELECT 1 FROM perdure_jobs WHERE queue = ?1 AND parked = 1 AND suspect = 0
+        UNION ALL
+        SELECT 1 FROM perdure_jobs
+        WHERE queue = ?1 AND apart IN ('suspect', 'scheduled', 'blocked')
+    ) LIMIT ?2
+);

@@ -1,0 +1,38 @@
+-- name: insert
+-- Jobs in the caller's transaction, one row each, in the order of the list.
+INSERT INTO perdure_outbox (enqueued_at, min_version, id, queue, job)
+SELECT json_extract(given.value, '$.enqueued_at'), json_extract(given.value, '$.min_version'),
+    json_extract(given.value, '$.id'), json_extract(given.value, '$.queue'), json_extract(given.value, '$.job')
+FROM json_each(?) AS given ORDER BY json_extract(given.value, '$.number');
+
+-- name: batch
+-- The first rows that wait, of all queues but some, up to a number of rows and of bytes.
+SELECT number, enqueued_at, job FROM (
+    SELECT number, enqueued_at, job, sum(length(job)) OVER (ORDER BY number) - length(job) AS before FROM (
+        SELECT number, enqueued_at, job FROM perdure_outbox
+        WHERE set_aside_at IS NULL AND min_version <= ?1 AND queue NOT IN (SELECT value FROM json_each(?2))
+        ORDER BY number LIMIT ?3))
+WHERE before < ?4 ORDER BY number;
+
+-- name: moved
+-- They are on record at their store.
+DELETE FROM perdure_outbox WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: set_aside
+-- They cannot be moved.
+UPDATE perdure_outbox SET set_aside_at = ?1, error = given.error
+FROM (SELECT json_extract(value, '$[0]') AS number, json_extract(value, '$[1]') AS error FROM json_each(?2)) AS given
+WHERE perdure_outbox.number = given.number;
+
+-- name: bring_back
+-- Those that were set aside wait again.
+UPDATE perdure_outbox SET set_aside_at = NULL, error = NULL WHERE set_aside_at IS NOT NULL;
+
+-- name: standing
+-- How many wait, since when the oldest does, and how many were set aside.
+SELECT count(*) - count(set_aside_at), min(CASE WHEN set_aside_at IS NULL THEN enqueued_at END), count(set_aside_at)
+FROM perdure_outbox;
+
+-- name: aside
+-- Rows that were set aside.
+SELECT number, id, error, set_aside_at FROM perdure_outbox WHERE set_aside_at IS NOT NULL ORDER BY number LIMIT ?;

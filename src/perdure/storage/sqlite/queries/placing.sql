@@ -1,0 +1,17 @@
+-- name: unplaced
+-- Jobs that a caller's transaction has put on record, as far as their place depends on others.
+SELECT json_group_array(json_array(id, queue, priority, tenant, run_at, rank)) FROM {whole}
+WHERE id IN (SELECT value FROM json_each(?)) AND state IN ('blocked', 'scheduled', 'ready');
+
+-- name: rank
+-- Their shares of fair queues.
+WITH given (id, rank) AS (VALUES {values})
+UPDATE perdure_jobs SET rank = given.rank FROM given WHERE perdure_jobs.id = given.id;
+
+-- name: count
+-- Those that wait for jobs wait for as many as there are open edges: several parents may stand for one.
+UPDATE perdure_bodies SET waits = (
+    SELECT count(*) FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
+FROM perdure_jobs AS job
+WHERE job.number = perdure_bodies.number AND job.id IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
+    AND after IS NOT NULL;

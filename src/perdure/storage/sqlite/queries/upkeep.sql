@@ -1,0 +1,109 @@
+-- name: cut_leases
+-- Leases that reach further than they can: the clock went back.
+UPDATE perdure_jobs SET leased_until = lease + ?1 WHERE number IN (
+    SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + ?1
+    UNION ALL
+    SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + ?1);
+
+-- name: lapsed
+-- Jobs whose lease is over, the longest over first.
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
+    SELECT * FROM {whole} WHERE number IN (
+        SELECT number FROM (
+            SELECT * FROM (
+                SELECT number, leased_until, id FROM perdure_jobs
+                WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until <= ?1 AND lease <= ?2
+                ORDER BY leased_until, id LIMIT ?3)
+            UNION ALL
+            SELECT number, leased_until, id FROM perdure_jobs INDEXED BY perdure_jobs_limited
+            WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until <= ?1 AND lease <= ?2)
+        ORDER BY leased_until, id LIMIT ?3)
+    ORDER BY leased_until, id);
+
+-- name: expired
+-- Waiting jobs that were not started in time.
+SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
+    SELECT * FROM {whole}
+    WHERE expires_at IS NOT NULL AND (in_lane = 1 OR parked = 1 OR apart IN ('suspect', 'scheduled', 'blocked'))
+        AND expires_at <= ? AND started_at IS NULL
+    ORDER BY expires_at, id LIMIT ?);
+
+-- name: past_their_time
+-- Ended jobs that have been kept long enough; of each, whether it may only be hidden yet.
+SELECT json_group_array(json_array(number, id, too_new)) FROM (
+    SELECT number, id, hidden = 0 AND finished_at > ?2 AS too_new FROM perdure_jobs AS ended
+    WHERE prune_at IS NOT NULL AND prune_at <= ?1 AND stamp IS NULL AND NOT {needed}
+    ORDER BY prune_at, id LIMIT ?3);
+
+-- name: counted_tasks
+-- Tasks that keep only so many ended jobs.
+SELECT json_group_array(DISTINCT task) FROM perdure_jobs WHERE keep_last IS NOT NULL;
+
+-- name: too_many_counted
+-- Ended jobs of these tasks that have as many newer ones as are kept, among those that are counted at all.
+SELECT json_group_array(json_array(number, id, finished_at > ?2)) FROM (
+    SELECT number, id, finished_at FROM (
+        SELECT number, id, keep_last, stamp, finished_at,
+            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+        FROM perdure_jobs INDEXED BY perdure_jobs_counted
+        WHERE task IN (SELECT value FROM json_each(?1)) AND keep_last IS NOT NULL AND hidden = 0) AS ended
+    WHERE place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?3);
+
+-- name: too_many
+-- The same among all ended jobs of the tasks: a job that is kept for another reason takes a place too.
+SELECT json_group_array(json_array(number, id, finished_at > ?2)) FROM (
+    SELECT number, id, finished_at FROM (
+        SELECT number, id, keep_last, stamp, finished_at,
+            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+        FROM perdure_jobs
+        WHERE hidden = 0 AND finished_at IS NOT NULL AND task IN (SELECT value FROM json_each(?1))) AS ended
+    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?3);
+
+-- name: is_small
+-- Whether the whole table may be looked through.
+SELECT count(*) < ?1 FROM (SELECT 1 FROM perdure_jobs LIMIT ?1);
+
+-- name: hide
+-- Jobs that are no longer kept, and may not be removed yet.
+UPDATE perdure_jobs SET hidden = 1, keep_last = NULL, prune_at = finished_at + ?2, version = version + 1
+WHERE number IN (SELECT value FROM json_each(?1));
+
+-- name: remove
+-- Jobs that are no longer kept.
+DELETE FROM perdure_jobs WHERE number IN (SELECT value FROM json_each(?));
+
+-- name: remove_logs
+-- The logs of jobs that are no longer kept.
+DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: remove_keys
+-- Keys whose window is over.
+DELETE FROM perdure_keys WHERE ends IS NOT NULL AND ends <= ?;
+
+-- name: many_policies
+-- Whether there are so many that those which nobody has any more are worth looking for.
+SELECT count(*) > ?1 FROM (SELECT 1 FROM perdure_policies LIMIT ?1 + 1);
+
+-- name: remove_policies
+-- What no job has in common any more.
+DELETE FROM perdure_policies WHERE number NOT IN (SELECT policy FROM perdure_bodies);
+
+-- name: remove_edges
+-- The edges of jobs that are no longer kept.
+DELETE FROM perdure_edges
+WHERE parent IN (SELECT value FROM json_each(?1)) OR child IN (SELECT value FROM json_each(?1));
+
+-- name: remove_shelved
+-- What belonged to them on the shelf.
+DELETE FROM perdure_shelf WHERE job IN (SELECT value FROM json_each(?));
+
+-- name: remove_starts
+-- Starts that count no more.
+DELETE FROM perdure_starts WHERE ends <= ?;
+
+-- name: remove_accounts
+-- Tenants of fair queues who are not ahead of their queue.
+DELETE FROM perdure_accounts
+WHERE payer <> '' AND rank <= (
+    SELECT floor.rank FROM perdure_accounts AS floor
+    WHERE floor.queue = perdure_accounts.queue AND floor.priority = perdure_accounts.priority AND floor.payer = '');

@@ -1,0 +1,82 @@
+"""The schema of a SQLite store: its migrations, and where they are noted."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from importlib.resources import files
+
+from perdure.errors import StoreError
+from perdure.storage.migrate import Migration, migrations_in
+
+from .database import Patiently
+from .driver import Connection
+from .place import Place
+from .queries import load
+
+
+def migrations() -> list[Migration]:
+    return migrations_in(files(__package__) / "migrations")
+
+
+def outbox_migrations() -> list[Migration]:
+    return migrations_in(files(__package__) / "outbox_migrations")
+
+
+class SqliteLedger:
+    """The ledger of a store in the table perdure_meta; that of an outbox, which may share the file, in one of its own."""
+
+    made_of = "tables"
+
+    def __init__(self, connection: Connection, place: Place, patiently: Patiently, *, outbox: bool = False) -> None:
+        self._connection = connection
+        self._place = place
+        self._patiently = patiently
+        self._meta = "perdure_outbox_meta" if outbox else "perdure_meta"
+        self._sql = load("schema", meta=self._meta)
+        self._tables = self._sql["outbox_tables" if outbox else "our_tables"]
+
+    def __str__(self) -> str:
+        return str(self._place)
+
+    def version(self) -> int:
+        version: int = self._patiently(self._version)
+        return version
+
+    def run(self, migration: Migration) -> bool:
+        self._patiently(self._connection.rows, "BEGIN IMMEDIATE")
+        try:
+            if self._version() >= migration.number:
+                return False
+            for statement in _statements(migration.text):
+                self._connection.rows(statement)
+            self._connection.rows(self._sql["meta_table"])
+            self._connection.rows(self._sql["note_version"], (str(migration.number),))
+            self._patiently(self._connection.rows, "COMMIT")
+            return True
+        finally:
+            if self._connection.in_transaction():
+                self._connection.rows("ROLLBACK")
+
+    def _version(self) -> int:
+        ours = {name for (name,) in self._connection.rows(self._tables)}
+        if self._meta in ours:
+            rows = self._connection.rows(self._sql["version"])
+            if rows and rows[0][0].isdecimal():
+                return int(rows[0][0])
+        if ours:
+            raise StoreError(
+                f"{self._place} has tables that are named as Perdure's but were not made by it "
+                f"({', '.join(sorted(ours))}): rename them, or use another file"
+            )
+        return 0
+
+
+def _statements(text: str) -> Iterator[str]:
+    """The single statements of a script."""
+    gathered = ""
+    for line in text.splitlines(keepends=True):
+        gathered += line
+        if sqlite3.complete_statement(gathered):
+            yield gathered
+            gathered = ""

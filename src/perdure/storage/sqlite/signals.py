@@ -1,0 +1,80 @@
+"""Wake-ups: to the loops of this process directly, to other processes through `post` and from them through `ear`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+
+from perdure.storage.contract import Topic
+from perdure.storage.listeners import Listener
+
+from .ear import Ear
+from .place import Place
+from .post import Post
+
+
+class Signals:
+    """Who listens in this process, and the ways to and from the others."""
+
+    def __init__(self, place: Place, ours: Callable[[float], bool]) -> None:
+        self._place = place
+        self._ours = ours
+        self._lock = threading.Lock()
+        self._listeners: tuple[Listener, ...] = ()
+        self._post: Post | None = None
+        self._ear: Ear | None = None
+
+    def tell(self, ready: Collection[str], changed: bool) -> None:
+        """Something is committed here. Called by the writer's thread."""
+        self._tell_here(ready, changed)
+        if self._place.in_memory:
+            return
+        if self._post is None:
+            self._post = Post(self._place.beside())
+        own = () if self._ear is None else self._ear.names()
+        if ready:
+            self._post.send("ready", ready, own)
+        if changed:
+            self._post.send("changed", (), own)
+
+    def listen(
+        self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
+    ) -> Callable[[], None]:
+        listener = Listener(topic, wake, queues)
+        with self._lock:
+            self._listeners = (*self._listeners, listener)
+            self._prick_up()
+        return lambda: self._stop(listener)
+
+    def close(self) -> None:
+        with self._lock:
+            self._listeners = ()
+            ear, self._ear = self._ear, None
+            post, self._post = self._post, None
+        if ear is not None:
+            ear.close()
+        if post is not None:
+            post.close()
+
+    def abandon(self) -> None:
+        """In a forked child: the sockets are the parent's."""
+        if self._ear is not None:
+            self._ear.abandon()
+
+    def _stop(self, listener: Listener) -> None:
+        listener.stopped = True
+        with self._lock:
+            self._listeners = tuple(one for one in self._listeners if not one.stopped)
+            if self._ear is not None:
+                self._ear.listen_for({one.topic for one in self._listeners})
+
+    def _prick_up(self) -> None:
+        if self._place.in_memory:
+            return
+        if self._ear is None:
+            self._ear = Ear(self._place, self._tell_here, self._ours)
+        self._ear.listen_for({one.topic for one in self._listeners})
+
+    def _tell_here(self, ready: Collection[str] | None, changed: bool) -> None:
+        for listener in self._listeners:
+            listener.tell(ready, changed)

@@ -1,0 +1,206 @@
+"""A handler's transaction: its own connection, and the writer's thread for as long as it is open.
+
+SQLite has one write lock. While a handler has it, the other writes of this process wait behind it in the writer's
+queue, and those of other processes for their turn; so it is undone when it takes longer than it may.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from asyncio import AbstractEventLoop, Future, get_running_loop, shield
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from perdure.clock import SECOND, MicrosReader
+from perdure.errors import StoreError
+from perdure.job import NewJob
+from perdure.lifecycle import Change
+from perdure.storage.contract import (
+    ACCEPTED,
+    CHUNK,
+    ENDED_BY_HANDLER,
+    Full,
+    Orphan,
+    Placed,
+    StoreTransaction,
+    Verdict,
+)
+
+from .apply import Changes, apply
+from .database import Work, undo
+from .driver import Connection
+from .enqueue import Jobs, enqueue
+from .faults import explained
+from .settle import settle
+from .shared import Shared
+
+T = TypeVar("T")
+Order = tuple[Callable[[], Any], "Future[Any]"]
+
+
+class SqliteTransaction(StoreTransaction):
+    """See the module. Orders come from the loop and are carried out by the writer's thread."""
+
+    exclusive = True
+
+    def __init__(self, shared: Shared, longest: int, now: MicrosReader) -> None:
+        self._shared = shared
+        self._longest = longest / SECOND
+        self._now = now
+        self._loop: AbstractEventLoop = get_running_loop()
+        self._begun: Future[None] = self._loop.create_future()
+        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._over: str | None = None
+        self._work: Work | None = None
+        self.connection: Any = None
+
+    async def begin(self) -> None:
+        """Wait for our turn, then begin."""
+        ended = self._shared.database.alone(self._carry_out)
+        ended.add_done_callback(self._ended)
+        try:
+            await self._begun
+        except BaseException:
+            self._end("its caller went away")
+            raise
+
+    async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
+        return await self._order(lambda: self._inside().connection.rows(statement, parameters))
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+        ready = Jobs(jobs)
+        placed = await self._order(lambda: enqueue(self._inside(), ready, self._now()))
+        if isinstance(placed, (Full, Orphan)):
+            raise placed
+        return ready.placed() if placed is None else placed
+
+    async def complete(self, change: Change) -> Verdict:
+        # who stops waiting for the answer must not leave the commit to chance
+        return await shield(self._order(lambda: self._complete(change)))
+
+    async def rollback(self) -> None:
+        try:
+            await self._order(lambda: self._undone("it was rolled back"))
+        except StoreError:
+            pass  # it is over already
+
+    # -- from the loop's thread ----------------------------------------------------------------------
+    def _order(self, run: Callable[[], T]) -> Future[T]:
+        future: Future[T] = self._loop.create_future()
+        with self._lock:
+            if self._over is None:
+                self._orders.put((run, future))
+                return future
+        future.set_exception(StoreError(f"this transaction is over: {self._over}"))
+        return future
+
+    def _end(self, why: str) -> None:
+        self._order(lambda: self._undone(why)).add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+
+    def _ended(self, ended: Future[None]) -> None:
+        error = None if ended.cancelled() else ended.exception()
+        if error is not None and not self._begun.done():
+            self._begun.set_exception(error)
+
+    # -- in the writer's thread ----------------------------------------------------------------------
+    def _carry_out(self, writer: Connection) -> None:
+        database = self._shared.database
+        own = writer if self._shared.place.in_memory else database.patiently(self._shared.keeper.connect)
+        try:
+            with database.turns:
+                # a new connection has SQLite's own kind of rollback journal, which does not survive a power loss
+                database.patiently(self._shared.keeper.check, own)
+                database.writing = True
+                self._serve(own)
+        finally:
+            database.wrote_at, database.writing = time.time(), False
+            if own is not writer:
+                own.close()
+        if self._work is not None:
+            database.tell(self._work.ready, changed=self._work.changed)
+
+    def _serve(self, connection: Connection) -> None:
+        database = self._shared.database
+        database.patiently(connection.rows, "BEGIN IMMEDIATE")
+        self._work = Work(connection, database.driver, database.known, careful=True)
+        self.connection = connection.raw
+        deadline = time.monotonic() + self._longest
+        self._answer(self._begun, None, None)
+        while self._over is None:
+            try:
+                run, future = self._orders.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                self._undone(
+                    f"it took longer than {self._longest:g} s and was rolled back; open it last, keep it short"
+                )
+                break
+            self._obey(run, future)
+        self._refuse_the_rest()
+
+    def _obey(self, run: Callable[[], Any], future: Future[Any]) -> None:
+        try:
+            answer = run()
+        except self._shared.driver.error as error:
+            self._answer(future, None, explained(error, self._shared.driver, self._shared.place))
+        except BaseException as error:
+            self._answer(future, None, error)
+        else:
+            self._answer(future, answer, None)
+
+    def _complete(self, change: Change) -> Verdict:
+        try:
+            work, now = self._inside(), self._now()
+            verdict = apply(work, Changes([change]), now)[0]
+            if verdict is ACCEPTED:
+                settle(work, CHUNK, now)
+                self._shared.database.patiently(work.connection.rows, "COMMIT")
+        except BaseException:
+            self._undone("it could not be committed")
+            raise
+        if verdict is ACCEPTED:
+            self._close("it is committed")
+        else:
+            self._undone("its completion was refused")
+        return verdict
+
+    def _undone(self, why: str) -> None:
+        work = self._in_work()
+        undo(work.connection)
+        work.ready, work.changed = set(), False
+        self._close(why)
+
+    def _close(self, why: str) -> None:
+        with self._lock:
+            self._over = self._over or why
+
+    def _refuse_the_rest(self) -> None:
+        while not self._orders.empty():
+            _, future = self._orders.get()
+            self._answer(future, None, StoreError(f"this transaction is over: {self._over}"))
+
+    def _inside(self) -> Work:
+        work = self._in_work()
+        if not work.connection.in_transaction():
+            raise StoreError(ENDED_BY_HANDLER)
+        return work
+
+    def _in_work(self) -> Work:
+        assert self._work is not None
+        return self._work
+
+    def _answer(self, future: Future[Any], answer: Any, error: BaseException | None) -> None:
+        def hand_over() -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(answer)
+            else:
+                future.set_exception(error)
+
+        try:
+            self._loop.call_soon_threadsafe(hand_over)
+        except RuntimeError:
+            self._close("its loop is closed")

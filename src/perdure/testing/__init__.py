@@ -1,0 +1,38 @@
+"""Tools for tests of code that uses Perdure, and for tests of stores.
+
+Names are imported when they are first asked for, so that `import perdure.testing` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .clock import ManualClock
+    from .draining import drain
+    from .enqueued import assert_enqueued, refute_enqueued
+    from .swapping import swap
+
+__all__ = ["ManualClock", "assert_enqueued", "drain", "refute_enqueued", "swap"]
+
+_HOMES = {
+    "ManualClock": ".clock",
+    "assert_enqueued": ".enqueued",
+    "drain": ".draining",
+    "refute_enqueued": ".enqueued",
+    "swap": ".swapping",
+}
+
+
+if not TYPE_CHECKING:  # it would let a type checker believe every name
+
+    def __getattr__(name):
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(home, __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

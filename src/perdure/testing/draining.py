@@ -1,0 +1,102 @@
+"""Run what is due, then go on with the test."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+from perdure.job import State
+from perdure.schedules.firing import fire
+from perdure.storage.contract import Filter, Storage
+from perdure.upkeep.contact import FOR_EVER
+from perdure.upkeep.expire import expire
+from perdure.upkeep.reap import reap
+
+from .either import either
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+    from perdure.worker.worker import Worker
+
+_AT_WORK = (State.READY, State.RUNNING)
+# longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
+LOOKS = 15
+
+
+@either
+async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
+    """Run every job that is due, those of schedules and those they make due, until none is left; then remove what is no
+    longer kept. Jobs that were not started in time are cancelled, and those whose lease is over come back. Jobs of a paused
+    queue, of a task that the app does not know, due later, or held back by a rate stay as they are. TimeoutError when it
+    takes too long.
+
+    `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
+    """
+    storage = await app._storage()
+    stir = asyncio.Event()
+    stop = storage.listen("changed", stir.set)
+    try:
+        async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0) as worker:
+            held_back = 0  # looks at nothing but jobs that no worker may start
+            while held_back < LOOKS and (busy := await _looked(app, storage, worker)):
+                held_back = held_back + 1 if busy == "held back" else 0
+                stir.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await stir.wait()
+            while await storage.prune(storage.chunk) >= storage.chunk:
+                pass
+    finally:
+        stop()
+
+
+async def _in_the_outbox(app: Perdure) -> bool:
+    """Whether jobs are left in the outbox that cannot be moved now: the worker's own relay may be about to. A test of other
+    things may do without an outbox."""
+    outbox = None if app._places.outboxes is None else app._places.outboxes.here()
+    relay = app._relay()
+    if outbox is None or relay is None:
+        return False
+    await relay.once()
+    return (await outbox.standing()).waiting > 0
+
+
+async def _looked(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
+    """Whether there is anything to wait for. A look is several questions: what the worker did between them, none of them may
+    have seen."""
+    done = worker._quiet()
+    busy = await _busy(app, storage, worker)
+    return busy if done is not None and worker._quiet() == done else True
+
+
+async def _reaped(storage: Storage, worker: Worker) -> int:
+    """Without the patience of a worker's upkeep, which is for outages; our own worker is alive."""
+    lapsed = await storage.lapsed(storage.chunk, FOR_EVER)
+    return await reap(storage, [record for record in lapsed if record.leased_by != worker.id])
+
+
+async def _busy(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
+    waits = await _in_the_outbox(app)
+    if await expire(storage, storage.chunk) or await _reaped(storage, worker):
+        return True
+    if (await fire(storage, await storage.now(), app.definitions())).again:
+        return True
+    if await storage.promote(storage.chunk):
+        return True
+    # first those that wait for jobs: a store may let them go after their parent's end is seen, and who is let go now is
+    # seen at work below
+    waits = waits or await storage.count(Filter(states=(State.BLOCKED,))) > 0
+    if await storage.count(Filter(states=_AT_WORK)) == 0:
+        return "held back" if waits else False
+    if await storage.count(Filter(states=(State.RUNNING,))) > 0:
+        return True
+    queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
+    parked = False
+    for queue in queues:
+        for task in app.definitions():
+            ready, more = await storage.find(Filter(states=_AT_WORK, queue=queue, task=task), storage.chunk, None)
+            if more is not None or not all(record.parked for record in ready):
+                return True
+            parked = parked or bool(ready)
+    return "held back" if parked or waits else False

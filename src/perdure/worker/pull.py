@@ -1,0 +1,318 @@
+"""Pulling jobs by hand: `async with app.claim(tasks=["embed"], limit=32) as items`.
+
+The block is a small worker without slots: what it claimed is held, renewed and timed like any worker's jobs, and each item
+gets its outcome by a word. What has none when the block ends is handed back, free of charge.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from .. import codec
+from ..clock import SECOND, Duration, boottime, micros_of, reader
+from ..errors import InvalidCall, StoreError
+from ..ids import new_id, new_stamp
+from ..item import Item
+from ..job import Loss, Record, Routing
+from ..lifecycle import Change
+from ..names import checked_names, checked_routing
+from ..observe import log
+from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
+from ..task import Declared, Definition
+from .attempt import Attempt
+from .deadlines import Deadlines
+from .ends import Ends
+from .held import Held
+from .house import House
+from .keeper import Keeper
+from .parents import bring_parents
+from .service import LONGEST_PAUSE, SHORTEST_PAUSE, Service
+from .settling import Settling
+from .slots import hand_back
+from .speaker import StoreSpeaker
+
+POLL = 1.0  # seconds between looks when nobody wakes us
+
+
+class Pull:
+    """One pull claim: items inside the block, nothing left behind after it."""
+
+    def __init__(
+        self,
+        app: Any,
+        tasks: Sequence[Any],
+        routing_key: Routing,
+        limit: int,
+        max_wait: Duration,
+        lease: Duration | None,
+    ) -> None:
+        if isinstance(limit, bool) or not isinstance(limit, int) or limit < 1:
+            raise InvalidCall(f"limit must be a whole number of at least 1, it is {limit!r}")
+        self._app = app
+        if not tasks:
+            raise InvalidCall("app.claim takes a list of tasks or their names: tasks=[…]")
+        self._asked_tasks = checked_names(tasks, "tasks")
+        self._routing = checked_routing(routing_key)
+        self._limit = limit
+        self._max_wait = micros_of(max_wait, "max_wait") / SECOND
+        self._lease = None if lease is None else micros_of(lease, "lease", positive=True)
+        self._worker = f"{socket.gethostname()}-{os.getpid()}-pull-{new_id()[-6:]}"
+        self._held = Held()
+        self._store: Storage
+        self._now = reader(app.clock)
+        self._definitions: dict[str, Definition] = {}
+
+    async def __aenter__(self) -> list[Item[Any]]:
+        self._store = await self._app._storage()
+        self._place = await self._app._place()
+        self._place.use()
+        self._teller = _Teller(self._store, self._held)
+        self._ends = Ends(self._now, self._teller.tell, lambda: None, StoreSpeaker(self._store))
+        self._held.tell = self._teller.tell
+        self._deadlines = Deadlines(self._held, self._overdue)
+        recently_long = self._ends.recently_long
+        self._keeper = Keeper(self._store, self._held, lambda: None, recently_long, lease=self._lease)
+        self._keeping = Service("keeper", self._keeper.run)
+        self._keeping.start()
+        self._house = House.of(self._place)
+        self._house.enter(self._worker)
+        try:
+            return await self._filled()
+        except BaseException:
+            await self._hand_back()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        await self._hand_back()
+
+    async def _hand_back(self) -> None:
+        self._deadlines.close()
+        for attempt in self._held.at_work():
+            attempt.lose(Loss.SHUTDOWN)
+            self._ends.over(attempt, None, asyncio.CancelledError())
+        try:
+            await asyncio.gather(*self._ends.settling, return_exceptions=True)
+            await self._teller.flush()
+        finally:
+            await self._keeping.stop()
+            await self._house.leave(self._worker)
+            await self._place.left()
+
+    # -- claiming ------------------------------------------------------------------------------------
+    async def _filled(self) -> list[Item[Any]]:
+        """As many as were asked for; after `max_wait`, what there is."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._max_wait
+        woken = asyncio.Event()
+        stop = self._store.listen("ready", woken.set)
+        items: list[Item[Any]] = []
+        try:
+            while True:
+                woken.clear()
+                asked_at = boottime()
+                answer = await self._ask(self._limit - len(items))
+                items += await self._adopt(answer.claimed, asked_at)
+                left = deadline - loop.time()
+                alone = any(record.suspect for record in answer.claimed)
+                if len(items) >= self._limit or left <= 0 or alone:
+                    return items
+                due = POLL if answer.next_due is None else answer.next_due / SECOND
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(min(left, due, POLL)):
+                        await woken.wait()
+        finally:
+            stop()
+
+    async def _ask(self, limit: int) -> Exchanged:
+        limit = min(limit, self._store.chunk)
+        answer = await self._exchange(Want(limit, None, self._names(), self._routing))
+        if len(answer.claimed) < limit:
+            under_limits = Want(limit - len(answer.claimed), None, self._names(), self._routing, limited=True)
+            answer = _together(answer, await self._exchange(under_limits))
+        if not answer.claimed and answer.suspects and not len(self._held):  # they run alone
+            for limited in (False, True):
+                answer = await self._exchange(Want(1, None, self._names(), self._routing, True, limited))
+                if answer.claimed:
+                    break
+        return answer
+
+    async def _exchange(self, want: Want) -> Exchanged:
+        """One claim. Whatever happens to us meanwhile, nothing that it took stays behind unknown."""
+        claim = Claim(self._worker, new_stamp(), (want,))
+        asking = asyncio.ensure_future(self._store.exchange((), claim))
+        try:
+            answer = await asyncio.shield(asking)
+            self._house.reached()
+            return answer
+        except StoreError:
+            return Exchanged(claimed=await self._store.holding(claim.worker, claim.stamp))
+        except asyncio.CancelledError:
+            with suppress(StoreError):
+                taken = (await asking).claimed
+                await self._store.apply([hand_back(Attempt.of(record, None, 0.0)) for record in taken])
+            raise
+
+    def _names(self) -> tuple[str, ...]:
+        """The wanted names, aliases of tasks that are known here with them."""
+        known = self._app.definitions()
+        names: dict[str, None] = {}
+        for name in self._asked_tasks:
+            definition = known.get(name)
+            names.update(dict.fromkeys([name] if definition is None else [definition.name, *definition.aliases]))
+        return tuple(names)
+
+    # -- items ---------------------------------------------------------------------------------------
+    async def _adopt(self, records: Sequence[Record], asked_at: float) -> list[Item[Any]]:
+        attempts = [Attempt.of(self._leased(record), self._definition(record.task), asked_at) for record in records]
+        self._held.add(attempts)
+        following = [attempt for attempt in attempts if attempt.record.after is not None]
+        if following:
+            await bring_parents(self._store, following)
+        items = [self._item(attempt) for attempt in attempts]
+        if self._lease is not None and any(record.lease > self._lease for record in records):
+            # a claim gives each job its own lease, a renewal ours: failing this one, the next
+            with suppress(StoreError):
+                await self._keeper.renew_these([attempt for attempt in attempts if attempt.at_work])
+        return [item for item in items if item is not None]
+
+    def _leased(self, record: Record) -> Record:
+        """A shorter lease than the job's own is renewed more often, and trusted for less long."""
+        if self._lease is None or self._lease >= record.lease:
+            return record
+        return msgspec.structs.replace(record, lease=self._lease)
+
+    def _item(self, attempt: Attempt) -> Item[Any] | None:
+        attempt.started_at = attempt.record.started_at = self._now()
+        attempt.started_boot = boottime()
+        assert attempt.definition is not None
+        try:
+            args = self._args(attempt)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as unfit:  # types of the user's making may raise anything
+            self._ends.over(attempt, None, unfit)
+            return None
+        settler = Settling(attempt, self._ends.over, self._teller.confirm)
+        speaker, loop = StoreSpeaker(self._store), asyncio.get_running_loop()
+        item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, settler, args)
+        attempt.context = item
+        if attempt.parents:
+            item._parents = attempt.parents
+        self._deadlines.watch(attempt)
+        return item
+
+    def _args(self, attempt: Attempt) -> Any:
+        """The argument of a batch task; of any other task the arguments by name, checked if the task is known here."""
+        definition, payload = attempt.definition, attempt.record.payload
+        if definition is None or attempt.record.task not in self._app.definitions():
+            return codec.decode(payload)
+        if definition.batch is not None:
+            return definition.arguments(payload)[0][0]
+        return definition.named(payload)
+
+    def _definition(self, task: str) -> Definition:
+        if task not in self._definitions:
+            known = self._app.definitions().get(task)
+            self._definitions[task] = known or _stranger(self._app, task)
+        return self._definitions[task]
+
+    def _overdue(self, attempt: Attempt) -> None:
+        if attempt.lose(Loss.TIMEOUT):
+            self._ends.over(attempt, None, None)
+
+
+def _together(first: Exchanged, second: Exchanged) -> Exchanged:
+    due = [each.next_due for each in (first, second) if each.next_due is not None]
+    claimed = [*first.claimed, *second.claimed]
+    return Exchanged(claimed=claimed, next_due=min(due, default=None), suspects=first.suspects or second.suspects)
+
+
+class _Teller:
+    """Tells the store what became of items, those that come together in one call."""
+
+    def __init__(self, store: Storage, held: Held) -> None:
+        self._store = store
+        self._held = held
+        self._ended: list[tuple[Attempt, Change]] = []
+        self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def confirm(self, attempt: Attempt) -> asyncio.Future[Verdict | None]:
+        confirmed: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
+        self._confirming[attempt] = confirmed
+        return confirmed
+
+    def tell(self, attempt: Attempt, change: Change | None) -> None:
+        if change is None:
+            self._over(attempt, None)
+            return
+        attempt.said_change = True
+        self._ended.append((attempt, change))
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write(), name="perdure pull")
+
+    async def flush(self) -> None:
+        """All that was told is on record, or the leases are over."""
+        while self._writing is not None:
+            await asyncio.shield(self._writing)
+
+    async def _write(self) -> None:
+        try:
+            while self._ended:
+                batch, self._ended = self._ended[: self._store.chunk], self._ended[self._store.chunk :]
+                await self._write_batch(batch)
+        finally:
+            self._writing = None
+
+    async def _write_batch(self, batch: list[tuple[Attempt, Change]]) -> None:
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                verdicts = await self._store.apply([change for _, change in batch])
+                break
+            except StoreError as error:  # the same word again is recognised
+                if all(attempt.trusted_until <= boottime() for attempt, _ in batch):
+                    log.pull_not_stored(len(batch), error)
+                    self._fail(batch, error)
+                    return
+            except Exception as error:
+                self._fail(batch, error)
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+        for (attempt, change), verdict in zip(batch, verdicts, strict=True):
+            if verdict.refusal is not None and change.state is not None:
+                log.word_refused(attempt.record, verdict.refusal)
+            self._over(attempt, verdict)
+
+    def _over(self, attempt: Attempt, verdict: Verdict | None) -> None:
+        self._held.drop(attempt)
+        confirmed = self._confirming.pop(attempt, None)
+        if confirmed is not None and not confirmed.done():
+            confirmed.set_result(verdict)
+
+    def _fail(self, batch: list[tuple[Attempt, Change]], error: Exception) -> None:
+        for attempt, _ in batch:
+            self._held.drop(attempt)
+            confirmed = self._confirming.pop(attempt, None)
+            if confirmed is not None and not confirmed.done():
+                confirmed.set_exception(error)
+                confirmed.exception()  # whoever waited for it may be gone
+
+
+def _stranger(app: Any, name: str) -> Definition:
+    """A task that this process has no handler of: its results can be written all the same."""
+
+    async def anything() -> None: ...
+
+    return Definition(Declared(app, anything, name, (), {}, None), name, (), {}, app._max_bytes())

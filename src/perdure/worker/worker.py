@@ -1,0 +1,451 @@
+"""A worker in this process: slots, pump, keeper, upkeep and a sign of life, started and stopped together."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import os
+import platform
+import socket
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from time import monotonic
+from typing import Any, ClassVar, Literal, Protocol, TypedDict
+
+from ..clock import SECOND, Duration, micros_of, reader
+from ..errors import InvalidCall, StoreError
+from ..ids import new_id
+from ..job import ANY, Loss, Routing
+from ..names import checked_name, checked_names, checked_routing
+from ..observe import log
+from ..options import checked_size
+from ..provide import Opened
+from ..schedules.scheduler import Scheduler
+from ..storage.contract import Storage, WorkerRow
+from ..task import Definition, Task
+from ..upkeep.contact import Contact
+from .appetite import Appetite
+from .attempt import Attempt
+from .blocked import BlockWatch
+from .board import RunnerBoard
+from .gates import Gates
+from .held import Held
+from .house import LONGEST_ROUND, upkeep_of
+from .keeper import Keeper
+from .lifetime import Lifetime
+from .menu import Menu
+from .patience import Patience
+from .probe import Condition
+from .pump import Pump
+from .service import Service, rest
+from .slots import Slots, hand_back
+from .speaker import StoreSpeaker
+from .watch import Watch
+
+BEAT = 10.0  # seconds between two signs of life
+LOOK = 2.0  # seconds after which one tells how many handlers run now, if that has changed
+TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
+FLUSH = 10.0  # seconds for the last words to reach the store
+GOODBYE = 5.0  # seconds for it to hear that the worker is gone
+
+
+class WorkerSpec(TypedDict, total=False):
+    """The options of a worker."""
+
+    queues: Sequence[str] | None
+    tasks: Sequence[str | Task[..., Any]] | None
+    routing_key: Routing
+    concurrency: int
+    batch_size: Mapping[str, int]
+    name: str
+    poll: Duration | None
+    grace: Duration
+    unknown: Literal["leave", "fail"]
+
+
+class App(Protocol):
+    """Whom a worker works for."""
+
+    @property
+    def imports(self) -> tuple[str, ...]: ...
+    def definitions(self) -> dict[str, Definition]: ...
+
+
+class Worker(Lifetime):
+    """Claims and runs jobs in this process.
+
+    `async with app.worker(): …`, or `await worker.run()` until SIGTERM or SIGINT.
+    """
+
+    refused: ClassVar[str | None] = None  # why no worker may start in this process
+
+    def __init__(
+        self,
+        app: App,
+        /,
+        *,
+        queues: Sequence[str] | None = None,
+        tasks: Sequence[str | Task[..., Any]] | None = None,
+        routing_key: Routing = ANY,
+        concurrency: int = 50,
+        batch_size: Mapping[str, int] | None = None,
+        name: str | None = None,
+        poll: Duration | None = None,
+        grace: Duration = 30.0,
+        unknown: Literal["leave", "fail"] = "leave",
+        **mistaken: object,
+    ) -> None:
+        if not hasattr(app, "imports"):
+            raise InvalidCall(f"a worker works for an app, Perdure(…), not for {type(app).__name__}")
+        if mistaken:
+            known = ", ".join(WorkerSpec.__annotations__)
+            raise InvalidCall(f"a worker has no option {', '.join(mistaken)}; it has {known}")
+        if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
+            raise InvalidCall(f"concurrency must be a whole number of at least 1, it is {concurrency!r}")
+        if unknown not in ("leave", "fail"):
+            raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
+        self._app: Any = app
+        self._queues = None if queues is None else checked_names(queues, "queues")
+        self._asked_tasks = None if tasks is None else checked_names(tasks, "tasks")
+        self._routing = checked_routing(routing_key)
+        self._concurrency = concurrency
+        self._batch_size = _checked_sizes(batch_size)
+        self._poll = 1.0 if poll is None else micros_of(poll, "poll", positive=True) / SECOND
+        self._grace = micros_of(grace, "grace") / SECOND
+        self._unknown = unknown
+        self._running: _Running | None = None
+        self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
+        super().__init__()
+        made = f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
+        self.id = made if name is None else checked_name(name, "name")
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
+
+    async def start(self) -> None:
+        """Begin to claim. Refuses to start without tasks."""
+        if self._running is not None:
+            return
+        if self.refused is not None:
+            raise InvalidCall(self.refused)
+        definitions = self._definitions()
+        store = await self._app._storage()
+        place = await self._app._place()
+        self._stopped.clear()
+        running = _Running(self, store, definitions)
+        place.use()
+        try:
+            await running.start()
+        except BaseException:
+            await place.left()
+            raise
+        self._running, self._place = running, place
+
+    @property
+    def _holds(self) -> int:
+        """Jobs that it may speak for."""
+        return 0 if self._running is None else len(self._running._held)
+
+    def _quiet(self) -> int | None:
+        """How many attempts it has ended so far; None while it holds any or waits for the store."""
+        running = self._running
+        if running is None or running._held or not running._pump.settled:
+            return None
+        return running._held.settled
+
+    async def _flush(self, seconds: float) -> None:
+        """Claim nothing more, hand back what has not begun, say what has ended."""
+        if self._running is not None:
+            await self._running.flush(seconds)
+
+    async def _stop(self, hurry: asyncio.Event, grace: float | None = None) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            try:
+                await running.stop(self._grace if grace is None else grace, hurry)
+            finally:
+                await self._place.left()
+        self._stopped.set()
+
+    def _condition(self) -> Condition:
+        """For probes."""
+        if self._running is None:
+            return Condition(live=True, ready=False, why="it is not at work", facts={"worker": self.id})
+        return self._running.condition()
+
+    def _definitions(self) -> dict[str, Definition]:
+        for module in self._app.imports:
+            _import(module)
+        known: dict[str, Definition] = self._app.definitions()
+        if not known:
+            raise InvalidCall(
+                "this worker knows no task: define some with @app.task, or name their modules in Perdure(imports=[…])"
+            )
+        for name in self._asked_tasks or ():
+            if name not in known:
+                raise InvalidCall(f"no task named {name!r} is registered; known: {', '.join(sorted(known))}")
+        for name in self._batch_size:
+            if name not in known or known[name].batch is None:
+                raise InvalidCall(f"batch_size names {name!r}, which is no batch task that is registered here")
+        return known
+
+    def _wanted_tasks(self, definitions: Mapping[str, Definition]) -> tuple[str, ...] | None:
+        if self._asked_tasks is not None:
+            chosen = {definitions[name].name for name in self._asked_tasks}
+            return tuple(sorted(name for name, definition in definitions.items() if definition.name in chosen))
+        return None if self._unknown == "fail" else tuple(sorted(definitions))
+
+
+class _Running:
+    """What lives between start and stop."""
+
+    def __init__(self, worker: Worker, store: Storage, definitions: Mapping[str, Definition]) -> None:
+        self._worker = worker
+        self._store = store
+        self._held = Held(worker._board)
+        self._opened = Opened()
+        self._contact = Contact()
+        now = reader(worker._app.clock)
+        tasks = worker._wanted_tasks(definitions)
+        self._tasks = tasks
+        self._definitions = [each for name, each in definitions.items() if tasks is None or name in tasks]
+        self._about = _about(worker, tasks, definitions)
+        self._known = tuple(sorted(definitions))
+        self._late: set[str] = set()  # declared since then, and told of
+        self._started_at = now()
+        sizes = _batch_sizes(definitions, worker._batch_size)
+        asked = (worker._queues, tasks, worker._routing)
+        menu = Menu(definitions, *asked, store.chunk, self._held)
+        gates = Gates(definitions, *asked, self._held)
+        appetite = Appetite(store, None if menu.plain else menu, gates, *asked)
+        self._pump = Pump(
+            store=store,
+            worker=worker.id,
+            definitions=definitions,
+            appetite=appetite,
+            poll=worker._poll,
+            held=self._held,
+            now=now,
+            reached=self._reached,
+        )
+        self._slots = appetite.slots = Slots(
+            app=worker._app,
+            worker=worker.id,
+            concurrency=worker._concurrency,
+            held=self._held,
+            speaker=StoreSpeaker(store),
+            opened=self._opened,
+            now=now,
+            tell=self._pump.tell,
+            dry=self._pump.wake,
+            confirm=self._pump.confirm,
+            batch_sizes=sizes,
+        )
+        menu.forming = self._slots.forming
+        self._held.tell = self._pump.tell
+        self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
+        upkeep = upkeep_of(store, self._contact, worker.id.__eq__, self._expiring, self._brief)
+        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
+        self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
+        self._pumping = Service("pump", self._pump.run)
+        self._watch = Watch(self._pump, worker._poll, self._pumping.start_anew)
+        self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
+        self._services = [
+            *self._asking,
+            Service("upkeep", upkeep.run),
+            Service("schedules", self._scheduler.run),
+            Service("sign of life", self._beats),
+            Service("watch", self._watch.run),
+        ]
+        self._block_watch = BlockWatch(lambda: self._slots.on_loop > 0, Slots.drivers())
+        relay = worker._app._relay()
+        if relay is not None:
+            self._services.append(Service("relay", relay.run))
+        self._unlisten: Callable[[], None] = _nothing
+
+    async def start(self) -> None:
+        for definition in self._definitions:
+            definition.check_provided()
+        await self._opened.open(
+            provider
+            for definition in self._definitions
+            for provider in definition.provided.values()
+            if provider.scope == "worker" and definition.run_in != "process"  # children open their own
+        )
+        try:
+            await self._begin()
+        except BaseException:
+            self._unlisten()
+            await self._slots.close()
+            await self._close_opened()
+            with suppress(StoreError):  # its sign of life may be on record
+                await self._store.leave(self._worker.id)
+            raise
+
+    async def _begin(self) -> None:
+        self._slots.prepare(self._definitions)
+        queues = None if self._worker._queues is None else frozenset(self._worker._queues)
+        self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
+        await self._store.beat(self._row())
+        await self._worker._app._client.record_subscriptions(self._store)
+        await self._scheduler.begin()
+        for service in self._services:
+            service.start()
+        self._block_watch.start()
+        log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
+
+    async def flush(self, seconds: float) -> None:
+        self._claim_no_more()
+        await self._until(lambda: self._pump.settled, seconds, None)
+
+    def _claim_no_more(self) -> None:
+        self._pump.stop_claiming()
+        self._pump.hand_back_waiting()
+
+    async def stop(self, grace: float, hurry: asyncio.Event) -> None:
+        log.worker_stopping(self._worker.id, self._slots.running, grace)
+        self._unlisten()
+        self._claim_no_more()
+        await self._until(lambda: not self._slots.busy, grace, hurry)
+        for attempt in self._held.at_work():
+            self._held.lose(attempt, Loss.SHUTDOWN)
+        await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
+        for attempt in self._held.at_work():
+            log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+            self._give_up(attempt)
+        await self._until(lambda: self._pump.settled or not self._pumping.lives, FLUSH, None)
+        self._block_watch.stop()
+        for service in self._services:
+            service.stopping.set()
+        self._pump.wake()  # it may sleep until its next poll
+        self._scheduler.wake()
+        await asyncio.gather(*(service.stop() for service in self._services))
+        await self._slots.close()
+        await self._close_opened()
+        try:
+            async with asyncio.timeout(GOODBYE):
+                await self._store.leave(self._worker.id)
+        except Exception as error:
+            log.service_failed("goodbye of the worker", error)
+        log.worker_stopped(self._worker.id, self._held.settled)
+
+    def _give_up(self, attempt: Attempt) -> None:
+        """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,
+        or by us, since nobody else will."""
+        if self._held.board is not None:
+            self._held.board.over(attempt)
+        elif attempt.lost is Loss.SHUTDOWN:
+            attempt.ended = True
+            self._pump.tell(attempt, hand_back(attempt))
+
+    async def _close_opened(self) -> None:
+        try:
+            await self._opened.close()
+        except Exception as error:
+            log.service_failed("closing of what was provided", error)
+
+    async def _until(self, done: Callable[[], bool], seconds: float, hurry: asyncio.Event | None) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        pause = 0.005
+        while not done() and loop.time() < deadline and not (hurry is not None and hurry.is_set()):
+            self._pump.wake()
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.1, 0.1)  # a runner that leaves may wait for hours
+
+    async def _beats(self, stopping: asyncio.Event) -> None:
+        patience = Patience(self._store.answers_within)
+        told, running = monotonic(), 0
+        look = min(LOOK, BEAT)
+        while not await rest(stopping, look):
+            now = monotonic()
+            if now - told > BEAT - look / 2 or self._slots.running != running:
+                told, running = now, self._slots.running
+                self._tell_of_late_tasks()
+                await patience.answer(self._store.beat(self._row()))
+
+    def _tell_of_late_tasks(self) -> None:
+        """Their jobs would wait for it in vain."""
+        late = self._worker._app.definitions().keys() - self._known - self._late
+        if late and self._worker._asked_tasks is None:
+            log.tasks_came_late(self._worker.id, sorted(late))
+            self._late |= late
+
+    def _expiring(self) -> bool:
+        """Whether jobs of this app may expire, as far as this process knows."""
+        tasks = (each.options.get("expires") for each in self._definitions)
+        return self._worker._app._expires or any(expires is not None for expires in tasks)
+
+    def _brief(self) -> bool:
+        """Whether jobs of this app are kept for a short time only, as far as this process knows."""
+        kept = (each.options.get(name) for each in self._definitions for name in ("retention", "dead_retention"))
+        return self._worker._app._brief or any(retention is not None and retention.brief for retention in kept)
+
+    def _reached(self) -> None:
+        self._contact.reached()
+        for service in self._asking:
+            service.worked()
+
+    def _row(self) -> WorkerRow:
+        about = json.dumps({**self._about, "ended": self._pump.tally.told()})
+        return WorkerRow(self._worker.id, self._started_at, 0, self._slots.running, about)
+
+    def condition(self) -> Condition:
+        dead = [service.name for service in self._services if not service.lives]
+        trouble = [
+            *(f"{name} has ended" for name in dead),
+            *(() if self._watch.turns else ("the event loop is blocked",)),
+        ]
+        live = not trouble
+        if not self._watch.claims:
+            trouble.append(f"no claim has been answered for {self._watch.unanswered_for:.0f} s")
+        facts = {
+            **self._about,
+            "worker": self._worker.id,
+            "tasks": self._known,
+            "running": self._slots.running,
+            "last_claim": round(monotonic() - self._pump.answered_at, 3),
+        }
+        return Condition(live, not trouble, "; ".join(trouble) or None, facts)
+
+
+def _import(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # it is there, and imports something that is not
+        raise InvalidCall(
+            f"Perdure(imports=[{module!r}]): there is no module {error.name!r} to import; look at the name, and at sys.path"
+        ) from error
+
+
+def _nothing() -> None: ...
+
+
+def _checked_sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping):
+        raise InvalidCall(f"batch_size is a mapping of tasks to numbers of jobs, not {type(sizes).__name__}")
+    return {name: checked_size(size, f"batch_size[{name!r}]") for name, size in sizes.items()}
+
+
+def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:
+    sizes = {each: each.batch.size for each in definitions.values() if each.batch is not None}
+    return sizes | {definitions[name]: size for name, size in chosen.items()}
+
+
+def _about(worker: Worker, tasks: Sequence[str] | None, known: Collection[str]) -> dict[str, object]:
+    """What a worker says about itself."""
+    return {
+        "version": importlib.import_module(__name__.partition(".")[0]).__version__,
+        "python": platform.python_version(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "queues": worker._queues,
+        "tasks": tasks,
+        "known": None if tasks is None or len(tasks) == len(known) else sorted(known),  # if it takes fewer
+        "concurrency": worker._concurrency,
+    }
