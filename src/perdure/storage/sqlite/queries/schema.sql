@@ -1,11 +1,11 @@
 -- name: our_tables
 -- Tables that carry our prefix; those of an outbox are a schema of their own.
 SELECT name FROM sqlite_master
-WHERE type IN ('table', 'view') AND substr(name, 1, 9) = 'perdure_' AND substr(name, 1, 15) <> 'perdure_outbox';
+WHERE type IN ('table', 'view') AND name GLOB 'perdure_*' AND name NOT GLOB 'perdure_outbox*';
 
 -- name: outbox_tables
 -- Tables of an outbox.
-SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND substr(name, 1, 15) = 'perdure_outbox';
+SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB 'perdure_outbox*';
 
 -- name: meta_table
 -- Where the number of the schema is noted.
