@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVa
 
 from .job import ANY
 from .later import Later
+from .suggestions import VerbsOfOthers
 from .sync import iterate, manage, run, run_on
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Twin:
 
 TWINS = (
     Twin("app", "Perdure", "SyncPerdure", mixed="Later"),
-    Twin("task", "Task", "SyncTask", "[P, R]"),
+    Twin("task", "Task", "SyncTask", "[P, R]", mixed="VerbsOfOthers"),
     Twin("handle", "JobHandle", "SyncJobHandle", "[R_co]"),
     Twin("doors", "Jobs", "SyncJobs", mixed="Later"),
     Twin("doors", "DeadLetters", "SyncDead"),
@@ -162,7 +163,7 @@ def sentence(documented: str) -> str:
 
 def body(twin: Twin, function: Function) -> str:
     if function.name == "__aenter__":
-        return "return self"
+        return f"run(lambda: self._inner.{function.name}())\n        return self"
     called = f"self._inner.{function.name}({passed(function.args)})"
     if is_iterator(function):
         return f"return iterate(lambda: {called})"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVa
 
 from .job import ANY
 from .later import Later
+from .suggestions import VerbsOfOthers
 from .sync import iterate, manage, run, run_on
 
 if TYPE_CHECKING:
@@ -78,11 +79,16 @@ class SyncPerdure(Later):
             lambda: self._inner.claim(tasks=tasks, routing_key=routing_key, limit=limit, max_wait=max_wait, lease=lease)
         )
 
+    def migrate(self) -> None:
+        """Make or upgrade the tables of its store and of its outbox, at a program's start or in a deploy step."""
+        return run(lambda: self._inner.migrate())
+
     def close(self) -> None:
         """Free the connections of this loop and of the blocking forms."""
         return run(lambda: self._inner.close())
 
     def __enter__(self) -> Self:
+        run(lambda: self._inner.__aenter__())
         return self
 
     def __exit__(
@@ -91,7 +97,7 @@ class SyncPerdure(Later):
         return run(lambda: self._inner.__aexit__(kind, error, trace))
 
 
-class SyncTask(Generic[P, R]):
+class SyncTask(VerbsOfOthers, Generic[P, R]):
     """The verbs of `Task` in their blocking form."""
 
     __slots__ = ("_inner",)

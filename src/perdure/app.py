@@ -166,6 +166,12 @@ class Perdure(Registry):
         return Worker(self, **options)
 
     @verb
+    async def migrate(self) -> None:
+        """Make or upgrade the tables of its store and of its outbox, at a program's start or in a deploy step. It does so
+        with Perdure(migrate=False) too, and again does nothing."""
+        await self._places.migrate()
+
+    @verb
     async def close(self) -> None:
         """Free the connections of this loop and of the blocking forms. The app may be used again afterwards."""
         from .sync import in_loop_thread
@@ -174,6 +180,7 @@ class Perdure(Registry):
         await in_loop_thread(self._places.close)
 
     async def __aenter__(self) -> Self:
+        await self._place()
         return self
 
     async def __aexit__(

@@ -12,8 +12,10 @@ import msgspec
 
 from . import codec
 from .errors import InvalidCall, words_of
+from .options import OPTIONS_OF_CALLS
 from .plain_arguments import PlainArguments, plain_arguments
 from .signature import NOT_GIVEN, Handler
+from .suggestions import argument_instead
 
 _values = msgspec.structs.astuple
 _ABSENT: Any = object()  # in a decoded payload: the caller did not give it
@@ -100,7 +102,10 @@ class Arguments:
         try:
             signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise InvalidCall(f"{task}: {error}; it takes {task}{signature}") from None
+            taken = {each.name for each in self._parameters}
+            advice = argument_instead([name for name in kwargs if name not in taken], task, OPTIONS_OF_CALLS)
+            told = f"{task}: {error}; it takes {task}{signature}"
+            raise InvalidCall(f"{told}; {advice}" if advice else told) from None
         raise InvalidCall(f"{task}: these arguments do not fit {task}{signature}")
 
     def _signature(self) -> inspect.Signature:

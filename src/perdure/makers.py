@@ -55,6 +55,10 @@ class TaskMaker:
         (handler,) = handlers
         if isinstance(handler, Task):
             raise InvalidCall(f"{handler!r} is a task already")
+        if isinstance(handler, str):
+            raise InvalidCall(
+                f'a task is made of a function, not of str; options go by name: @app.task(name="{handler}")'
+            )
         return self._registry._declare(handler, self._options, sys._getframe(1))
 
 

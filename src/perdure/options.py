@@ -24,6 +24,7 @@ from .limit import SEPARATOR, Limit, checked_limits, limits_text
 from .names import checked_key, checked_name
 from .retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
 from .settings import KEY_BYTES, META_BYTES, PARENTS, TAGS
+from .suggestions import option_instead
 
 if TYPE_CHECKING:
     from .handle import JobHandle
@@ -214,7 +215,10 @@ def _checked(
     for name, value in options.items():
         check = known.get(name)
         if check is None:
-            raise InvalidCall(f"{who} has no option {name!r}; it knows {', '.join(sorted((*known, *others)))}")
+            names = sorted((*known, *others))
+            advice = option_instead(name, names)
+            told = f"{who} has no option {name!r}; {f'{advice}; ' if advice else ''}it knows {', '.join(names)}"
+            raise InvalidCall(told)
         check(value, f"{who}: {name}")
     return dict(options)
 
@@ -331,6 +335,7 @@ _CALL = _ANY_QUEUE | {
     "run_when": _check_run_when,
     "connection": lambda value, what: None,
 }
+OPTIONS_OF_CALLS = frozenset(_CALL)
 
 
 # ---- to what is stored -----------------------------------------------------------------------------

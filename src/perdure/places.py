@@ -23,6 +23,7 @@ from .settings import DEFAULT_URL, URL_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from .storage.contract import Room, Storage
+    from .storage.migrate import Ledger, Migration
     from .storage.outbox import Outbox
 
 OUTBOX_WITHIN = 3.0  # seconds that the first verb waits for the table of the outbox
@@ -93,6 +94,17 @@ class Places(PerLoop[Place]):
 
         return self.file is None and parse(self.url).server is None
 
+    async def migrate(self) -> None:
+        """Bring the schema of the store, and of the outbox, up to date."""
+        from .storage.urls import ledger, outbox_ledger
+
+        if self.in_memory:
+            await self.get()
+        else:
+            await asyncio.to_thread(_migrate, ledger, self.url)
+        if self._settings.outbox is not None:
+            await asyncio.to_thread(_migrate, outbox_ledger, self._settings.outbox)
+
     async def close(self) -> None:
         if self.outboxes is not None:
             await self.outboxes.close()
@@ -155,6 +167,21 @@ class Outboxes(PerLoop["Outbox"]):
 
     async def _free(self, one: Outbox, *, orphan: bool, for_good: bool = False) -> None:
         await one.close()
+
+
+def _migrate(ledger_of: Callable[[str], tuple[Ledger, list[Migration], Callable[[], None]]], url: str) -> None:
+    from .storage.migrate import up
+
+    try:
+        ledger, migrations, close = ledger_of(url)
+        try:
+            up(ledger, migrations)
+        finally:
+            close()
+    except PerdureError:
+        raise
+    except Exception as error:
+        raise StoreError(f"the store cannot be migrated: {error}") from error
 
 
 async def _open(storage: Storage | Outbox) -> None:

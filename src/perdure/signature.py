@@ -26,8 +26,7 @@ class Handler:
     """A handler, looked at once: kind, parameters, annotations."""
 
     def __init__(self, handler: Callable[..., Any], task: str, frame: FrameType | None) -> None:
-        if not callable(handler):
-            raise InvalidCall(f"a task is made of a function, not of {type(handler).__name__}")
+        _check_kind(handler, task)
         if _yields(handler):
             raise InvalidCall(
                 f"task {task}: its handler yields, and a job has one result; return it, a list for example"
@@ -158,6 +157,16 @@ class BatchHandler(Handler):
                 f"batch task {self.task}: {_place(self.items)} is annotated {hint}; it must be list[Item[Arguments]]"
             )
         return _inside(item)
+
+
+def _check_kind(handler: object, task: str) -> None:
+    if isinstance(handler, type):
+        raise InvalidCall(
+            f"a task is made of a function, and {handler.__qualname__.rpartition('.')[2]} is a class; decorate a function, "
+            f'or register a method of an object: app.task(name="{task.lower()}")({handler.__name__}(…).method)'
+        )
+    if not callable(handler):
+        raise InvalidCall(f"a task is made of a function, not of {type(handler).__name__}")
 
 
 def _is_context(kind: object) -> bool:

@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import os
+import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
@@ -23,6 +26,10 @@ from .errors import InvalidCall
 T = TypeVar("T")
 
 _END = 5.0  # seconds that the stores get to close at exit
+_NOT_THE_CALLER = (
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    contextlib.__file__,
+)  # who called is outside of these
 
 
 class _LoopThread:
@@ -84,6 +91,11 @@ def run(verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async verb in a given loop (None: the loop thread's) and wait for it."""
+    _warn_in_loop(verb)
+    return _run_on(loop, verb)
+
+
+def _run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
     loop = loop or _loop_thread().loop
     if asyncio._get_running_loop() is loop:
         raise InvalidCall("a blocking form inside its own event loop would wait for itself; await the verb instead")
@@ -113,17 +125,18 @@ def iterate(verb: Callable[[], AsyncIterator[T]]) -> Iterator[T]:
     async def begin() -> AsyncIterator[T]:
         return verb()
 
-    steps = run(begin)
+    _warn_in_loop(verb)
+    steps = _run_on(None, begin)
     try:
         while True:
             try:
-                yield run(lambda: _step(steps))
+                yield _run_on(None, lambda: _step(steps))
             except StopAsyncIteration:
                 return
     finally:
         close = getattr(steps, "aclose", None)
         if close is not None:
-            run(close)
+            _run_on(None, close)
 
 
 @contextmanager
@@ -137,15 +150,16 @@ def manage(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
     async def end(error: BaseException | None) -> bool | None:
         return await manager.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
-    manager, value = run(begin)
+    _warn_in_loop(make)
+    manager, value = _run_on(None, begin)
     try:
         yield value
     except BaseException as error:
         raised = error
-        if not run(lambda: end(raised)):
+        if not _run_on(None, lambda: end(raised)):
             raise
     else:
-        run(lambda: end(None))
+        _run_on(None, lambda: end(None))
 
 
 async def in_caller(work: Callable[[], T]) -> T:
@@ -192,6 +206,22 @@ def run_if_running(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def is_blocking() -> bool:
     """Whether the verb that runs now was called in its blocking form."""
     return _waiting_caller.get() is not None
+
+
+def _warn_in_loop(verb: Callable[..., Any]) -> None:
+    """Warn whoever blocks an event loop of his own. The blocking forms give us lambdas that are named for their verbs."""
+    if asyncio._get_running_loop() is None:
+        return
+    name = verb.__qualname__.split(".")[1]
+    spelled = "with app.sync" if name in ("__enter__", "__exit__") else f".sync.{name}(…)"
+    message = (
+        f"{spelled} blocks the event loop that runs here until it is done: no other task of it goes on; "
+        "await the verb without .sync"
+    )
+    level, frame = 1, sys._getframe(0)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_NOT_THE_CALLER):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
 async def _begun(verb: Callable[[], Awaitable[T]]) -> T:

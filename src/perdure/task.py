@@ -29,6 +29,7 @@ from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
 from .signature import BatchHandler, Handler
 from .storage.outbox import Late
+from .suggestions import VerbsOfOthers
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -266,7 +267,7 @@ class Bound(NamedTuple):
     plan: Plan
 
 
-class Task(Generic[P, R]):
+class Task(VerbsOfOthers, Generic[P, R]):
     """A named function that jobs call. Made by `@app.task`; its verbs check arguments against the annotations.
 
     >>> from perdure import Perdure
