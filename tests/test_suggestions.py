@@ -97,8 +97,8 @@ async def test_a_parameter_that_is_named_as_an_option_is_an_argument(app):
         ("time_limit", "the option is named timeout"),
         ("rate_limit", 'write limit=Limit(rate="10/s")'),
         ("bind", "the handler takes its context as first parameter: (ctx: Context, …)"),
-        ("queu", "did you mean queue?"),
-        ("max_attempt", "did you mean max_attempts?"),
+        ("queu", "you may mean queue"),
+        ("max_attempt", "you may mean max_attempts"),
     ],
 )
 def test_an_unknown_option_of_a_task_is_told_what_to_write(app, option, instead):
@@ -116,7 +116,7 @@ def test_an_unknown_option_of_a_call_is_told_what_to_write(send):
         InvalidCall, match=r"has no option 'lease'; lease is an option of the task: @app\.task\(lease=…\)"
     ):
         send.using(lease=5)
-    with pytest.raises(InvalidCall, match=r"has no option 'priorty'; did you mean priority\?"):
+    with pytest.raises(InvalidCall, match=r"has no option 'priorty'; you may mean priority"):
         send.using(priorty=5)
     with pytest.raises(InvalidCall, match=r"has no option 'colour'; it knows"):
         send.using(colour=5)

@@ -107,7 +107,7 @@ def option_instead(option: str, known: Collection[str]) -> str | None:
     if ours is not None:
         return ours if " " in ours else f"the option is named {ours}"
     close = get_close_matches(option, known, n=1, cutoff=0.75)
-    return f"did you mean {close[0]}?" if close else None
+    return f"you may mean {close[0]}" if close else None
 
 
 def argument_instead(names: Iterable[str], task: str, of_calls: Collection[str]) -> str | None:

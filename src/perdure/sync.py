@@ -91,7 +91,7 @@ def run(verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 def run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run an async verb in a given loop (None: the loop thread's) and wait for it."""
-    _warn_in_loop(verb)
+    _warn_in_loop(verb, loop)
     return _run_on(loop, verb)
 
 
@@ -200,7 +200,7 @@ async def in_loop_thread(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 def run_if_running(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run an async verb in the loop thread if there is one; what was never opened there needs no closing."""
     if _running is not None and asyncio._get_running_loop() is not _running.loop:
-        run(verb)
+        _run_on(None, verb)
 
 
 def is_blocking() -> bool:
@@ -208,9 +208,11 @@ def is_blocking() -> bool:
     return _waiting_caller.get() is not None
 
 
-def _warn_in_loop(verb: Callable[..., Any]) -> None:
-    """Warn whoever blocks an event loop of his own. The blocking forms give us lambdas that are named for their verbs."""
-    if asyncio._get_running_loop() is None:
+def _warn_in_loop(verb: Callable[..., Any], wanted: asyncio.AbstractEventLoop | None = None) -> None:
+    """Warn a caller who blocks the event loop that runs in this thread. `verb` is a lambda of a blocking form, and its
+    qualified name tells which."""
+    running = asyncio._get_running_loop()
+    if running is None or running is (wanted or _loop_thread().loop):  # the latter is refused
         return
     name = verb.__qualname__.split(".")[1]
     spelled = "with app.sync" if name in ("__enter__", "__exit__") else f".sync.{name}(…)"
