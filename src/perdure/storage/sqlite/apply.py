@@ -299,5 +299,5 @@ def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
     lines = [(note.hold.id, line) for note in taken for line in note.lines[-LOG_LINES:]]
     _LOG.run(work.connection, lines)
     for id in {id for id, _ in lines}:
-        work.connection.change(_sql["cut_log"], (id, LOG_LINES))
+        work.connection.change(_sql["cut_log"], {"job": id, "kept": LOG_LINES})
     return verdicts

@@ -36,7 +36,8 @@ _KEYS = Many(_sql["insert_keys"], 4, (500, 100, 20, 4, 1))
 
 
 def export(connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-    records = records_of(connection.value(_sql["export"], (*(after or FIRST), limit)))
+    created_at, id = after or FIRST
+    records = records_of(connection.value(_sql["export"], {"created_at": created_at, "id": id, "limit": limit}))
     ids = [record.id for record in records]
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for job, line in connection.rows(_sql["lines"], (json_text(ids),)):
@@ -83,7 +84,7 @@ def _body(record: Record) -> list[Any]:
 
 
 def export_keys(connection: Connection, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
-    rows = connection.rows(_sql["keys"], (cursor, limit + 1))
+    rows = connection.rows(_sql["keys"], {"after": cursor, "limit": limit + 1})
     found = [KeptKey(key, job, ends) for key, job, ends, _ in rows[:limit]]
     return found, found[-1].key if len(rows) > limit else None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple
 
 from perdure.job import ANY, ROW_VERSION, Record, Routing
@@ -23,12 +24,12 @@ from .near import Numbers
 from .queries import load
 from .rows import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
 from .settle import settle
-from .usual import OF_LANE, Place, Usual, asked, best, read
+from .usual import OF_LANE, Place, Usual, asked, best, named, read
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 NO_LANE = (None, None, None)
 
-# what a claimed row says in place of what it said before; ?1, ?2, ?3 are the stamp, the worker and the time
+# what a claimed row says in place of what it said before
 _ONCE_CLAIMED = {
     "state": "'running'",
     "version": "job.version + 1",
@@ -37,9 +38,9 @@ _ONCE_CLAIMED = {
     "finished_at": "NULL",
     "prune_at": "NULL",
     "keep_last": "NULL",
-    "stamp": "?1",
-    "leased_by": "?2",
-    "leased_until": "job.lease + ?3",
+    "stamp": ":stamp",
+    "leased_by": ":worker",
+    "leased_until": "job.lease + :now",
     "parked": "0",
     "holds_key": "CASE body.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
@@ -221,22 +222,30 @@ def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit:
 def _best(
     work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, limit: int, now: int
 ) -> tuple[str, Taken]:
-    after = (claim.stamp, claim.worker, now)
     if want.alone:
         numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
-        return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+        return _by_number(work, claim, numbers, now)
     lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
     if not lanes:
         return "[]", b"[]"
     work.known.lane = place = (None, *lanes[0]) if len(lanes) == 1 else None
     if place is not None:
         usual = _usual(work, claim, place, limit, now, guess)
-        return usual or _one_row(work, _sql["best_of_lane"], (*after, *lanes[0], now, limit))
+        return usual or _one_row(work, _sql["best_of_lane"], _held(claim, now) | named(place) | {"limit": limit})
     if len(lanes) <= LANES_AT_ONCE[-1]:
-        size, parameters = _arms(lanes, now)
-        return _one_row(work, _best_of_lanes(size), (*after, *parameters, limit))
-    numbers = _best_of_many(work, lanes, limit, now)
-    return _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+        size, parameters = _arms(lanes)
+        return _one_row(work, _best_of_lanes(size), _held(claim, now) | parameters | {"limit": limit})
+    return _by_number(work, claim, _best_of_many(work, lanes, limit, now), now)
+
+
+def _by_number(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> tuple[str, bytes]:
+    """Jobs by the numbers of their rows, as they will be once claimed."""
+    return _one_row(work, _sql["by_number"], _held(claim, now) | {"numbers": json_text(numbers)})
+
+
+def _held(claim: Claim, now: int) -> dict[str, Any]:
+    """What a claim writes into each row, as parameters of a statement."""
+    return {"stamp": claim.stamp, "worker": claim.worker, "now": now}
 
 
 def _usual(
@@ -251,12 +260,11 @@ def _usual(
         return None
     numbers, usual, others = found
     if others:
-        after = (claim.stamp, claim.worker, now)
-        usual = usual._replace(others=_one_row(work, _sql["by_number"], (*after, json_text(others)))[1])
+        usual = usual._replace(others=_by_number(work, claim, others, now)[1])
     return numbers, usual
 
 
-def _one_row(work: Work, statement: str, parameters: Sequence[Any]) -> tuple[str, bytes]:
+def _one_row(work: Work, statement: str, parameters: dict[str, Any]) -> tuple[str, bytes]:
     numbers, texts = work.connection.rows(statement, parameters)[0]
     return numbers, texts
 
@@ -266,8 +274,8 @@ def _best_of_many(work: Work, lanes: list[Lane], limit: int, now: int) -> list[i
     heads: list[tuple[int, int, int, str]] = []
     most = LANES_AT_ONCE[-1]
     for begin in range(0, len(lanes), most):
-        size, parameters = _arms(lanes[begin : begin + most], now)
-        heads += work.connection.rows(_heads_of_lanes(size), (*parameters, limit))
+        size, parameters = _arms(lanes[begin : begin + most])
+        heads += work.connection.rows(_heads_of_lanes(size), parameters | {"now": now, "limit": limit})
         heads = sorted(heads, key=lambda head: (-head[1], head[2], head[3]))[:limit]
     return [head[0] for head in heads]
 
@@ -279,18 +287,24 @@ def _best_of_lanes(size: int) -> str:
 
 @cache
 def _heads_of_lanes(size: int) -> str:
-    return f"{_merged(size)} ORDER BY priority DESC, rank, id LIMIT ?"
+    return f"{_merged(size)} ORDER BY priority DESC, rank, id LIMIT :limit"
 
 
 def _merged(size: int) -> str:
-    return " UNION ALL ".join([_sql["lane"]] * size)
+    return " UNION ALL ".join(_sql["lane"].replace("{lane}", str(number)) for number in range(size))
 
 
-def _arms(lanes: Sequence[Lane], now: int) -> tuple[int, list[Any]]:
+@cache
+def _names(size: int) -> list[str]:
+    """The parameters of so many merged lanes."""
+    return [f"{name}{number}" for number in range(size) for name in ("queue", "task", "routing_key")]
+
+
+def _arms(lanes: Sequence[Lane]) -> tuple[int, dict[str, Any]]:
     """The size of statement for these lanes, and its parameters; places left over match nothing."""
     size = next(size for size in LANES_AT_ONCE if size >= len(lanes))
     filled = [*lanes, *[NO_LANE] * (size - len(lanes))]
-    return size, [value for lane in filled for value in (*lane, now)]
+    return size, dict(zip(_names(size), chain.from_iterable(filled), strict=True))
 
 
 def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:
@@ -340,12 +354,11 @@ def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: i
 
 def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Taken]:
     """As many as are wanted of those that wait at a gate which has room for all of them."""
-    after = (claim.stamp, claim.worker, now)
 
     def best_there(limit: int) -> tuple[str, Taken]:
         place = (gate.limits, gate.queue, gate.task, gate.routing_key)
         usual = _usual(work, claim, place, limit, now)
-        return usual or _one_row(work, _sql["best_of_gate"], (*after, *place, now, limit))
+        return usual or _one_row(work, _sql["best_of_gate"], _held(claim, now) | named(place) | {"limit": limit})
 
     numbers, taken = _as_many_as_fit(work, best_there, limit)
     if numbers == "[]":
@@ -357,15 +370,14 @@ def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int
 
 def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Taken]:
     """Let these rows run; all of them, in as many texts as they need."""
-    after = (claim.stamp, claim.worker, now)
     try:
-        taken, texts = _one_row(work, _sql["by_number"], (*after, json_text(numbers)))
+        taken, texts = _by_number(work, claim, numbers, now)
     except work.error as error:
         if work.code(error) != TOOBIG or len(numbers) <= 1:
             raise
         half = len(numbers) // 2
         return [*_take_rows(work, claim, numbers[:half], now), *_take_rows(work, claim, numbers[half:], now)]
-    work.connection.change(_sql["take"], (*after, taken))
+    work.connection.change(_sql["take"], (claim.stamp, claim.worker, now, taken))
     return [texts]
 
 

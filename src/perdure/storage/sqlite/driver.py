@@ -8,7 +8,7 @@ the store asks few questions with many rows each (VALUES lists in, one JSON text
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, Protocol
 
@@ -20,7 +20,7 @@ MOVED = 1032  # a kind of READONLY, and the only extended code that is told apar
 STATEMENTS_KEPT = 256
 
 DriverName = Literal["sqlite3", "apsw"]
-Parameters = Sequence[Any]
+Parameters = Sequence[Any] | Mapping[str, Any]  # of a statement with `?`, or with `:name`
 
 
 class Connection(Protocol):

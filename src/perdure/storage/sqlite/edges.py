@@ -55,7 +55,7 @@ def close_all(work: Work, children: Iterable[str]) -> None:
 
 def let_go(work: Work, children: Sequence[str], now: int) -> int:
     """Those of these that are blocked and wait for nobody are ready, or scheduled; gives how many."""
-    return work.connection.change(_sql["let_go"], (now, json_text(children)))
+    return work.connection.change(_sql["let_go"], {"now": now, "ids": json_text(children)})
 
 
 def restore(work: Work, jobs: Sequence[Carried]) -> None:

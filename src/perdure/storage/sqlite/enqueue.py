@@ -153,7 +153,7 @@ def _planned(
     kept = [(key,) for apart, key in names if apart]
     owners = {(False, key): owner for key, owner in _HELD_KEYS.rows(connection, held)}
     owners |= {(True, key): owner for key, owner in _KEPT_KEYS.rows(connection, kept, now)}
-    depth = cache(lambda queue: connection.value(_sql["depth"], (queue, settings[queue].max_depth)))
+    depth = cache(lambda queue: connection.value(_sql["depth"], {"queue": queue, "most": settings[queue].max_depth}))
     return plan(jobs, known, owners.get, settings.get, depth, bounded=bounded)
 
 
@@ -173,11 +173,14 @@ def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: 
         run_at = now + delay if at is None else at
         ready, limited = run_at <= now, limits is not None
         state = "ready" if ready else "scheduled"
-        place = (state, *stands(state, parked=limited, suspect=False), run_at, ready and limited, now)
-        common = (task, queue, priority, lease, limits, *place)
-        all_new = work.connection.change(_sql["insert_alike"], (payloads, *common)) == many
+        in_lane, apart = stands(state, parked=limited, suspect=False)
+        rows = {
+            "payloads": payloads, "task": task, "queue": queue, "priority": priority, "lease": lease, "limits": limits,
+            "state": state, "in_lane": in_lane, "apart": apart, "run_at": run_at, "parked": ready and limited, "now": now,
+        }  # fmt: skip
+        all_new = work.connection.change(_sql["insert_alike"], rows) == many
         bodies = _sql["bodies_alike" if all_new and in_step else "bodies_by_id"]
-        work.connection.change(bodies, (payloads, number_of(policy)))
+        work.connection.change(bodies, {"payloads": payloads, "policy": number_of(policy)})
         if ready:
             work.ready.add(queue)
         if ready and limited:  # they wait at one gate, which asks after the best of them alone

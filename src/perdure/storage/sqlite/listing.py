@@ -137,7 +137,7 @@ def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], l
         return ["apart = 'dead'"], []
     fitting = [f"state IN ({', '.join('?' * len(names))})"]
     live = _live(names)
-    if live is not None and connection.value(_sql["few_live"].replace("{live}", live), (FEW,)):
+    if live is not None and connection.value(_sql["few_live"].replace("{live}", live), {"few": FEW}):
         fitting.append(f"job.number IN ({live})")
     return fitting, names
 

@@ -137,7 +137,7 @@ class SqliteOutbox(Outbox):
             if not ours:
                 yield None
                 return
-            parameters = (ROW_VERSION, queues_text(but), limit, MOST_BYTES)
+            parameters = {"version": ROW_VERSION, "full": queues_text(but), "rows": limit, "bytes": MOST_BYTES}
             rows = await self._database().read(lambda connection: connection.rows(_sql()["batch"], parameters))
             yield SqliteBatch(self, [Entry(*row) for row in rows])
 
@@ -181,7 +181,7 @@ class SqliteOutbox(Outbox):
             if moved:
                 work.connection.change(_sql()["moved"], (json.dumps(moved),))
             if aside:
-                work.connection.change(_sql()["set_aside"], (self._now(), json.dumps(aside)))
+                work.connection.change(_sql()["set_aside"], {"now": self._now(), "rows": json.dumps(aside)})
 
         await self._database().write(write)
 

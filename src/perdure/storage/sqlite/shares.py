@@ -25,13 +25,19 @@ def shares(work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSetti
     if not sharing:
         return {}
     floors = {floor_of(job) for job in sharing}
-    heads = {floor: work.connection.value(_sql["head"], (floor.queue, floor.priority)) for floor in floors}
+    heads = {floor: _head(work, floor) for floor in floors}
     places = {_place(account): account for account in floors | {payer(job) for job in sharing}}
     rows = _ACCOUNTS.rows(work.connection, list(places))
     known = {places[queue, priority, name]: rank for queue, priority, name, rank in rows}
     given, changed = ranks(sharing, known, heads, weights, now)
     _CHARGE.run(work.connection, [(*_place(account), rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
+
+
+def _head(work: Work, floor: Account) -> int:
+    """The smallest rank that waits in the queue with this priority."""
+    rank: int = work.connection.value(_sql["head"], {"queue": floor.queue, "priority": floor.priority})
+    return rank
 
 
 def restore(work: Work, records: Iterable[Record]) -> None:

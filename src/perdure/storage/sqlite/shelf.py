@@ -31,9 +31,9 @@ def look_up(
         rows = _NAMED.rows(connection, [(name,) for name in sorted(set(names))], kind)
         return [row for row in map(_shelved, rows) if job in (None, row.job)]
     if due_by is not None:
-        rows = connection.rows(_sql["due"], (kind, due_by, job, limit))
+        rows = connection.rows(_sql["due"], {"kind": kind, "due_by": due_by, "job": job, "limit": limit})
     elif job is not None:
-        rows = connection.rows(_sql["of_job"], (job, kind, limit))
+        rows = connection.rows(_sql["of_job"], {"job": job, "kind": kind, "limit": limit})
     else:
         rows = connection.rows(_sql["of_kind"], (kind, limit))
     return [_shelved(row) for row in rows]

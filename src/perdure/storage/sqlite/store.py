@@ -212,7 +212,8 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: check(connection, holds))
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        return await self._read(lambda connection: records_of(connection.value(HOLDING, (worker, stamp))))
+        held_by = {"worker": worker, "stamp": stamp}
+        return await self._read(lambda connection: records_of(connection.value(HOLDING, held_by)))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         return await self._write(lambda work: note(work, notes))

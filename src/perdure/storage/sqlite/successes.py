@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
 
 from perdure.lifecycle import Change
 
@@ -60,10 +59,10 @@ class _Group:
         attempt, stamp, failures, keep, told = self._common
         prune_at = None if keep is None else now + keep
         if self._near is not None:
-            along: tuple[Any, ...] = (failures, now, prune_at, stamp, attempt, *self._near)
-            return work.connection.change(_sql["succeed_near"], along) == self._many
+            alike = {"failures": failures, "now": now, "prune_at": prune_at, "stamp": stamp, "attempt": attempt}
+            return work.connection.change(_sql["succeed_near"], alike | self._near._asdict()) == self._many
         if not told:
-            alike = (failures, now, prune_at, stamp, self._starts, attempt, stamp)
-            return work.connection.change(_sql["succeed_alike"], alike) == self._many
+            values = (failures, now, prune_at, stamp, self._starts, attempt, stamp)
+            return work.connection.change(_sql["succeed_alike"], values) == self._many
         rows = [(each.id, attempt, stamp, failures, each.result, prune_at, each.started_at) for each in self._ended]
         return _EACH.run(work.connection, rows, now) == self._many

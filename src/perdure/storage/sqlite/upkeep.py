@@ -26,8 +26,9 @@ _sql = load("upkeep", record=RECORD, whole=WHOLE, needed=_NEEDED)
 
 def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
     """Jobs whose lease is over; leases that reach too far are cut first."""
-    work.connection.change(_sql["cut_leases"], (now,))
-    return records_of(work.connection.value(_sql["lapsed"], (now, 3 * contact, limit)))
+    work.connection.change(_sql["cut_leases"], {"now": now})
+    lapsed = {"now": now, "longest": 3 * contact, "limit": limit}
+    return records_of(work.connection.value(_sql["lapsed"], lapsed))
 
 
 def expired(connection: Connection, limit: int, now: int) -> list[Record]:
@@ -36,7 +37,7 @@ def expired(connection: Connection, limit: int, now: int) -> list[Record]:
 
 def _too_many(connection: Connection) -> str:
     """A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
-    return _sql["too_many" if connection.value(_sql["is_small"], (SMALL,)) else "too_many_counted"]
+    return _sql["too_many" if connection.value(_sql["is_small"], {"small": SMALL}) else "too_many_counted"]
 
 
 def prune(work: Work, limit: int, now: int) -> int:
@@ -46,7 +47,7 @@ def prune(work: Work, limit: int, now: int) -> int:
     connection.change(_sql["remove_starts"], (now - START_KEPT,))
     connection.change(_sql["remove_accounts"])
     gone = _kept_no_more(connection, limit, now)
-    if connection.value(_sql["many_policies"], (MANY_POLICIES,)) and work.known.looks_for_policies():
+    if connection.value(_sql["many_policies"], {"many": MANY_POLICIES}) and work.known.looks_for_policies():
         connection.change(_sql["remove_policies"])
     _hide(connection, [number for number, (_, too_new) in gone.items() if too_new])
     _remove(connection, {number: id for number, (id, too_new) in gone.items() if not too_new})
@@ -58,7 +59,8 @@ def _kept_no_more(connection: Connection, limit: int, now: int) -> dict[int, tup
     gone: dict[int, tuple[str, bool]] = {}
 
     def look(statement: str, about: int | str) -> None:
-        for number, id, too_new in lists_of(connection.value(statement, (about, now - HIDDEN_FOR, limit))):
+        asked = {"about": about, "hidden_since": now - HIDDEN_FOR, "limit": limit}
+        for number, id, too_new in lists_of(connection.value(statement, asked)):
             if len(gone) < limit:
                 gone[number] = (id, bool(too_new))
 
@@ -70,7 +72,7 @@ def _kept_no_more(connection: Connection, limit: int, now: int) -> dict[int, tup
 
 def _hide(connection: Connection, numbers: Sequence[int]) -> None:
     if numbers:
-        connection.change(_sql["hide"], (json_text(numbers), HIDDEN_FOR))
+        connection.change(_sql["hide"], {"numbers": json_text(numbers), "hidden_for": HIDDEN_FOR})
 
 
 def _remove(connection: Connection, gone: Mapping[int, str]) -> None:
@@ -78,4 +80,4 @@ def _remove(connection: Connection, gone: Mapping[int, str]) -> None:
         connection.change(_sql["remove"], (json_text(list(gone)),))
         ids = json_text(list(gone.values()))
         for statement in ("remove_logs", "remove_edges", "remove_shelved"):
-            connection.change(_sql[statement], (ids,))
+            connection.change(_sql[statement], {"ids": ids})

@@ -57,7 +57,7 @@ def _usual() -> str:
     rare = {"failures": 0, "losses": 0} | {name: value for name, value in defaults.items() if name not in known}
     unset = ", ".join(name for name, value in rare.items() if value is None)
     as_usual = [f"{name} = {literal(value)}" for name, value in rare.items() if value is not None]
-    first = "version = 1 AND attempt = 0 AND priority = ?1 AND policy = ?2 AND lease = ?3"
+    first = "version = 1 AND attempt = 0 AND priority = :priority AND policy = :policy AND lease = :lease"
     first += " AND rank = created_at AND run_at = created_at"
     return f"{first} AND coalesce({unset}) IS NULL AND {' AND '.join(as_usual)}"
 
@@ -78,14 +78,28 @@ def best(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[
     return read(work, claim, place, rows[0], now)
 
 
-def asked(work: Work, place: Place, limit: int, now: int) -> tuple[object, ...] | None:
+def asked(work: Work, place: Place, limit: int, now: int) -> dict[str, object] | None:
     """The parameters of `OF_LANE`, if the lane is known."""
     head = work.known.heads.get(place)
     return None if head is None else _asked(head, place, limit, now)
 
 
-def _asked(head: Record, place: Place, limit: int, now: int) -> tuple[object, ...]:
-    return head.priority, number_of(policy_of(head)), head.lease, *place, now, limit
+def _asked(head: Record, place: Place, limit: int, now: int) -> dict[str, object]:
+    policy = number_of(policy_of(head))
+    return {
+        "priority": head.priority,
+        "policy": policy,
+        "lease": head.lease,
+        **named(place),
+        "now": now,
+        "limit": limit,
+    }
+
+
+def named(place: Place) -> dict[str, object]:
+    """A lane or gate as parameters of a statement."""
+    limits, queue, task, routing_key = place
+    return {"limits": limits, "queue": queue, "task": task, "routing_key": routing_key}
 
 
 def read(work: Work, claim: Claim, place: Place, row: tuple[Any, ...], now: int) -> tuple[str, Usual, list[int]] | None:
@@ -111,7 +125,7 @@ def _head(work: Work, place: Place) -> Record | None:
     """A job as the best of the lane was when last asked for. That may be long ago: each job is compared with it."""
     heads = work.known.heads
     if place not in heads:
-        found = work.connection.rows(_HEAD[place[0] is not None], (None, None, None, *place))
+        found = work.connection.rows(_HEAD[place[0] is not None], named(place))
         if not found:
             return None
         if len(heads) >= MOST_LANES:

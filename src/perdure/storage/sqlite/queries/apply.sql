@@ -80,15 +80,15 @@ INSERT INTO perdure_log (job, line) VALUES {values};
 
 -- name: cut_log
 -- Keep the newest lines of a job's log.
-DELETE FROM perdure_log WHERE job = ?1 AND number <= (
-    SELECT number FROM perdure_log WHERE job = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2);
+DELETE FROM perdure_log WHERE job = :job AND number <= (
+    SELECT number FROM perdure_log WHERE job = :job ORDER BY number DESC LIMIT 1 OFFSET :kept);
 
 -- name: holding
 -- What a worker holds under a stamp.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM {whole}
-    WHERE leased_until IS NOT NULL AND limits IS NULL AND state = 'running' AND leased_by = ?1 AND stamp = ?2
+    WHERE leased_until IS NOT NULL AND limits IS NULL AND state = 'running' AND leased_by = :worker AND stamp = :stamp
     UNION ALL
     SELECT * FROM {whole}
-    WHERE stamp = ?2 AND limits IS NOT NULL AND state = 'running' AND leased_by = ?1
+    WHERE stamp = :stamp AND limits IS NOT NULL AND state = 'running' AND leased_by = :worker
     ORDER BY priority DESC, rank, id);

@@ -2,7 +2,7 @@
 -- Whole jobs behind a position, the oldest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM perdure_jobs INDEXED BY perdure_jobs_created CROSS JOIN perdure_bodies USING (number)
-    WHERE created_at >= ?1 AND (created_at > ?1 OR id > ?2) ORDER BY created_at, id LIMIT ?3);
+    WHERE created_at >= :created_at AND (created_at > :created_at OR id > :id) ORDER BY created_at, id LIMIT :limit);
 
 -- name: lines
 -- The log lines of jobs, oldest first.
@@ -36,7 +36,7 @@ SELECT unique_key, id FROM perdure_jobs WHERE holds_key = 1 AND unique_key IN (V
 
 -- name: keys
 -- Kept keys behind a key, each as it was taken last.
-SELECT key, job, ends, max(starts) FROM perdure_keys WHERE ?1 IS NULL OR key > ?1 GROUP BY key ORDER BY key LIMIT ?2;
+SELECT key, job, ends, max(starts) FROM perdure_keys WHERE :after IS NULL OR key > :after GROUP BY key ORDER BY key LIMIT :limit;
 
 -- name: remove_keys
 -- Kept keys that are replaced.

@@ -51,31 +51,31 @@ WHERE number IN (
     SELECT number FROM perdure_jobs WHERE apart = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
 
 -- name: lane
--- One lane in the order of a claim, without jobs that have expired or that a newer version wrote for itself.
+-- One lane of several in the order of a claim, without jobs that have expired or that a newer version wrote for itself.
 SELECT number, priority, rank, id FROM {whole}
-WHERE queue = ? AND task = ? AND routing_key IS ? AND in_lane = 1 AND state = 'ready'
-    AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+WHERE queue = :queue{lane} AND task = :task{lane} AND routing_key IS :routing_key{lane} AND in_lane = 1 AND state = 'ready'
+    AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
 
 -- name: best_of_lane
 -- The best jobs of a single lane, as they will be once claimed.
 SELECT json_group_array(number), CAST('[' || coalesce(group_concat(record), '') || ']' AS BLOB) FROM (
     SELECT number, {claimed} AS record FROM {whole}
-    WHERE queue = ? AND task = ? AND routing_key IS ? AND in_lane = 1 AND state = 'ready'
-        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
-    ORDER BY priority DESC, rank, id LIMIT ?)
+    WHERE queue = :queue AND task = :task AND routing_key IS :routing_key AND in_lane = 1 AND state = 'ready'
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT :limit)
 
 -- name: best_of_gate
 -- The best jobs of a single gate, as they will be once claimed.
 SELECT json_group_array(number), CAST('[' || coalesce(group_concat(record), '') || ']' AS BLOB) FROM (
     SELECT number, {claimed} AS record FROM {whole}
-    WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND parked = 1 AND suspect = 0
-        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
-    ORDER BY priority DESC, rank, id LIMIT ?)
+    WHERE limits = :limits AND queue = :queue AND task = :task AND routing_key IS :routing_key AND parked = 1 AND suspect = 0
+        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT :limit)
 
 -- name: best_of_lanes
 -- The best jobs of several lanes, merged by their heads, as they will be once claimed.
 SELECT json_group_array(best.number), CAST('[' || coalesce(group_concat({claimed}), '') || ']' AS BLOB) FROM (
-    {lanes} ORDER BY priority DESC, rank, id LIMIT ?) AS best
+    {lanes} ORDER BY priority DESC, rank, id LIMIT :limit) AS best
 CROSS JOIN perdure_jobs AS job ON job.number = best.number
 CROSS JOIN perdure_bodies AS body ON body.number = best.number
 
@@ -90,7 +90,7 @@ SELECT json_group_array(json_array(number, priority, rank, id, limits, queue, ta
 -- name: by_number
 -- Jobs by their row numbers in the given order, as they will be once claimed.
 SELECT json_group_array(job.number), CAST('[' || coalesce(group_concat({claimed}), '') || ']' AS BLOB)
-FROM json_each(?) AS wanted
+FROM json_each(:numbers) AS wanted
 CROSS JOIN perdure_jobs AS job ON job.number = wanted.value
 CROSS JOIN perdure_bodies AS body ON body.number = wanted.value
 

@@ -119,11 +119,11 @@ WHERE perdure_bodies.number = job.number;
 -- name: let_go
 -- Blocked jobs that wait for nobody any more.
 UPDATE perdure_jobs SET
-    version = version + 1, state = CASE WHEN run_at > ?1 THEN 'scheduled' ELSE 'ready' END,
-    parked = run_at <= ?1 AND limits IS NOT NULL,
-    in_lane = CASE WHEN run_at <= ?1 AND limits IS NULL AND suspect = 0 THEN 1 END,
-    apart = CASE WHEN run_at > ?1 THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
-WHERE id IN (SELECT value FROM json_each(?2)) AND state = 'blocked'
+    version = version + 1, state = CASE WHEN run_at > :now THEN 'scheduled' ELSE 'ready' END,
+    parked = run_at <= :now AND limits IS NOT NULL,
+    in_lane = CASE WHEN run_at <= :now AND limits IS NULL AND suspect = 0 THEN 1 END,
+    apart = CASE WHEN run_at > :now THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'blocked'
     AND (SELECT waits FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) <= 0;
 
 -- name: waits_for_nobody

@@ -3,20 +3,21 @@
 INSERT INTO perdure_jobs (
     id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
     version, attempt, failures, losses, suspect, hidden, holds_key)
-SELECT given.key, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?10, ?11, ?12, 1, 0, 0, 0, 0, 0, 0
-FROM json_each(?1) AS given WHERE true
+SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :apart, :run_at, :run_at, :parked, :now,
+    1, 0, 0, 0, 0, 0, 0
+FROM json_each(:payloads) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
 -- name: bodies_alike
 -- What they came with, where all of them are new: new rows of both tables get the same numbers.
 INSERT INTO perdure_bodies (payload, policy, min_version, run_when, waits)
-SELECT given.value, ?2, {row_version}, 'succeeded', 0 FROM json_each(?1) AS given;
+SELECT given.value, :policy, {row_version}, 'succeeded', 0 FROM json_each(:payloads) AS given;
 
 -- name: bodies_by_id
 -- The same where some are on record already.
 INSERT INTO perdure_bodies (number, payload, policy, min_version, run_when, waits)
-SELECT job.number, given.value, ?2, {row_version}, 'succeeded', 0
-FROM json_each(?1) AS given CROSS JOIN perdure_jobs AS job ON job.id = given.key
+SELECT job.number, given.value, :policy, {row_version}, 'succeeded', 0
+FROM json_each(:payloads) AS given CROSS JOIN perdure_jobs AS job ON job.id = given.key
 WHERE true
 ON CONFLICT (number) DO NOTHING;
 
@@ -82,11 +83,11 @@ SELECT key, job FROM perdure_keys WHERE key IN (VALUES {values}) AND (ends IS NU
 -- Jobs of a queue that wait, counted no further than needed.
 SELECT count(*) FROM (
     SELECT 1 FROM (
-        SELECT 1 FROM perdure_jobs WHERE queue = ?1 AND in_lane = 1
+        SELECT 1 FROM perdure_jobs WHERE queue = :queue AND in_lane = 1
         UNION ALL
-        SELECT 1 FROM perdure_jobs WHERE queue = ?1 AND parked = 1 AND suspect = 0
+        SELECT 1 FROM perdure_jobs WHERE queue = :queue AND parked = 1 AND suspect = 0
         UNION ALL
         SELECT 1 FROM perdure_jobs
-        WHERE queue = ?1 AND apart IN ('suspect', 'scheduled', 'blocked')
-    ) LIMIT ?2
+        WHERE queue = :queue AND apart IN ('suspect', 'scheduled', 'blocked')
+    ) LIMIT :most
 );

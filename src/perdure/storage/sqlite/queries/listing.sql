@@ -18,7 +18,7 @@ SELECT count(*) FROM {jobs} WHERE {fitting};
 
 -- name: few_live
 -- Whether the jobs that have not ended are few enough to be looked through.
-SELECT count(*) < ?1 FROM (SELECT 1 FROM ({live}) LIMIT ?1);
+SELECT count(*) < :few FROM (SELECT 1 FROM ({live}) LIMIT :few);
 
 -- name: live_ready
 -- Jobs in a lane.

@@ -10,9 +10,9 @@ FROM json_each(?) AS given ORDER BY json_extract(given.value, '$.number');
 SELECT number, enqueued_at, job FROM (
     SELECT number, enqueued_at, job, sum(length(job)) OVER (ORDER BY number) - length(job) AS before FROM (
         SELECT number, enqueued_at, job FROM perdure_outbox
-        WHERE set_aside_at IS NULL AND min_version <= ?1 AND queue NOT IN (SELECT value FROM json_each(?2))
-        ORDER BY number LIMIT ?3))
-WHERE before < ?4 ORDER BY number;
+        WHERE set_aside_at IS NULL AND min_version <= :version AND queue NOT IN (SELECT value FROM json_each(:full))
+        ORDER BY number LIMIT :rows))
+WHERE before < :bytes ORDER BY number;
 
 -- name: moved
 -- They are on record at their store.
@@ -20,8 +20,8 @@ DELETE FROM perdure_outbox WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: set_aside
 -- They cannot be moved.
-UPDATE perdure_outbox SET set_aside_at = ?1, error = given.error
-FROM (SELECT json_extract(value, '$[0]') AS number, json_extract(value, '$[1]') AS error FROM json_each(?2)) AS given
+UPDATE perdure_outbox SET set_aside_at = :now, error = given.error
+FROM (SELECT json_extract(value, '$[0]') AS number, json_extract(value, '$[1]') AS error FROM json_each(:rows)) AS given
 WHERE perdure_outbox.number = given.number;
 
 -- name: bring_back

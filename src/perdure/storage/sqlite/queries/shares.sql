@@ -18,29 +18,29 @@ ON CONFLICT DO UPDATE SET rank = max(rank, excluded.rank);
 -- The smallest rank of the jobs in a queue's lanes that have a priority (a loose scan of the claim index, as for a claim).
 WITH RECURSIVE lane (head) AS (
     SELECT (
-        SELECT number FROM perdure_jobs WHERE in_lane = 1 AND queue = ?1
+        SELECT number FROM perdure_jobs WHERE in_lane = 1 AND queue = :queue
         ORDER BY task, routing_key LIMIT 1)
     UNION ALL
     SELECT coalesce(
         CASE WHEN last.routing_key IS NULL THEN (
             SELECT number FROM perdure_jobs
             WHERE in_lane = 1
-                AND queue = ?1 AND task = last.task AND routing_key >= ''
+                AND queue = :queue AND task = last.task AND routing_key >= ''
             ORDER BY routing_key LIMIT 1)
         ELSE (
             SELECT number FROM perdure_jobs
             WHERE in_lane = 1
-                AND queue = ?1 AND task = last.task AND routing_key > last.routing_key
+                AND queue = :queue AND task = last.task AND routing_key > last.routing_key
             ORDER BY routing_key LIMIT 1)
         END,
         (SELECT number FROM perdure_jobs
-            WHERE in_lane = 1 AND queue = ?1 AND task > last.task
+            WHERE in_lane = 1 AND queue = :queue AND task > last.task
             ORDER BY task, routing_key LIMIT 1))
     FROM lane JOIN perdure_jobs AS last ON last.number = lane.head
 )
 SELECT coalesce(min((
     SELECT rank FROM perdure_jobs AS job
     WHERE job.in_lane = 1
-        AND job.queue = ?1 AND job.task = last.task AND job.routing_key IS last.routing_key AND job.priority = ?2
+        AND job.queue = :queue AND job.task = last.task AND job.routing_key IS last.routing_key AND job.priority = :priority
     ORDER BY rank LIMIT 1)), 0)
 FROM lane JOIN perdure_jobs AS last ON last.number = lane.head;

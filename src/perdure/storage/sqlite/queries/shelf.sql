@@ -10,12 +10,12 @@ SELECT kind, name, text, version, due_at, job FROM perdure_shelf WHERE kind = ? 
 
 -- name: of_job
 -- Those of a job, by name.
-SELECT kind, name, text, version, due_at, job FROM perdure_shelf WHERE job = ?1 AND kind = ?2 ORDER BY name LIMIT ?3;
+SELECT kind, name, text, version, due_at, job FROM perdure_shelf WHERE job = :job AND kind = :kind ORDER BY name LIMIT :limit;
 
 -- name: due
 -- Those whose time has come, the earliest first, of any job or of one.
 SELECT kind, name, text, version, due_at, job FROM perdure_shelf INDEXED BY perdure_shelf_due
-WHERE kind = ?1 AND due_at <= ?2 AND (?3 IS NULL OR job = ?3) ORDER BY due_at, name LIMIT ?4;
+WHERE kind = :kind AND due_at <= :due_by AND (:job IS NULL OR job = :job) ORDER BY due_at, name LIMIT :limit;
 
 -- name: versions
 -- How new the texts under some names are.

@@ -26,11 +26,11 @@ WHERE perdure_jobs.id = given.key AND state = 'running'
 -- expected in each (60 characters: 36 of an id, 8 each of its start, of the place of its result and of the length of that).
 -- A usual job has no key, no reason, and nobody suspects it: it touches no index but those of holds and of ended jobs.
 UPDATE perdure_jobs SET
-    state = 'succeeded', version = version + 1, failures = ?1,
-    result = nullif(CAST(substr(?10, CAST(substr(?9, (number - ?6) * 60 + 45, 8) AS INTEGER),
-        CAST(substr(?9, (number - ?6) * 60 + 53, 8) AS INTEGER)) AS TEXT), ''),
-    started_at = ?8 + CAST(substr(?9, (number - ?6) * 60 + 37, 8) AS INTEGER),
-    finished_at = ?2, prune_at = ?3,
-    settled = ?4, stamp = NULL, leased_by = NULL, leased_until = NULL
-WHERE number BETWEEN ?6 AND ?7 AND state = 'running' AND attempt = ?5 AND stamp = ?4
-    AND id = CAST(substr(?9, (number - ?6) * 60 + 1, 36) AS TEXT);
+    state = 'succeeded', version = version + 1, failures = :failures,
+    result = nullif(CAST(substr(:results, CAST(substr(:rows, (number - :first) * 60 + 45, 8) AS INTEGER),
+        CAST(substr(:rows, (number - :first) * 60 + 53, 8) AS INTEGER)) AS TEXT), ''),
+    started_at = :began + CAST(substr(:rows, (number - :first) * 60 + 37, 8) AS INTEGER),
+    finished_at = :now, prune_at = :prune_at,
+    settled = :stamp, stamp = NULL, leased_by = NULL, leased_until = NULL
+WHERE number BETWEEN :first AND :last AND state = 'running' AND attempt = :attempt AND stamp = :stamp
+    AND id = CAST(substr(:rows, (number - :first) * 60 + 1, 36) AS TEXT);

@@ -1,9 +1,9 @@
 -- name: cut_leases
 -- Leases that reach further than they can: the clock went back.
-UPDATE perdure_jobs SET leased_until = lease + ?1 WHERE number IN (
-    SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + ?1
+UPDATE perdure_jobs SET leased_until = lease + :now WHERE number IN (
+    SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + :now
     UNION ALL
-    SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + ?1);
+    SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + :now);
 
 -- name: lapsed
 -- Jobs whose lease is over, the longest over first.
@@ -12,12 +12,12 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
         SELECT number FROM (
             SELECT * FROM (
                 SELECT number, leased_until, id FROM perdure_jobs
-                WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until <= ?1 AND lease <= ?2
-                ORDER BY leased_until, id LIMIT ?3)
+                WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until <= :now AND lease <= :longest
+                ORDER BY leased_until, id LIMIT :limit)
             UNION ALL
             SELECT number, leased_until, id FROM perdure_jobs INDEXED BY perdure_jobs_limited
-            WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until <= ?1 AND lease <= ?2)
-        ORDER BY leased_until, id LIMIT ?3)
+            WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until <= :now AND lease <= :longest)
+        ORDER BY leased_until, id LIMIT :limit)
     ORDER BY leased_until, id);
 
 -- name: expired
@@ -31,9 +31,9 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
 -- name: past_their_time
 -- Ended jobs that have been kept long enough; of each, whether it may only be hidden yet.
 SELECT json_group_array(json_array(number, id, too_new)) FROM (
-    SELECT number, id, hidden = 0 AND finished_at > ?2 AS too_new FROM perdure_jobs AS ended
-    WHERE prune_at IS NOT NULL AND prune_at <= ?1 AND stamp IS NULL AND NOT {needed}
-    ORDER BY prune_at, id LIMIT ?3);
+    SELECT number, id, hidden = 0 AND finished_at > :hidden_since AS too_new FROM perdure_jobs AS ended
+    WHERE prune_at IS NOT NULL AND prune_at <= :about AND stamp IS NULL AND NOT {needed}
+    ORDER BY prune_at, id LIMIT :limit);
 
 -- name: counted_tasks
 -- Tasks that keep only so many ended jobs.
@@ -41,32 +41,32 @@ SELECT json_group_array(DISTINCT task) FROM perdure_jobs WHERE keep_last IS NOT 
 
 -- name: too_many_counted
 -- Ended jobs of these tasks that have as many newer ones as are kept, among those that are counted at all.
-SELECT json_group_array(json_array(number, id, finished_at > ?2)) FROM (
+SELECT json_group_array(json_array(number, id, finished_at > :hidden_since)) FROM (
     SELECT number, id, finished_at FROM (
         SELECT number, id, keep_last, stamp, finished_at,
             row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
         FROM perdure_jobs INDEXED BY perdure_jobs_counted
-        WHERE task IN (SELECT value FROM json_each(?1)) AND keep_last IS NOT NULL AND hidden = 0) AS ended
-    WHERE place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?3);
+        WHERE task IN (SELECT value FROM json_each(:about)) AND keep_last IS NOT NULL AND hidden = 0) AS ended
+    WHERE place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
 
 -- name: too_many
 -- The same among all ended jobs of the tasks: a job that is kept for another reason takes a place too.
-SELECT json_group_array(json_array(number, id, finished_at > ?2)) FROM (
+SELECT json_group_array(json_array(number, id, finished_at > :hidden_since)) FROM (
     SELECT number, id, finished_at FROM (
         SELECT number, id, keep_last, stamp, finished_at,
             row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
         FROM perdure_jobs
-        WHERE hidden = 0 AND finished_at IS NOT NULL AND task IN (SELECT value FROM json_each(?1))) AS ended
-    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT ?3);
+        WHERE hidden = 0 AND finished_at IS NOT NULL AND task IN (SELECT value FROM json_each(:about))) AS ended
+    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
 
 -- name: is_small
 -- Whether the whole table may be looked through.
-SELECT count(*) < ?1 FROM (SELECT 1 FROM perdure_jobs LIMIT ?1);
+SELECT count(*) < :small FROM (SELECT 1 FROM perdure_jobs LIMIT :small);
 
 -- name: hide
 -- Jobs that are no longer kept, and may not be removed yet.
-UPDATE perdure_jobs SET hidden = 1, keep_last = NULL, prune_at = finished_at + ?2, version = version + 1
-WHERE number IN (SELECT value FROM json_each(?1));
+UPDATE perdure_jobs SET hidden = 1, keep_last = NULL, prune_at = finished_at + :hidden_for, version = version + 1
+WHERE number IN (SELECT value FROM json_each(:numbers));
 
 -- name: remove
 -- Jobs that are no longer kept.
@@ -74,7 +74,7 @@ DELETE FROM perdure_jobs WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: remove_logs
 -- The logs of jobs that are no longer kept.
-DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(?));
+DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_keys
 -- Keys whose window is over.
@@ -82,7 +82,7 @@ DELETE FROM perdure_keys WHERE ends IS NOT NULL AND ends <= ?;
 
 -- name: many_policies
 -- Whether there are so many that those which nobody has any more are worth looking for.
-SELECT count(*) > ?1 FROM (SELECT 1 FROM perdure_policies LIMIT ?1 + 1);
+SELECT count(*) > :many FROM (SELECT 1 FROM perdure_policies LIMIT :many + 1);
 
 -- name: remove_policies
 -- What no job has in common any more.
@@ -91,11 +91,11 @@ DELETE FROM perdure_policies WHERE number NOT IN (SELECT policy FROM perdure_bod
 -- name: remove_edges
 -- The edges of jobs that are no longer kept.
 DELETE FROM perdure_edges
-WHERE parent IN (SELECT value FROM json_each(?1)) OR child IN (SELECT value FROM json_each(?1));
+WHERE parent IN (SELECT value FROM json_each(:ids)) OR child IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_shelved
 -- What belonged to them on the shelf.
-DELETE FROM perdure_shelf WHERE job IN (SELECT value FROM json_each(?));
+DELETE FROM perdure_shelf WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_starts
 -- Starts that count no more.

@@ -1,10 +1,10 @@
 -- name: in_lane
 -- Where jobs of a lane stand.
-?4 IS NULL AND queue = ?5 AND task = ?6 AND routing_key IS ?7 AND in_lane = 1 AND state = 'ready';
+:limits IS NULL AND queue = :queue AND task = :task AND routing_key IS :routing_key AND in_lane = 1 AND state = 'ready';
 
 -- name: at_gate
 -- Where jobs of a gate stand.
-limits = ?4 AND queue = ?5 AND task = ?6 AND routing_key IS ?7 AND parked = 1 AND suspect = 0;
+limits = :limits AND queue = :queue AND task = :task AND routing_key IS :routing_key AND parked = 1 AND suspect = 0;
 
 -- name: head
 -- What the best job of them has in common with most others.
@@ -18,5 +18,5 @@ SELECT json_group_array(number), CAST(group_concat(short, char(30)) AS BLOB), CA
 FROM (
     SELECT number, CASE WHEN {usual} THEN created_at || ' ' || id ELSE '' END AS short, payload
     FROM {whole}
-    WHERE {place} AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ?8 OR started_at IS NOT NULL)
-    ORDER BY priority DESC, rank, id LIMIT ?9);
+    WHERE {place} AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
+    ORDER BY priority DESC, rank, id LIMIT :limit);
