@@ -1,8 +1,10 @@
 """The repository itself: the dev script, the locked requirements, and what must not stand in any file."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -72,6 +74,33 @@ def test_a_machine_without_python_is_told_so_in_words(tmp_path):
     )
     assert refused.returncode == 1
     assert "Python 3.11 or newer is needed" in refused.stderr
+
+
+def test_a_python_that_is_asked_for_and_missing_is_told_so_in_words(tmp_path):
+    shutil.copy(ROOT / "dev", tmp_path / "dev")
+    asked = {**os.environ, "PERDURE_PYTHON": "3.1"}
+    refused = subprocess.run([tmp_path / "dev", "setup"], env=asked, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert "PERDURE_PYTHON=3.1 names no Python 3.11 or newer" in refused.stderr
+    assert not (tmp_path / ".venv").exists()
+
+
+@pytest.mark.parametrize("named", ["path", "version"])
+def test_a_python_that_is_asked_for_gets_an_environment_of_its_own(tmp_path, named):
+    """The script makes it with that Python; what it would install afterwards is refused by a tool that says so."""
+    shutil.copy(ROOT / "dev", tmp_path / "dev")
+    shutil.copytree(ROOT / "requirements", tmp_path / "requirements")
+    tools, version = tmp_path / "bin", f"{sys.version_info[0]}.{sys.version_info[1]}"
+    tools.mkdir()
+    (tools / f"python{version}").symlink_to(sys.executable)
+    (tools / "uv").write_text('#!/bin/sh\necho "uv $*" >&2\nexit 1\n')
+    (tools / "uv").chmod(0o755)
+    asked = {"PERDURE_PYTHON": sys.executable if named == "path" else version, "PATH": f"{tools}:{os.environ['PATH']}"}
+    shown = subprocess.run(
+        [tmp_path / "dev", "setup"], env={**os.environ, **asked}, capture_output=True, text=True, timeout=60
+    )
+    assert f"making .venv-python{version} with" in shown.stdout
+    assert re.search(rf"uv venv --quiet --python \S+ .venv-python{version}", shown.stderr)
 
 
 def tracked_files() -> list[Path]:
