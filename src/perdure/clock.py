@@ -22,6 +22,7 @@ SECOND = 1_000_000
 LONGEST = 100 * 365 * 86_400 * SECOND  # a century: longer is a mistake of units
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+_FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Clock(Protocol):
@@ -67,8 +68,11 @@ def instant_of(moment: datetime, name: str = "datetime") -> int:
 
 
 def datetime_of(instant: int) -> datetime:
-    """The aware UTC datetime of an instant."""
-    return _EPOCH + timedelta(microseconds=instant)
+    """The aware UTC datetime of an instant; the last or first that there is, for one that is out of reach."""
+    try:
+        return _EPOCH + timedelta(microseconds=instant)
+    except OverflowError:
+        return _LAST if instant > 0 else _FIRST
 
 
 def optional_datetime(instant: int | None) -> datetime | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -20,12 +20,13 @@ from .filters import JobFilter, checked_limit, filter_of, pages
 from .flow.answers import answer
 from .handle import JobHandle, ids_of
 from .ids import id_text
-from .job import FINAL, Job, JobId, Page, State, job_of
+from .job import FINAL, Job, JobId, Page, State, job_of, unreadable_fields
 from .later import Later
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
 from .moves import delete, move
 from .names import checked_name
-from .storage.contract import Filter, QueueRow, QueueSettings, Storage
+from .storage.contract import Filter, QueueRow, QueueSettings, Storage, Unreadable
+from .storage.fairness import weights_of
 from .verbs import verb
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 JobRef = UUID | str | JobHandle[Any] | Job
 
+_UNREADABLE_EXPORTED = 100_000  # rows of no job; each is one line
 _SEEN_WITHIN = 60 * SECOND  # a worker tells every ten seconds that it is there
 
 
@@ -231,17 +233,18 @@ class DeadLetters(_Room):
 
     @verb
     async def export(self, path: str | Path, /, **filter: Unpack[JobFilter]) -> int:
-        """Write the dead letters that fit to a file, one JSON object a line; how many. The file appears when it is whole."""
+        """Write the dead letters that fit to a file, one JSON object a line; how many. The file appears when it is whole.
+        A job whose row could not be read has it under "unreadable", as it was stored; without a filter, rows that are of no
+        job follow."""
         storage = await self._storage()
         part = Path(f"{path}.part")
         written = 0
         try:
             file = await asyncio.to_thread(part.open, "wb")
             try:
-                async for records in pages(storage, _dead(filter)):
-                    lines = b"".join(msgspec.json.encode(job_of(record)) + b"\n" for record in records)
-                    await asyncio.to_thread(file.write, lines)
-                    written += len(records)
+                async for lines in _exported(storage, _dead(filter)):
+                    await asyncio.to_thread(file.write, b"".join(line + b"\n" for line in lines))
+                    written += len(lines)
                 await asyncio.to_thread(file.close)
                 await asyncio.to_thread(os.replace, part, path)
             finally:
@@ -347,6 +350,32 @@ def _dead(filter: JobFilter) -> Filter:
     return filter_of({**given, "state": State.DEAD})
 
 
+async def _exported(storage: Storage, filter: Filter) -> AsyncIterator[list[bytes]]:
+    """Dead letters as lines of a file, page by page; with them, what was stored of those that could not be read."""
+    async for records in pages(storage, filter):
+        set_aside = [record.id for record in records if unreadable_fields(record.reason)]
+        rows = {row.id: row for row in await storage.unreadable(set_aside)} if set_aside else {}
+        yield [_line(job_of(record), rows.get(record.id)) for record in records]
+    if filter == Filter(states=(State.DEAD,)):
+        found = await storage.unreadable(limit=_UNREADABLE_EXPORTED)
+        known = {row.id for row in found if row.where == "jobs"}
+        have = {record.id for record in await storage.get(list(known)) if record is not None} if known else set()
+        yield [_line(None, row) for row in found if row.id not in have]
+
+
+def _line(job: Job | None, row: Unreadable | None) -> bytes:
+    if row is None:
+        return msgspec.json.encode(job)
+    told = {
+        "at": datetime_of(row.at),
+        "where": row.where,
+        "id": row.id,
+        "fields": row.fields,
+        "raw": msgspec.Raw(row.raw.encode()),
+    }
+    return msgspec.json.encode({**({} if job is None else msgspec.to_builtins(job)), "unreadable": told})
+
+
 def _clear_away(file: IO[bytes], part: Path) -> None:
     """Whatever became of it, no unfinished file stays behind."""
     try:
@@ -366,7 +395,7 @@ def _queue_info(row: QueueRow) -> QueueInfo:
         settings.on_full,
         settings.drop_below,
         settings.fair,
-        msgspec.json.decode(settings.weights) if settings.weights else {},
+        weights_of(settings.weights),
     )
 
 

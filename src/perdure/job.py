@@ -7,12 +7,12 @@ that is not stored yet; its times are durations, because the store's clock decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum, StrEnum
 from typing import Any, Final, Generic, Literal, TypeVar, overload
-from uuid import UUID
+from uuid import NAMESPACE_OID, UUID, uuid5
 
 import msgspec
 
@@ -277,10 +277,61 @@ class Record(msgspec.Struct, gc=False, kw_only=True):
         return Hold(self.id, self.attempt, self.stamp or 0)
 
 
+# the reason of a job whose row could not be read begins so; the names of the fields follow
+UNREADABLE: Final = "unreadable: "
+# a job that lost one of these can be run again: what stands in its place changes neither what runs nor beside what it runs
+HARMLESS_FLAWS: Final = frozenset(
+    """
+    attempt failures losses version rank created_at run_at started_at finished_at expires_at prune_at keep_last stamp settled
+    leased_by leased_until suspect parked hidden holds_key result progress errors reason tags meta waits followed next_id
+    max_attempts timeout lease backoff retention dead_retention state
+    """.split()  # noqa: SIM905
+)
+
+
+def unreadable_fields(reason: str | None) -> tuple[str, ...]:
+    """The fields that could not be read, of a job that was set aside for that; empty for any other job."""
+    if reason is None or not reason.startswith(UNREADABLE):
+        return ()
+    return tuple(reason.removeprefix(UNREADABLE).split(", "))
+
+
 def job_of(record: Record) -> Job:
-    """The picture for users of a stored job."""
+    """The picture for users of a stored job. It raises nothing: a JSON text that cannot be read is told in the reason."""
+    try:
+        return _picture(record)
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
+        return _picture(_without_flaws(record))
+
+
+def _without_flaws(record: Record) -> Record:
+    """The record without the texts that are no JSON, or not the JSON that they should be."""
+    flaws = [name for name, reads in _TEXTS.items() if not _reads(reads, getattr(record, name))]
+    plain = msgspec.structs.replace(record, **dict.fromkeys(flaws))
+    if not unreadable_fields(record.reason):
+        plain.reason = f"{UNREADABLE}{', '.join(flaws)}"
+    return plain
+
+
+def _reads(read: Callable[[Any], object], text: str | None) -> bool:
+    try:
+        read(text)
+    except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
+        return False
+    return True
+
+
+def _id_of(text: str) -> JobId:
+    """The id of a job. A row that was written by hand may have another text there: then a UUID made of it."""
+    try:
+        return UUID(text)
+    except ValueError:
+        return uuid5(NAMESPACE_OID, text.encode("utf-8", "backslashreplace").decode())
+
+
+def _picture(record: Record) -> Job:
     return Job(
-        id=UUID(record.id),
+        id=_id_of(record.id),
         task=record.task,
         queue=record.queue,
         state=State(record.state),
@@ -297,10 +348,10 @@ def job_of(record: Record) -> Job:
         key=record.key,
         tenant=record.tenant,
         routing_key=record.routing_key,
-        tags=tuple(_decoded(record.tags) or ()),
-        meta=_decoded(record.meta) or {},
-        chain_id=UUID(record.chain_id or record.id),
-        after=tuple(UUID(parent) for parent in _decoded(record.after) or ()),
+        tags=_tags(record.tags),
+        meta=_meta(record.meta),
+        chain_id=_id_of(record.chain_id or record.id),
+        after=_parents(record.after),
         created_at=datetime_of(record.created_at),
         run_at=datetime_of(record.run_at),
         started_at=optional_datetime(record.started_at),
@@ -309,12 +360,15 @@ def job_of(record: Record) -> Job:
         leased_by=record.leased_by,
         leased_until=optional_datetime(record.leased_until),
         timeout=seconds_of(record.timeout),
-        next_id=None if record.next_id is None else UUID(record.next_id),
+        next_id=None if record.next_id is None else _id_of(record.next_id),
     )
 
 
 _faults = msgspec.json.Decoder(list[Fault])
 _anything = msgspec.json.Decoder()
+_array = msgspec.json.Decoder(list[Any])
+_object = msgspec.json.Decoder(dict[str, Any])
+_ids = msgspec.json.Decoder(list[str])
 
 
 def faults_of(errors: str | None) -> list[Fault]:
@@ -327,6 +381,28 @@ def faults_text(faults: list[Fault]) -> str:
 
 def _decoded(text: str | None) -> Any:
     return None if text is None else _anything.decode(text)
+
+
+def _tags(text: str | None) -> tuple[Any, ...]:
+    return () if text is None else tuple(_array.decode(text))
+
+
+def _meta(text: str | None) -> dict[str, Any]:
+    return {} if text is None else _object.decode(text)
+
+
+def _parents(text: str | None) -> tuple[JobId, ...]:
+    return () if text is None else tuple(_id_of(parent) for parent in _ids.decode(text))
+
+
+_TEXTS: Final[dict[str, Callable[[str | None], object]]] = {
+    "result": _decoded,
+    "progress": _decoded,
+    "errors": faults_of,
+    "tags": _tags,
+    "meta": _meta,
+    "after": _parents,
+}
 
 
 def _error_of(fault: Fault) -> AttemptError:

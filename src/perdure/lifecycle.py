@@ -28,7 +28,7 @@ import msgspec
 
 from .change import Change, Guard, HoldGuard, KeyMove, PlainSuccess, VersionGuard
 from .errors import IllegalMove
-from .job import FINAL, WAITING, Fault, Record, State, faults_of, faults_text
+from .job import FINAL, HARMLESS_FLAWS, WAITING, Fault, Record, State, faults_of, faults_text, unreadable_fields
 from .retry import HIDDEN_FOR, Backoff, Retention
 from .said import (
     Cancelled,
@@ -334,6 +334,12 @@ def _ended_from_outside(record: Record, state: State, reason: str | None) -> Cha
 def _retried(record: Record) -> Change:
     if record.state is not State.DEAD or record.hidden:
         raise IllegalMove(f"job {record.id} is {record.state}; only a dead letter can be retried")
+    lost = [field for field in unreadable_fields(record.reason) if field not in HARMLESS_FLAWS]
+    if lost:
+        raise IllegalMove(
+            f"job {record.id} cannot be retried: its {' and '.join(lost)} could not be read and would have to be made up; "
+            "`perdure dead export` tells what was stored"
+        )
     return Change(
         id=record.id,
         guard=VersionGuard(record.version),

@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from math import isfinite
-from typing import Any, Literal, final
+from typing import Annotated, Literal, final
 
 import msgspec
 
@@ -64,7 +64,7 @@ class Backoff(msgspec.Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Backoff:
-        return Backoff(*json.loads(text))
+        return Backoff(*_backoff.decode(text))
 
 
 @final
@@ -103,10 +103,13 @@ class Retention(msgspec.Struct, frozen=True):
     @staticmethod
     @lru_cache(maxsize=1024)
     def parse(text: str) -> Retention:
-        told: Any = json.loads(text)
-        return Retention.delete() if told == "delete" else Retention(last=told.get("last"), age=told.get("age"))
+        told = _retention.decode(text)
+        return Retention.delete() if told == "delete" else msgspec.convert(told, Retention)
 
 
+_MOST = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_backoff = msgspec.json.Decoder(tuple[Literal["exponential", "fixed"], _MOST, float, _MOST, _MOST])
+_retention = msgspec.json.Decoder(Literal["delete"] | dict[Literal["last", "age"], _MOST | None])
 BRIEF = 3_600_000_000  # an hour, in microseconds
 DEFAULT_BACKOFF = Backoff.exponential(1.0)
 DEFAULT_RETENTION = Retention.keep(age=7 * 86_400)

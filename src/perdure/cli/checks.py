@@ -27,6 +27,7 @@ LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
 CLOCKS_APART = 2.0
 LONG_AGO = 60_000_000  # microseconds: a worker that was not seen for longer is not alive
 LATE = 60.0  # seconds that a job may wait in an outbox
+UNREADABLE_COUNTED = 1000
 SAMPLE = 2000  # waiting jobs looked at for tasks that nobody knows
 
 
@@ -70,6 +71,7 @@ async def _examined(app: Perdure, with_tasks: bool) -> AsyncIterator[Check]:
         workers = await store.workers(LONG_AGO)
         yield await _workers(app, workers)
         yield await _dead(app)
+        yield await _unreadable(store)
         yield await _paused(app)
         yield await _unknown(app, workers, with_tasks)
         if app.settings.outbox is not None:
@@ -154,6 +156,17 @@ async def _dead(app: Perdure) -> Check:
     count = await app.jobs.count(state=State.DEAD)
     remedy = "look: perdure dead list; then perdure dead retry ID, or perdure dead purge"
     return Check("dead letters", "warn" if count else "ok", plural(count, "dead letter"), remedy)
+
+
+async def _unreadable(store: Any) -> Check:
+    rows = await store.unreadable(limit=UNREADABLE_COUNTED)
+    if not rows:
+        return Check("unreadable", "ok", "every row that was met can be read")
+    many = "at least " if len(rows) == UNREADABLE_COUNTED else ""
+    last = rows[-1]
+    which = f"{last.where} {last.id}: {', '.join(last.fields)}"
+    found = f"{many}{plural(len(rows), 'row')} could not be read and set aside, the last one {which}"
+    return Check("unreadable", "warn", found, "perdure dead export FILE writes them as they were stored")
 
 
 async def _paused(app: Perdure) -> Check:

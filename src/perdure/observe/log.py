@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from ..errors import PerdureError, words_of
 from ..job import Loss, Record, State
 from ..lifecycle import Change
+from ..log_limit import is_new
 
 logger = logging.getLogger("perdure")
 
@@ -268,7 +269,15 @@ def set_aside(number: int, why: str) -> None:
     )
 
 
+def upkeep_failed(step: str, error: BaseException, again_in: float) -> None:
+    line = f"upkeep: {step} failed: {type(error).__name__}: {words_of(error)}"
+    if is_new(line):
+        logger.error("%s; the other steps go on, it is tried again in %.0f s", _safe(line), again_in, exc_info=error)
+
+
 def schedule_broken(name: str, error: BaseException) -> None:
+    if not is_new(f"schedule {name} {type(error).__name__} {error}"):
+        return
     logger.error("schedule %s cannot fire here: %s: %s", _safe(name), type(error).__name__, _safe(words_of(error)))
 
 

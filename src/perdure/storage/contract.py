@@ -16,6 +16,11 @@ Promises that hold for every verb:
   applied change answers "repeated", a claim is asked for by `holding`.
 - **Nobody waits for a signal.** `signal` and `listen` only shorten sleeps; they may lose and invent wake-ups.
 - **Texts come back bit by bit**: payload, result, progress, errors, tags, meta.
+- **One unreadable row stops nothing else.** A row may hold what no version of Perdure writes. Verbs that change jobs
+  (exchange, lapsed, expired, holding, settle, promote, prune) set such a row aside in the same call, or at once after it,
+  and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that only read (get,
+  find, export) give the record that setting it aside would make of it, and leave the row as it is. `unreadable.mend` says
+  what that record is.
 """
 
 from __future__ import annotations
@@ -55,6 +60,7 @@ from .terms import (
     Shelving,
     Started,
     Topic,
+    Unreadable,
     Verdict,
     Want,
     WorkerRow,
@@ -93,6 +99,7 @@ __all__ = [
     "Storage",
     "StoreTransaction",
     "Topic",
+    "Unreadable",
     "Verdict",
     "Want",
     "WorkerRow",
@@ -300,6 +307,21 @@ class Storage(ABC):
 
         Gives how many jobs were hidden or removed. A store that drops its history in pieces may keep jobs that were to be
         kept for a day or more for a day longer, and drop more than `limit` of them at once."""
+
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        """Read up to `limit` stored rows, going on where the last call ended and beginning again after the last row, and set
+        aside those that cannot be read, as `unreadable.mend` says. A job that runs under a lease that is not over is left to
+        its holder. What is not a job is put right where it can be made again (counters, gates), else set aside alone: queue
+        settings become the defaults, any other row is removed. Gives how many rows were set aside or put right.
+
+        For what no other verb meets: it finds rows that are in no index because their state is not one of ours."""
+        return 0
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        """What was set aside, the oldest first: of these jobs, or the first `limit` of all. It is kept until its job is
+        removed; that of a row without a job is kept until somebody removes it."""
+        return []
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import Annotated
 
 import msgspec
 
@@ -76,9 +77,16 @@ def charged(records: Iterable[Record]) -> dict[Account, int]:
 
 def share(weights: str | None, tenant: str) -> int:
     """What one job of this tenant costs."""
-    return max(1, int(SHARE / _weights(weights).get(tenant, 1.0)))
+    return max(1, int(SHARE / weights_of(weights).get(tenant, 1.0)))
 
 
 @lru_cache(maxsize=256)
-def _weights(text: str | None) -> dict[str, float]:
-    return {} if text is None else msgspec.json.decode(text, type=dict[str, float])
+def weights_of(text: str | None) -> dict[str, float]:
+    """The weights of tenants. A setting that cannot be read gives all the same weight."""
+    try:
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, _Weight])
+    except (msgspec.MsgspecError, ValueError):
+        return {}
+
+
+_Weight = Annotated[float, msgspec.Meta(gt=0)]

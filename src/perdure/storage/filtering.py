@@ -29,7 +29,7 @@ def fits(record: Record, filter: Filter) -> bool:
         and (filter.queue is None or record.queue == filter.queue)
         and (filter.tenant is None or _belongs(record.tenant, filter.tenant))
         and (filter.key is None or record.key == filter.key)
-        and (filter.tag is None or filter.tag in json.loads(record.tags or "[]"))
+        and (filter.tag is None or filter.tag in _tags(record.tags))
         and (filter.routing is ANY or record.routing_key == filter.routing)
         and (filter.chain_id is None or (record.chain_id or record.id) == filter.chain_id)
         and (filter.since is None or record.created_at >= filter.since)
@@ -55,6 +55,13 @@ def spellings(text: str) -> tuple[str, ...]:
     """How a text may stand in what a job has: as it is, and as JSON writes it in a payload or an error."""
     written = msgspec.json.encode(text).decode()[1:-1]
     return (text,) if written == text else (text, written)
+
+
+def _tags(text: str | None) -> list[object]:
+    try:
+        return [] if text is None else msgspec.json.decode(text, type=list[object])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return []
 
 
 def _belongs(tenant: str | None, wanted: str) -> bool:

@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from heapq import merge
+from typing import Annotated
 
 import msgspec
 
@@ -188,4 +189,25 @@ def _with(starts: Starts, now: int, more: int) -> Starts:
 
 @lru_cache(maxsize=4096)
 def _parsed(text: str) -> tuple[Limiting, ...]:
-    return msgspec.json.decode(text, type=tuple[Limiting, ...])
+    """The limits in a text. One that cannot be read lets nobody start: its jobs are set aside when they are inspected."""
+    try:
+        return msgspec.json.decode(text, type=tuple[Limiting, ...])
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return (Limiting(text, most=0),)
+
+
+def are_readable(text: str) -> bool:
+    """Whether a job's limits can be read."""
+    return _parsed(text) != (Limiting(text, most=0),)
+
+
+def starts_of(text: str | None) -> Starts:
+    """Starts as they are stored, a JSON array. What cannot be read counts as none: a rate is too generous once."""
+    try:
+        return () if text is None else tuple(_starts.decode(text))
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return ()
+
+
+_Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+_starts = msgspec.json.Decoder(list[tuple[_Number, _Number]])

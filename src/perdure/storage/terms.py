@@ -285,4 +285,15 @@ class Finding(msgspec.Struct, frozen=True, gc=False):
     remedy: str | None = None
 
 
+class Unreadable(msgspec.Struct, frozen=True, gc=False):
+    """A row that could not be read, as it was found. `id`: of its job, or another name of the row where it has no job.
+    `where`: "jobs", or another table or kind of key. `fields`: what could not be read. `raw`: the row, a JSON object."""
+
+    id: str
+    at: int
+    where: str
+    fields: tuple[str, ...]
+    raw: str
+
+
 Topic = Literal["ready", "changed"]

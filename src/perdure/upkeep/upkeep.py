@@ -2,8 +2,10 @@
 
 Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
 answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
-full.) Where jobs are known to expire, or to be kept for a short time only, the rounds between look for those: who does not
-use that pays nothing for it.
+full.) One chore in ten also inspects some rows, for those that cannot be read. Where jobs are known to expire, or to be kept
+for a short time only, the rounds between look for those: who does not use that pays nothing for it.
+
+The steps of a round are independent: one that fails rests for a while, longer each time, and the others go on.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from time import monotonic
 
 from ..flow.answers import tell_due
 from ..job import Record
+from ..observe import log
 from ..storage.contract import Storage
 from .contact import Contact
 from .expire import expire
@@ -26,8 +29,29 @@ LIMIT = 500
 REMEMBERED = 3600.0  # seconds after an expired job was found in which others are looked for often
 
 Chore = Callable[[int], Awaitable[int]]
+SHORTEST_PAUSE, LONGEST_PAUSE = 2.0, 60.0  # seconds before a step that failed is tried again
 Sleep = Callable[[asyncio.Event, float], Awaitable[bool]]
 Answer = Callable[[Awaitable[int]], Awaitable[int]]  # waits for an answer, but not for ever
+
+
+class Step:
+    """One thing that upkeep does, and how long it rests after it failed."""
+
+    def __init__(self, name: str, run: Chore, longest_pause: float = LONGEST_PAUSE) -> None:
+        self.name = name
+        self.run = run
+        self._longest_pause = longest_pause
+        self.paused_until = 0.0
+        self._pause = 0.0
+
+    def pause(self) -> float:
+        """It failed: rest, longer each time. Gives for how long."""
+        self._pause = min(max(2 * self._pause, SHORTEST_PAUSE), self._longest_pause)
+        self.paused_until = monotonic() + self._pause
+        return self._pause
+
+    def went_well(self) -> None:
+        self._pause = self.paused_until = 0.0
 
 
 class Upkeep:
@@ -53,18 +77,23 @@ class Upkeep:
         self._ours = ours
         self._found_expired = -REMEMBERED
         self._round = 0
-        settle = store.settle
-        self._chores: tuple[Chore, ...] = (
-            settle,
-            store.prune,  # early: a worker may live for seconds only
-            settle,
-            self._expire,
-            settle,
-            lambda limit: tell_due(store, limit),
-            settle,
-            store.promote,
-            settle,
-            self._expire,
+        settle = Step("settling", store.settle)
+        expiring_step = Step("expiring", self._expire)
+        self._reaping = Step("reaping", self._reap, longest_pause=5.0)
+        self._expiring_step = expiring_step
+        self._pruning = Step("pruning", store.prune)
+        promoting = Step("promoting", store.promote)
+        self._chores: tuple[tuple[Step, ...], ...] = (
+            (settle,),
+            (self._pruning,),  # early: a worker may live for seconds only
+            (settle,),
+            (expiring_step,),
+            (settle,),
+            (Step("telling answers", lambda limit: tell_due(store, limit)),),
+            (settle,),
+            (promoting, Step("inspecting", self._inspect)),
+            (settle,),
+            (expiring_step,),
         )
         self._chore = 0
 
@@ -74,28 +103,43 @@ class Upkeep:
             await self._sleep(stopping, 0.01 if again else ROUND)
 
     async def one_round(self) -> bool:
-        """True when there is more of the same to do."""
+        """True when there is more of the same to do. A step that fails stops no other. When all of them fail, the store is
+        to blame, and the first error is raised."""
+        self._round += 1
+        failed: dict[Step, Exception] = {}
         try:
-            return await self._looked_after()
+            again = await self._do(self._reaping, failed)
+            chores = self._round % 2 == 1
+            steps = self._chores[self._chore] if chores else self._steps_between()
+            more = [await self._do(step, failed) for step in steps]
+            if chores and not any(more):
+                self._chore = (self._chore + 1) % len(self._chores)
+            if len(failed) > len(steps):
+                raise failed[self._reaping]
         except Exception:
             self._contact.lost()
             raise
+        for step, error in failed.items():
+            log.upkeep_failed(step.name, error, step.pause())
+        return again or any(more)
 
-    async def _looked_after(self) -> bool:
-        self._round += 1
-        again = await self._answer(self._reap()) >= LIMIT
-        self._contact.reached()
-        if self._round % 2 == 0:
-            expired = self._may_expire() and await self._has_more(self._expire)
-            pruned = self._brief() and await self._has_more(self._store.prune)
-            return expired or pruned or again
-        if await self._has_more(self._chores[self._chore]):
-            return True
-        self._chore = (self._chore + 1) % len(self._chores)
-        return again
+    def _steps_between(self) -> tuple[Step, ...]:
+        """What is looked for between the chores, where it is known to be there."""
+        expiring = (self._expiring_step,) if self._may_expire() else ()
+        return (*expiring, self._pruning) if self._brief() else expiring
 
-    async def _has_more(self, chore: Chore) -> bool:
-        done = await self._answer(chore(LIMIT))
+    async def _do(self, step: Step, failed: dict[Step, Exception]) -> bool:
+        """Take one step; whether there is more of it to do."""
+        if step.paused_until > monotonic():
+            return False
+        try:
+            done = await self._answer(step.run(LIMIT))
+        except ConnectionError:  # no other step would be answered either
+            raise
+        except Exception as error:
+            failed[step] = error
+            return False
+        step.went_well()
         self._contact.reached()
         return done >= LIMIT
 
@@ -108,11 +152,16 @@ class Upkeep:
             self._found_expired = monotonic()
         return expired
 
-    async def _reap(self) -> int:
+    async def _inspect(self, limit: int) -> int:
+        """Look for rows that cannot be read. It never has more to do at once: the next round goes on."""
+        await self._store.inspect(limit)
+        return 0
+
+    async def _reap(self, limit: int) -> int:
         """Before anybody is reaped the store's clock is looked at: leases that all lapse at once may be its doing."""
         if self._round <= FIRST_LOOKS or self._round % CLOCK_EVERY == 1:
             await self._look_at_clock()
-        records = await self._store.lapsed(LIMIT, self._contact.unbroken)
+        records = await self._store.lapsed(limit, self._contact.unbroken)
         if not records:
             return 0
         await self._look_at_clock()

@@ -20,7 +20,7 @@ LONGEST = 40.0
 TIMES = 4  # what an answer may take, in recent ones
 
 
-class Unanswered(StoreError):
+class Unanswered(StoreError, ConnectionError):
     """Nobody answered in time. Whether the question was heard is not known."""
 
 

@@ -19,7 +19,7 @@ from ..observe import log
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
 LASTED = 5.0  # seconds after which a round that fails has worked before: the trouble is a new one
-SAID_EVERY = 30.0  # seconds before the same trouble is told again
+SAID_EVERY = 60.0  # seconds before the same trouble is told again
 LET_GO = 10.0  # seconds that a cancelled round gets to end
 PULSE = 1.0  # seconds
 _OFFSET = random.random()  # processes of one machine need not wake up together

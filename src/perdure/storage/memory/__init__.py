@@ -40,6 +40,7 @@ from perdure.storage.contract import (
     Storage,
     StoreTransaction,
     Topic,
+    Unreadable,
     Verdict,
     WorkerRow,
     one_change_each,
@@ -47,6 +48,7 @@ from perdure.storage.contract import (
 from perdure.storage.filtering import cursor_of, fits, parse_cursor
 from perdure.storage.listeners import Listener
 from perdure.storage.rules import lease_end, refuse_orphans
+from perdure.storage.unreadable import FIELDS, flaw_of, mend
 
 from .rows import Rows
 from .transaction import Database, MemoryTransaction
@@ -123,9 +125,9 @@ class MemoryStorage(Storage):
             return [each if isinstance(each, Verdict) else ACCEPTED for each in found]
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        with self._work() as (rows, _):
+        with self._work() as (rows, now):
             held = [row for row in rows.held() if row.state is State.RUNNING]
-            ours = [row for row in held if row.leased_by == worker and row.stamp == stamp]
+            ours = rows.readable([row for row in held if row.leased_by == worker and row.stamp == stamp], now)
             return _copies(sorted(ours, key=lambda row: (-row.priority, row.rank, row.id)))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
@@ -185,11 +187,11 @@ class MemoryStorage(Storage):
                 row.leased_until = min(row.leased_until or now, now + row.lease)
                 if row.leased_until <= now and row.lease <= 3 * contact:
                     leases.append((row.leased_until, row.id, row))
-            return _copies(row for _, _, row in sorted(leases, key=lambda lease: lease[:2])[:limit])
+            return _copies(rows.readable([row for _, _, row in sorted(leases, key=lambda each: each[:2])[:limit]], now))
 
     async def expired(self, limit: int) -> list[Record]:
         with self._work() as (rows, now):
-            return _copies(rows.expired(now)[:limit])
+            return _copies(rows.readable(rows.expired(now)[:limit], now))
 
     async def prune(self, limit: int) -> int:
         with self._work() as (rows, now):
@@ -198,19 +200,29 @@ class MemoryStorage(Storage):
                 self._log = {id: lines for id, lines in self._log.items() if id in rows.by_id}
             return pruned
 
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        with self._work() as (rows, now):
+            return rows.inspect(limit, now)
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        with self._work() as (rows, _):
+            found = sorted(rows.unreadable.values(), key=lambda row: (row.at, row.id))
+            return [row for row in found if ids is None or row.id in ids][:limit]
+
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        with self._work() as (rows, _):
+        with self._work() as (rows, now):
             found = [rows.by_id.get(id) for id in ids]
-            return [None if record is None else copy(record) for record in found]
+            return [None if record is None else _shown(record, now) for record in found]
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
-        with self._work() as (rows, _):
+        with self._work() as (rows, now):
             fitting = [row for row in rows.by_id.values() if fits(row, filter)]
             fitting = [row for row in fitting if after is None or (row.created_at, row.id) < after]
             fitting.sort(key=lambda row: (row.created_at, row.id), reverse=True)
-            page = _copies(fitting[:limit])
+            page = [_shown(row, now) for row in fitting[:limit]]
         more = len(fitting) > limit
         return page, cursor_of(page[-1]) if more and page else None
 
@@ -256,10 +268,10 @@ class MemoryStorage(Storage):
 
     # -- moving house --------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        with self._work() as (rows, _):
+        with self._work() as (rows, now):
             behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
             behind.sort(key=lambda row: (row.created_at, row.id))
-            return [rows.carried(row, self._log.get(row.id, ())) for row in behind[:limit]]
+            return [rows.carried(_shown(row, now), self._log.get(row.id, ())) for row in behind[:limit]]
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         with self._work() as (rows, _):
@@ -368,6 +380,13 @@ def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow
     waiting = [now - row.run_at for row in ready if row.queue == name]
     oldest = max(0, *waiting) if waiting else None
     return QueueRow(rows.settings.get(name) or QueueSettings(name), rows.depth[name], oldest)
+
+
+def _shown(record: Record, now: int) -> Record:
+    """The record for a reader; where it cannot be read, what setting it aside would make of it."""
+    if flaw_of(record) is None:
+        return copy(record)
+    return mend({name: getattr(record, name) for name in FIELDS}, now).record
 
 
 def _copies(records: Iterable[Record]) -> list[Record]:

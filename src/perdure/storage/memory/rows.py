@@ -27,6 +27,7 @@ from perdure.storage.contract import (
     Refusal,
     Shelving,
     Started,
+    Unreadable,
     Verdict,
     Want,
 )
@@ -53,6 +54,7 @@ from perdure.storage.rules import (
     write_close,
     write_hidden,
 )
+from perdure.storage.unreadable import FIELDS, flaw_of, mend, raw_text
 
 from .edges import Edges
 from .lanes import Lane, Lanes
@@ -83,6 +85,8 @@ class Rows:
         self._prunable: list[tuple[int, str]] = []
         self._ended: defaultdict[Group, set[str]] = defaultdict(set)
         self._counted: set[Group] = set()
+        self.unreadable: dict[str, Unreadable] = {}
+        self._inspected = ""
 
     # ---- enqueue -----------------------------------------------------------------------------------
     def plan(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> tuple[list[Placed], list[NewJob]]:
@@ -231,11 +235,17 @@ class Rows:
 
     # ---- claim -------------------------------------------------------------------------------------
     def claim(self, claim: Claim, now: int) -> list[Record]:
+        while True:
+            known = len(self.unreadable)
+            claimed = self._claim(claim, now)
+            if claimed or len(self.unreadable) == known:
+                return claimed
+
+    def _claim(self, claim: Claim, now: int) -> list[Record]:
         claimed = []
         for want in claim.wants:
             taken = self._pass_gates(want, now) if want.limited else self._take(want, now, want.limit, want.alone)
-            for id in taken:
-                record = self.by_id[id]
+            for record in self.readable([self.by_id[id] for id in taken], now):
                 self._lift(record)
                 if record.unique_scope == "waiting":
                     self._free_key(record)
@@ -323,6 +333,9 @@ class Rows:
         else:
             self.edges.close_all(child.id)
             child.waits = 0
+            if flaw_of(child) is not None:
+                self._set_aside(child, now)
+                return
             self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
 
     # ---- the shelf ---------------------------------------------------------------------------------
@@ -336,6 +349,40 @@ class Rows:
             if done[-1]:
                 shelf.write(write)
         return done, shelf
+
+    # ---- rows that cannot be read ------------------------------------------------------------------
+    def readable(self, records: Iterable[Record], now: int) -> list[Record]:
+        """Those of these that can be read; the others are set aside."""
+        sound = []
+        for record in records:
+            if flaw_of(record) is None:
+                sound.append(record)
+            else:
+                self._set_aside(record, now)
+        return sound
+
+    def _set_aside(self, record: Record, now: int) -> None:
+        values = {name: getattr(record, name) for name in FIELDS}
+        mended, fields = mend(values, now)
+        self.unreadable[record.id] = Unreadable(record.id, now, "jobs", fields, raw_text(values))
+        self._lift(record)
+        self._free_key(record)
+        self.edges.close_all(record.id)
+        if record.limits is not None:
+            self.woken.add(record.queue)
+        self.by_id[record.id] = mended
+        self._set_back(mended)
+        self.changed = True
+        if mended.followed:
+            self.edges.unsettled[record.id] = None
+
+    def inspect(self, limit: int, now: int) -> int:
+        """Look at the next so many jobs; gives how many were set aside."""
+        behind = sorted(id for id in self.by_id if id > self._inspected)[:limit]
+        self._inspected = behind[-1] if len(behind) == limit else ""
+        known = len(self.unreadable)
+        self.readable((record for id in behind if not _is_leased(record := self.by_id[id], now)), now)
+        return len(self.unreadable) - known
 
     # ---- upkeep ------------------------------------------------------------------------------------
     def promote(self, limit: int, now: int) -> int:
@@ -376,6 +423,8 @@ class Rows:
                 self._set_back(record)
         self.edges.forget(removed)
         self.shelf.forget(removed)
+        for id in removed:
+            self.unreadable.pop(id, None)
         return len(gone)
 
     def _kept(self, record: Record) -> bool:
@@ -439,6 +488,11 @@ class Rows:
             self._ended[_group(record)].add(record.id)
             if record.keep_last is not None:
                 self._counted.add(_group(record))
+
+
+def _is_leased(record: Record, now: int) -> bool:
+    """Whether somebody runs it under a lease that is not over."""
+    return record.leased_until is not None and now < record.leased_until <= now + record.lease
 
 
 def _is_head(row: Record, floor: Account) -> bool:

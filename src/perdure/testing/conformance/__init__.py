@@ -68,6 +68,7 @@ VERBS = (
     "signals",
     "transaction",
     "texts",
+    "unreadable",
     "life",
 )
 
