@@ -8,6 +8,8 @@ import warnings
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from perdure import log_limit
+
 pytest_plugins = ["tests.real_servers"]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
@@ -60,6 +62,7 @@ def _log_as_it_was():
     log = logging.getLogger("perdure")
     log.setLevel(logging.NOTSET)
     log.propagate, log.disabled = True, False
+    log_limit._logged.clear()
 
 
 @pytest.fixture(autouse=True)
