@@ -11,7 +11,7 @@ from typing import Any, Never, NoReturn
 import msgspec
 
 from . import codec
-from .errors import InvalidCall, words_of
+from .errors import ArgumentsDoNotFit, InvalidCall, words_of
 from .options import OPTIONS_OF_CALLS
 from .plain_arguments import PlainArguments, plain_arguments
 from .signature import NOT_GIVEN, Handler
@@ -20,6 +20,10 @@ from .suggestions import argument_instead
 _values = msgspec.structs.astuple
 _ABSENT: Any = object()  # in a decoded payload: the caller did not give it
 _WHERE = re.compile(r" - at `\$(?:\.(\w+))?([^`]*)`$")
+_MISSING = re.compile(r"Object missing required field `([^`]*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `([^`]*)`")
+_MALFORMED = re.compile(r"JSON is malformed: |(?=Input data was truncated)")
+_NO_OBJECT = re.compile(r"Expected `object`, got `([^`]*)`")
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _BY_KEYWORD = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -126,7 +130,7 @@ class Arguments:
         try:
             values = _values(self._struct_decoder(payload))  # type: ignore[misc]
         except Exception:  # there is none yet, or the payload does not fit: the careful way says what is wrong
-            values = _values(self._checked(task, payload))
+            values = _values(self._stored(task, payload))
         if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
             return values, {}
         positional: list[Any] = []
@@ -146,7 +150,7 @@ class Arguments:
 
     def named(self, task: str, payload: str) -> dict[str, Any]:
         """The arguments of a stored call by parameter name, defaults filled in."""
-        values = _values(self._checked(task, payload))
+        values = _values(self._stored(task, payload))
         named = dict(self._defaults)
         named.update(
             (parameter.name, value)
@@ -174,6 +178,15 @@ class Arguments:
         """The names of what must be given besides the first argument."""
         return [each.name for each in self._parameters if each.name in self._required and each.name != self.first]
 
+    def _stored(self, task: str, payload: str) -> Any:
+        """A payload that a store has kept. ArgumentsDoNotFit for one that does not fit any more."""
+        if self._struct_decoder is None:
+            self._decoder()  # annotations that cannot be used are not the payload's fault
+        try:
+            return self._checked(task, payload)
+        except InvalidCall as error:
+            raise ArgumentsDoNotFit(*error.args) from None
+
     def _checked(self, task: str, payload: str | bytes) -> Any:
         read = self._struct_decoder or self._decoder()
         try:
@@ -181,9 +194,21 @@ class Arguments:
         except RecursionError:
             raise InvalidCall(f"{task}: the payload is nested too deeply") from None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise InvalidCall(f"{task}: {_told(words_of(error))}") from None
+            raise InvalidCall(f"{task}: {self._words(task, words_of(error))}") from None
         except StopIteration as error:  # of a validator: whoever drives the handler would take it for its end
             raise InvalidCall(f"{task}: reading the payload raised StopIteration: {words_of(error)}") from None
+
+    def _words(self, task: str, message: str) -> str:
+        """What msgspec says about a payload, in terms of the task's parameters."""
+        if missing := _MISSING.fullmatch(message):
+            return f"argument {missing[1]!r} is missing; it takes {task}{self._signature()}"
+        if unknown := _UNKNOWN.fullmatch(message):
+            return f"there is no parameter {unknown[1]!r}; it takes {task}{self._signature()}"
+        if malformed := _MALFORMED.match(message):
+            return f"the payload is no JSON: {_lower(message[malformed.end() :])}"
+        if other := _NO_OBJECT.fullmatch(message):
+            return f"the payload is not an object with the arguments by name, but of kind {other[1]}"
+        return _told(message)
 
     def _decoder(self) -> Callable[[str | bytes], Any]:
         # fields are numbered, so that no parameter's name can clash with one of a Struct's own
@@ -262,5 +287,8 @@ def _told(message: str) -> str:
     if where is None or where[1] is None:
         return message
     inside = f" (at {where[1]}{where[2]})" if where[2] else ""
-    words = message[: where.start()]
-    return f"argument {where[1]!r}: {words[:1].lower()}{words[1:]}{inside}"
+    return f"argument {where[1]!r}: {_lower(message[: where.start()])}{inside}"
+
+
+def _lower(words: str) -> str:
+    return words[:1].lower() + words[1:]

@@ -38,6 +38,11 @@ class InvalidCall(PerdureError, ValueError):
     """Arguments or options are wrong. Nothing was stored."""
 
 
+class ArgumentsDoNotFit(InvalidCall):
+    """The stored arguments of a job do not fit the parameters of its task. No other attempt would end otherwise. Users see
+    it as an InvalidCall."""
+
+
 class UnknownParent(InvalidCall):
     """A job was to wait for a job that is not there."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from .around import through
 from .calls import bound_to
 from .clock import reader
 from .context import Context, _current
+from .errors import ArgumentsDoNotFit, InvalidCall
 from .flow.flow import Continuing, Flow, Node
 from .flow.jobs import with_argument
 from .item import BatchContext, Item, results_of
@@ -81,8 +82,16 @@ async def _run_one(app: Perdure, definition: Definition, job: NewJob, parents: P
         _current.reset(token)
 
 
+def _arguments(definition: Definition, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments of a call. A handler may make this call: if they do not fit, that says nothing about its own job."""
+    try:
+        return definition.arguments(payload)
+    except ArgumentsDoNotFit as error:
+        raise InvalidCall(*error.args) from None
+
+
 async def _called(definition: Definition, context: Context, payload: str) -> Any:
-    given, kwargs = definition.arguments(payload)
+    given, kwargs = _arguments(definition, payload)
     args = definition.completed(given, kwargs, context.get)
     if definition.takes_context:
         args = (context, *args)
@@ -94,7 +103,7 @@ async def _called(definition: Definition, context: Context, payload: str) -> Any
 async def _run_batch(app: Perdure, definition: Definition, job: NewJob, parents: Parents) -> Any:
     """A batch of one."""
     settled = _Settled()
-    (args,), _ = definition.arguments(job.payload)
+    (args,), _ = _arguments(definition, job.payload)
     detached = Context.detached(app, _running(app, job))
     item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
     item._parents = parents

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure import InvalidCall, JobDead, JobSkipped, Loss, Perdure, State
+from perdure.options import Plan
 
 from ..addresses import OF_EACH_KIND, address
 from .plant import SOURCE, alive, until
@@ -175,6 +176,16 @@ async def test_the_same_words_and_the_same_context(program):
         assert (lost.attempt, lost.failures) == (2, 0)
         assert "(pid " in lost.errors[0].message
         assert "was killed by SIGKILL" in lost.errors[0].message
+
+
+async def test_arguments_that_do_not_fit_are_dead_at_once(on_sqlite):
+    app = on_sqlite.app
+    async with app, app.worker(poll=0.1):
+        job = Plan("number", {"max_attempts": 5}).job('{"n":"seven"}', str)
+        await (await app._storage()).enqueue([job])
+        with pytest.raises(JobDead, match="its arguments do not fit the task; last: InvalidCall: number: argument 'n'"):
+            await on_sqlite.number.handle(job.id).result(timeout=30)
+        assert (await app.jobs.get(job.id)).attempt == 1
 
 
 async def test_outcomes_come_back_as_they_were_said(on_sqlite):

@@ -14,7 +14,7 @@ import msgspec
 
 from ..clock import MicrosReader
 from ..context import Context
-from ..errors import HoldLost, UnknownParent, words_of
+from ..errors import ArgumentsDoNotFit, HoldLost, InvalidCall, UnknownParent, words_of
 from ..flow.flow import Continuing
 from ..job import Fault, Loss, Record
 from ..lifecycle import (
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store does
 _WORKER = os.path.dirname(os.path.abspath(__file__))
 _OURS = (_WORKER, os.path.join(os.path.dirname(_WORKER), "around.py"))
+_KNOWN_AS = ((UnknownParent, UnknownParent.__name__), (ArgumentsDoNotFit, InvalidCall.__name__))
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
@@ -198,6 +199,8 @@ def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now:
             return Snoozed(error.delay, error.at, error.reason, started)
         case Skip():
             return Skipped(error.reason, _result_text(attempt, error.result), started)
+        case ArgumentsDoNotFit():
+            return Died("its arguments do not fit the task", fault_of(attempt, error, now), started)
         case Dead():
             return Died(error.reason or "the handler said so", fault_of(attempt, error, now), started)
         case _:
@@ -244,7 +247,10 @@ def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: st
 
 def _kind_of(error: BaseException) -> str:
     """The name of the error, by which a user knows it."""
-    return UnknownParent.__name__ if isinstance(error, UnknownParent) else type(error).__name__
+    for known, kind in _KNOWN_AS:
+        if isinstance(error, known):
+            return kind
+    return type(error).__name__
 
 
 def _timed_out(attempt: Attempt, now: MicrosReader) -> Failed:

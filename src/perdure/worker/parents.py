@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..errors import InvalidCall
+from ..errors import ArgumentsDoNotFit, InvalidCall
 from ..flow.jobs import takes_of, with_argument
 from ..job import Record
 from ..storage.contract import Storage
@@ -61,7 +61,7 @@ def _with_result(record: Record, definition: Definition | None, parents: Sequenc
     if takes is None or definition is None:
         return record
     if definition.first_parameter is None:
-        raise InvalidCall(f"{definition.name} takes no argument any more, and was to be handed a result")
+        raise ArgumentsDoNotFit(f"{definition.name} takes no argument any more, and was to be handed a result")
     results = [text or "null" for _, text in parents]
     value = f"[{','.join(results)}]" if takes == "list" else results[0]
     return msgspec.structs.replace(record, payload=with_argument(record.payload, definition.first_parameter, value))
