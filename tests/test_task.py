@@ -543,7 +543,7 @@ async def test_using_whole():
         meta={"request": "1"},
         max_attempts=None,
         timeout=timedelta(seconds=5),
-        expires=3600,
+        expires=timedelta(days=365 * 30),
         backoff=Backoff.fixed(60),
         retention=Retention.delete(),
         dead_retention=Retention.keep(last=5),

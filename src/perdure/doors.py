@@ -156,7 +156,7 @@ class Jobs(_Room, Later):
         """Give the answer that a job waits for with `ctx.wait_for(name)`, now or later. NotFound for an unknown job,
         IllegalMove for one that has ended or was answered already."""
         text = id_text(id)
-        checked_name(name, "answer")
+        checked_name(name, "the name of the answer")
         told = encode(value, "the answer", self._app.settings.max_bytes)
         storage = await self._storage()
         (record,) = await storage.get([text])

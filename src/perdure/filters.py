@@ -48,7 +48,7 @@ def filter_of(given: Mapping[str, Any]) -> Filter:
     if "routing_key" in given:
         fields["routing"] = checked_routing(given["routing_key"])
     if "chain_id" in given:
-        fields["chain_id"] = id_text(given["chain_id"])
+        fields["chain_id"] = id_text(given["chain_id"], "chain_id")
     if "text" in given:
         fields["text"] = _searched(given["text"])
     for name in ("since", "before"):

@@ -55,19 +55,19 @@ def new_stamp() -> int:
     return (int.from_bytes(os.urandom(8), "big") >> 1) or 1
 
 
-def id_text(ref: object) -> str:
-    """The canonical text of a job id given as UUID, text, handle or job."""
+def id_text(ref: object, what: str = "") -> str:
+    """The canonical text of a job id given as UUID, text, handle or job. `what` names the option in the error."""
     if isinstance(ref, UUID):
         return str(ref)
     if isinstance(ref, str):
         try:
             return str(UUID(ref))
         except ValueError:
-            raise InvalidCall(f"{ref!r} is not a job id (a UUID)") from None
+            raise InvalidCall(f"{what and f'{what}: '}{ref!r} is not a job id (a UUID)") from None
     inner = getattr(ref, "id", None)
     if isinstance(inner, UUID):
         return str(inner)
-    raise InvalidCall(f"a job id, handle or job is needed, not {type(ref).__name__}")
+    raise InvalidCall(f"{what and f'{what}: '}a job id, handle or job is needed, not {type(ref).__name__}")
 
 
 def _next(count: int) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from . import codec
-from .clock import SECOND, Duration, instant_of, micros_of
+from .clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, instant_of, micros_of
 from .errors import InvalidCall
 from .handle import each_of, ids_of
 from .ids import id_text, new_id
@@ -34,6 +34,7 @@ RetryOn = type[BaseException] | tuple[type[BaseException], ...] | Callable[[Base
 _SCOPES = ("waiting", "active", "any", "window")
 _PRIORITY = 2**31
 MOST_IN_BATCH = 10_000
+_NEVER_RUNS = "it would expire before it may begin, and never run: "
 
 
 @dataclass(frozen=True)
@@ -115,11 +116,12 @@ class CallOptions(TypedDict, total=False):
 
 
 class Plan:
-    """Everything about a job but its id and payload."""
+    """Everything about a job but its id and payload. `now` reads the clock by which `at` must come before `expires`."""
 
-    __slots__ = ("connection", "hashes_arguments", "template")
+    __slots__ = ("_now", "_too_early", "connection", "hashes_arguments", "template")
 
-    def __init__(self, task: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, task: str, options: Mapping[str, Any], now: MicrosReader = SYSTEM.micros) -> None:
+        check_expiry(options, task)
         self.connection: object = options.get("connection")
         unique: Unique | None = options.get("unique")
         key: str | None = options.get("key")
@@ -155,6 +157,10 @@ class Plan:
             waits=len(after),
             limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
         )
+        self._now = now
+        at, expires = self.template.at, self.template.expires
+        # a job that is enqueued by then is over before its time has come
+        self._too_early = None if at is None or expires is None else at - expires
 
     @property
     def brief(self) -> bool:
@@ -164,6 +170,8 @@ class Plan:
     def job(self, payload: str, hash_of: Callable[[str], str], id: str | None = None) -> NewJob:
         """The job of one call."""
         template = self.template
+        if self._too_early is not None:
+            self._check_instant()
         if self.hashes_arguments:
             key = unique_text(template.task, template.tenant, hash_of(payload))
             return msgspec.structs.replace(template, id=id or new_id(), payload=payload, unique_key=key)
@@ -173,7 +181,16 @@ class Plan:
         """The jobs of many calls."""
         if self.hashes_arguments:
             return [self.job(payload, hash_of, id) for payload, id in zip(payloads, ids, strict=True)]
+        if self._too_early is not None:
+            self._check_instant()
         return Alike(self.template, ids, payloads)
+
+    def _check_instant(self) -> None:
+        template = self.template
+        assert self._too_early is not None
+        if self._now() <= self._too_early:
+            at, expires = datetime_of(template.at or 0), (template.expires or 0) / SECOND
+            raise InvalidCall(f"{template.task}: {_NEVER_RUNS}at={at.isoformat()}, and expires={expires:g} s after now")
 
 
 def unique_text(task: str, tenant: str | None, key: str) -> str:
@@ -201,6 +218,16 @@ def checked_call_options(options: Mapping[str, Any], who: str) -> dict[str, Any]
     if checked.get("delay") is not None and checked.get("at") is not None:
         raise InvalidCall(f"{who}: delay= and at= exclude each other")
     return checked
+
+
+def check_expiry(options: Mapping[str, Any], who: str) -> None:
+    """InvalidCall when a job would expire before its delay is over."""
+    delay, expires = options.get("delay"), options.get("expires")
+    if delay is None or expires is None:
+        return
+    after, ends = micros_of(delay), micros_of(expires)
+    if after >= ends:
+        raise InvalidCall(f"{who}: {_NEVER_RUNS}delay={after / SECOND:g} s, expires={ends / SECOND:g} s")
 
 
 def checked_size(value: Any, what: str) -> int:
@@ -268,8 +295,8 @@ def _check_tags(value: Any, what: str) -> None:
         raise InvalidCall(f"{what} takes a list of texts, not {type(value).__name__}")
     if len(value) > TAGS:
         raise InvalidCall(f"{what} has {len(value)} entries; at most {TAGS} are allowed")
-    for tag in value:
-        checked_name(tag, what)
+    for position, tag in enumerate(value):
+        checked_name(tag, f"{what}[{position}]")
 
 
 def _check_meta(value: Any, what: str) -> None:
@@ -292,10 +319,10 @@ def parents_text(task: str, ids: Sequence[str]) -> str | None:
 def _check_after(value: Any, what: str) -> None:
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidCall(f"{what} takes a list of handles or ids, not {type(value).__name__}")
-    for parent in each_of(value):
+    for position, parent in enumerate(each_of(value)):
+        text = id_text(parent, f"{what}[{position}]")
         if getattr(parent, "dropped", False):
-            raise InvalidCall(f"{what}: job {id_text(parent)} was dropped because its queue was full; it never ends")
-        id_text(parent)
+            raise InvalidCall(f"{what}: job {text} was dropped because its queue was full; it never ends")
 
 
 def _check_run_when(value: Any, what: str) -> None:

@@ -20,7 +20,7 @@ from typing import (
 from weakref import ref
 
 from .around import Middleware, checked_middleware
-from .clock import SECOND, Duration, micros_of
+from .clock import SECOND, Duration, micros_of, reader
 from .errors import DuplicateTask, InvalidCall, NoApp
 from .flow.events import checked_topic
 from .job import ANY, Routing
@@ -339,7 +339,7 @@ class Registry(Later):
                 f"task {declared.name} is not registered with this app; use the app that declared it, "
                 "or app.include(registry)"
             )
-        plan = Plan(definition.name, {**definition.options, **options})
+        plan = Plan(definition.name, {**definition.options, **options}, lambda: reader(app.clock)())
         app._expires |= plan.template.expires is not None
         app._brief |= plan.brief
         return Bound(_generation, app, definition, plan)

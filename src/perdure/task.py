@@ -24,7 +24,7 @@ from .ids import id_text, new_id
 from .job import JobId, NewJob, Routing
 from .limit import limits_of
 from .observe import log
-from .options import CallOptions, Plan, RetryOn, checked_call_options
+from .options import CallOptions, Plan, RetryOn, check_expiry, checked_call_options
 from .provide import PROVIDED, Provider, is_kind, names_of
 from .settings import MAX_BYTES
 from .signature import BatchHandler, Handler
@@ -334,8 +334,10 @@ class Task(VerbsOfOthers, Generic[P, R]):
 
     def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
         """The same task with options for the calls made through it: `send.using(delay=60).enqueue(…)`."""
-        checked = checked_call_options(options, f"{self._declared.name}.using(…)")
-        return Task(self._declared, _merged(self._options, checked))
+        who = f"{self._declared.name}.using(…)"
+        merged = _merged(self._options, checked_call_options(options, who))
+        check_expiry({**self._declared.options, **merged}, who)
+        return Task(self._declared, merged)
 
     def handle(self, id: JobId | str, /) -> JobHandle[R]:
         """The handle of a job known by its id."""
