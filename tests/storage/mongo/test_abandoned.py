@@ -58,7 +58,9 @@ def writing_to(url, collection, *, dead=True, appname=None):
 async def open_transactions(store):
     """The transactions of our clients that the server still has open, however short they have been idle."""
     async with await store._in_use().client.admin.aggregate(abandoned._LISTED) as cursor:
-        return [one for one in await cursor.to_list() if one.get("appName") == abandoned.APPNAME and "transaction" in one]
+        return [
+            one for one in await cursor.to_list() if one.get("appName") == abandoned.APPNAME and "transaction" in one
+        ]
 
 
 def limited(most=9):
