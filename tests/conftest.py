@@ -10,7 +10,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from perdure import log_limit
 
-pytest_plugins = ["tests.real_servers"]
+pytest_plugins = ["tests.real_servers", "tests.orphans"]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -212,6 +212,13 @@ def change_not_stored(record: Record, error: BaseException) -> None:
     logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(words_of(error)))
 
 
+def attempt_orphaned(record: Record) -> None:
+    logger.error(
+        "job %s (%s) attempt %d was held, and nothing worked on it; it is handed back. Please report this bug",
+        record.id, _safe(record.task), record.attempt,
+    )  # fmt: skip
+
+
 def service_failed(name: str, error: BaseException) -> None:
     logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(words_of(error)), exc_info=error)
 

@@ -163,7 +163,7 @@ def _change_of(attempt: Attempt, outcome: object, error: BaseException | None, n
         case Loss.TIMEOUT:
             return decide(attempt.record, _timed_out(attempt, now), draw=random.random())
         case Loss.SHUTDOWN if error is not None and not isinstance(error, Outcome):
-            return decide(attempt.record, HandedBack("handed back at shutdown"))
+            return hand_back(attempt, "handed back at shutdown")
         case Loss.ERROR if isinstance(error, asyncio.CancelledError | HoldLost):
             return stopped(attempt)
     return decide(attempt.record, said_of(attempt, outcome, error, now), draw=random.random())
@@ -175,8 +175,13 @@ def stopped(attempt: Attempt) -> Change | None:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
             return decide(attempt.record, Stopped())
         case Loss.ERROR:  # we no longer trusted the lease: no fault of the job, and perhaps still ours
-            return decide(attempt.record, HandedBack("handed back after the store was out of reach"))
+            return hand_back(attempt, "handed back after the store was out of reach")
     return None
+
+
+def hand_back(attempt: Attempt, reason: str | None = None) -> Change:
+    """Give the job back, free of charge."""
+    return decide(attempt.record, HandedBack(reason))
 
 
 def said_of(attempt: Attempt, outcome: object, error: BaseException | None, now: MicrosReader) -> Said:

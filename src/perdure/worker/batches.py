@@ -7,7 +7,7 @@ call. A lost item is marked and the others go on; when all that have no outcome 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..item import BatchContext, Item, results_of
@@ -125,6 +125,11 @@ class Forming:
         for definition in touched:
             self._look(definition)
         return rest
+
+    def at_hand(self) -> Iterator[Attempt]:
+        """Attempts that wait for company."""
+        for gathered in self._gathered.values():
+            yield from gathered
 
     def over(self, batch: Batch) -> None:
         self._formed[batch.definition].discard(batch)

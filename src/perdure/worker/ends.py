@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
+from ..errors import StoreError
 from ..flow.circles import parents_outside
 from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change, PlainSuccess, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
-from .attempt import Attempt, change_of, failed
+from .attempt import Attempt, change_of, failed, hand_back
 from .board import RunnerBoard
+from .service import LONGEST_PAUSE, SHORTEST_PAUSE
 from .speaker import StoreSpeaker
 
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
+LET_GO = 5.0  # seconds that ends under way get when the slots are closed
 LOOKED_AGAIN = 0.3  # seconds after a job went to wait for an answer, which may have come meanwhile
 
 # told so, a handler that returns all the same has done its work; whether its hold stands is the store's to say
@@ -44,7 +48,7 @@ class Ends:
         self._tell = tell
         self._settled = settled
         self._loop = asyncio.get_running_loop()
-        self.settling: set[asyncio.Task[None]] = set()
+        self.settling: dict[asyncio.Task[None], Attempt] = {}
         self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
 
     def over(self, attempt: Attempt, value: object, error: BaseException | None) -> None:
@@ -88,7 +92,7 @@ class Ends:
 
     def _begin(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(self._guarded(attempt, settling))
-        self.settling.add(task)
+        self.settling[task] = attempt
         task.add_done_callback(self._is_settled)
 
     async def _guarded(self, attempt: Attempt, settling: Coroutine[Any, Any, None]) -> None:
@@ -96,9 +100,20 @@ class Ends:
             await settling
         except Exception as broke:
             self._fail_instead(attempt, broke)
+        except BaseException:  # it was cancelled. If its end is on record already, the store refuses the hand-back
+            self._tell(attempt, hand_back(attempt))
+            raise
+
+    async def close(self) -> None:
+        """Wait for the ends under way. Without a store they would go on for ever, so they are cancelled after a while."""
+        if self.settling:
+            await asyncio.wait([*self.settling], timeout=LET_GO)
+        for task in [*self.settling]:
+            task.cancel()
+        await asyncio.gather(*self.settling, return_exceptions=True)
 
     def _is_settled(self, task: asyncio.Task[None]) -> None:
-        self.settling.discard(task)
+        self.settling.pop(task, None)
         self._settled()
 
     def _say(self, attempt: Attempt, change: Change | None) -> None:
@@ -126,13 +141,18 @@ class Ends:
             self._say(attempt, change_of(attempt, None, unfit, self._now))
 
     async def _bury(self, attempt: Attempt, change: Change) -> None:
-        """A job dies: what undoes it is put on record with its end."""
-        try:
-            change = await self._speaker.with_undo(attempt.context, change)
-        except Exception as error:  # without the store there is no end to tell either: the lease will end
-            log.service_failed("looking for what undoes a dead job", error)
-            self._tell(attempt, None)
-            return
+        """A job dies: what undoes it is put on record with its end. Without the store there is no end to report either, so
+        it is asked until it answers. The keeper renews the lease meanwhile."""
+        pause = SHORTEST_PAUSE
+        while True:
+            try:
+                change = await self._speaker.with_undo(attempt.context, change)
+                break
+            except StoreError as error:
+                if pause == SHORTEST_PAUSE:
+                    log.store_out_of_reach("looking for what undoes a dead job", error)
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+            pause = min(2 * pause, LONGEST_PAUSE)
         self._tell(attempt, change)
 
     async def _settle(self, attempt: Attempt, value: object, error: BaseException | None) -> None:

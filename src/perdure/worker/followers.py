@@ -4,7 +4,7 @@ followers of a job go step by step when they are very many."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import InvalidCall
 from ..observe import log
@@ -26,18 +26,22 @@ class Followers:
         self._patience = patience
         self._fit = fit
         self._unfit = unfit
-        self._bringing: dict[asyncio.Task[None], int] = {}
+        self._bringing: dict[asyncio.Task[None], Sequence[Attempt]] = {}
         self._settling: asyncio.Task[None] | None = None
 
     @property
     def waiting(self) -> int:
         """Attempts whose parents are being read."""
-        return sum(self._bringing.values())
+        return sum(map(len, self._bringing.values()))
+
+    def at_hand(self) -> Iterator[Attempt]:
+        for attempts in self._bringing.values():
+            yield from attempts
 
     def bring(self, attempts: Sequence[Attempt]) -> None:
         """Read what these jobs get of their parents, then let them begin."""
         bringing = asyncio.get_running_loop().create_task(self._brought(attempts), name="perdure parents")
-        self._bringing[bringing] = len(attempts)
+        self._bringing[bringing] = attempts
         bringing.add_done_callback(self._bringing.pop)
 
     def settle(self) -> None:
@@ -49,16 +53,20 @@ class Followers:
         return [*self._bringing, *([self._settling] if self._settling is not None else [])]
 
     async def _brought(self, attempts: Sequence[Attempt]) -> None:
+        """Nobody else knows these attempts meanwhile, so they are handed back whatever breaks, also when the pump stops and
+        cancels this."""
         try:
-            unfit = await bring_parents(self._store, attempts)
-        except Exception as error:
-            log.service_failed("reading the results of parents", error)
+            unfit = await self._patience.answer(bring_parents(self._store, attempts))
+            for attempt, why in unfit.items():
+                self._unfit(attempt, why)
+        except BaseException as error:
             for attempt in attempts:
                 self._unfit(attempt, None)
-            return
-        for attempt, why in unfit.items():
-            self._unfit(attempt, why)
-        self._fit([attempt for attempt in attempts if not attempt.ended and attempt not in unfit])
+            if not isinstance(error, Exception):
+                raise
+            log.service_failed("reading the results of parents", error)
+        else:
+            self._fit([attempt for attempt in attempts if not attempt.ended])
 
     async def _settle(self) -> None:
         try:

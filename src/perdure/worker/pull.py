@@ -17,29 +17,31 @@ from typing import Any
 import msgspec
 
 from .. import codec
-from ..clock import SECOND, Duration, boottime, micros_of, reader
+from ..clock import SECOND, Duration, MicrosReader, boottime, micros_of, reader
 from ..errors import InvalidCall, StoreError
 from ..ids import new_id, new_stamp
 from ..item import Item
 from ..job import Loss, Record, Routing
-from ..lifecycle import Change
+from ..lifecycle import Change, decide
 from ..names import checked_names, checked_routing
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
 from ..task import Declared, Definition
-from .attempt import Attempt
+from .attempt import Attempt, failed, hand_back
 from .deadlines import Deadlines
 from .ends import Ends
 from .held import Held
 from .house import House
 from .keeper import Keeper
+from .orphans import Orphans
 from .parents import bring_parents
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE, Service
 from .settling import Settling
-from .slots import hand_back
 from .speaker import StoreSpeaker
+from .strays import hand_back_unanswered, run_in_background
 
 POLL = 1.0  # seconds between looks when nobody wakes us
+AFTER_CANCEL = 1.0  # seconds that a cancelled claim may take to hand back what it took
 
 
 class Pull:
@@ -69,14 +71,16 @@ class Pull:
         self._store: Storage
         self._now = reader(app.clock)
         self._definitions: dict[str, Definition] = {}
+        self._adopting: list[Attempt] = []  # claimed, and not items yet
 
     async def __aenter__(self) -> list[Item[Any]]:
         self._store = await self._app._storage()
         self._place = await self._app._place()
         self._place.use()
-        self._teller = _Teller(self._store, self._held)
+        self._teller = _Teller(self._store, self._held, self._now)
         self._ends = Ends(self._now, self._teller.tell, lambda: None, StoreSpeaker(self._store))
         self._held.tell = self._teller.tell
+        self._orphans = Orphans(self._held, self._at_hand, self._teller.at_hand)
         self._deadlines = Deadlines(self._held, self._overdue)
         recently_long = self._ends.recently_long
         self._keeper = Keeper(self._store, self._held, lambda: None, recently_long, lease=self._lease)
@@ -97,13 +101,18 @@ class Pull:
 
     async def _hand_back(self) -> None:
         self._deadlines.close()
-        for attempt in self._held.at_work():
-            attempt.lose(Loss.SHUTDOWN)
-            self._ends.over(attempt, None, asyncio.CancelledError())
+        for attempt in self._held.where(lambda attempt: not attempt.ended):
+            if attempt.at_work:
+                attempt.lose(Loss.SHUTDOWN)
+                self._ends.over(attempt, None, asyncio.CancelledError())
+            else:  # what broke came before it was made an item
+                attempt.ended = True
+                self._teller.tell(attempt, hand_back(attempt))
         try:
             await asyncio.gather(*self._ends.settling, return_exceptions=True)
             await self._teller.flush()
         finally:
+            self._orphans.close()
             await self._keeping.stop()
             await self._house.leave(self._worker)
             await self._place.left()
@@ -155,12 +164,29 @@ class Pull:
             self._house.reached()
             return answer
         except StoreError:
-            return Exchanged(claimed=await self._store.holding(claim.worker, claim.stamp))
-        except asyncio.CancelledError:
-            with suppress(StoreError):
-                taken = (await asking).claimed
-                await self._store.apply([hand_back(Attempt.of(record, None, 0.0)) for record in taken])
+            try:
+                return Exchanged(claimed=await self._store.holding(claim.worker, claim.stamp))
+            except BaseException:
+                self._hand_back_later(claim, None)
+                raise
+        except (
+            BaseException
+        ):  # a cancelled caller need not wait for long: what the claim takes is handed back later, too
+            await asyncio.wait([self._hand_back_later(claim, asking)], timeout=AFTER_CANCEL)
             raise
+
+    def _hand_back_later(self, claim: Claim, asking: asyncio.Future[Exchanged] | None) -> asyncio.Task[None]:
+        """See to it that nothing of a claim is left behind whose answer we do not have."""
+        place = self._place
+
+        async def hand_back_all() -> None:
+            try:
+                await hand_back_unanswered(place.storage, claim, asking)
+            finally:
+                await place.left()
+
+        place.use()
+        return run_in_background(hand_back_all(), "perdure strays")
 
     def _names(self) -> tuple[str, ...]:
         """The wanted names, aliases of tasks that are known here with them."""
@@ -174,16 +200,22 @@ class Pull:
     # -- items ---------------------------------------------------------------------------------------
     async def _adopt(self, records: Sequence[Record], asked_at: float) -> list[Item[Any]]:
         attempts = [Attempt.of(self._leased(record), self._definition(record.task), asked_at) for record in records]
+        self._adopting = attempts
         self._held.add(attempts)
         following = [attempt for attempt in attempts if attempt.record.after is not None]
         if following:
             await bring_parents(self._store, following)
         items = [self._item(attempt) for attempt in attempts]
+        self._adopting = []
         if self._lease is not None and any(record.lease > self._lease for record in records):
             # a claim gives each job its own lease, a renewal ours: failing this one, the next
             with suppress(StoreError):
                 await self._keeper.renew_these([attempt for attempt in attempts if attempt.at_work])
         return [item for item in items if item is not None]
+
+    def _at_hand(self) -> list[Attempt]:
+        """Attempts that become items, that are the caller's, or whose end is being made ready for the store."""
+        return [*self._adopting, *self._held.at_work(), *self._ends.settling.values()]
 
     def _leased(self, record: Record) -> Record:
         """A shorter lease than the job's own is renewed more often, and trusted for less long."""
@@ -240,12 +272,18 @@ def _together(first: Exchanged, second: Exchanged) -> Exchanged:
 class _Teller:
     """Tells the store what became of items, those that come together in one call."""
 
-    def __init__(self, store: Storage, held: Held) -> None:
+    def __init__(self, store: Storage, held: Held, now: MicrosReader) -> None:
         self._store = store
         self._held = held
+        self._now = now
         self._ended: list[tuple[Attempt, Change]] = []
         self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._batch: list[tuple[Attempt, Change]] = []  # being written
+
+    def at_hand(self) -> list[Attempt]:
+        """Attempts whose end is being reported."""
+        return [attempt for attempt, _ in [*self._ended, *self._batch]]
 
     def confirm(self, attempt: Attempt) -> asyncio.Future[Verdict | None]:
         confirmed: asyncio.Future[Verdict | None] = asyncio.get_running_loop().create_future()
@@ -269,10 +307,10 @@ class _Teller:
     async def _write(self) -> None:
         try:
             while self._ended:
-                batch, self._ended = self._ended[: self._store.chunk], self._ended[self._store.chunk :]
-                await self._write_batch(batch)
+                self._batch, self._ended = self._ended[: self._store.chunk], self._ended[self._store.chunk :]
+                await self._write_batch(self._batch)
         finally:
-            self._writing = None
+            self._batch, self._writing = [], None
 
     async def _write_batch(self, batch: list[tuple[Attempt, Change]]) -> None:
         pause = SHORTEST_PAUSE
@@ -286,7 +324,11 @@ class _Teller:
                     self._fail(batch, error)
                     return
             except Exception as error:
-                self._fail(batch, error)
+                if len(batch) > 1:  # one of them cannot be stored
+                    for each in batch:
+                        await self._write_batch([each])
+                else:
+                    await self._fail_instead(*batch[0], error)
                 return
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -294,6 +336,13 @@ class _Teller:
             if verdict.refusal is not None and change.state is not None:
                 log.word_refused(attempt.record, verdict.refusal)
             self._over(attempt, verdict)
+
+    async def _fail_instead(self, attempt: Attempt, change: Change, error: Exception) -> None:
+        """What became of an item cannot be stored: that is its failure."""
+        log.change_not_stored(attempt.record, error)
+        with suppress(Exception):
+            await self._store.apply([decide(attempt.record, failed(attempt, error, self._now, retryable=True))])
+        self._fail([(attempt, change)], error)
 
     def _over(self, attempt: Attempt, verdict: Verdict | None) -> None:
         self._held.drop(attempt)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING
@@ -25,13 +25,13 @@ from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import ACCEPTED, Claim, Exchanged, Started, Storage, Verdict
 from .appetite import Appetite
-from .attempt import Attempt, failed
+from .attempt import Attempt, failed, hand_back
 from .followers import Followers
 from .held import Held
 from .messengers import Errand, Messengers
 from .patience import Patience, Unanswered
 from .service import to_pulse
-from .slots import Slots, hand_back
+from .slots import Slots
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ class Pump:
         self._messengers = Messengers(
             store.in_flight, self._exchange, self._exchanged, self._undone, lambda task: self.slots.serve(task)
         )
+        self._sent: dict[int, Errand] = {}  # errands under way, by identity
         self._confirming: dict[Attempt, asyncio.Future[Verdict | None]] = {}
         self._broken: BaseException | None = None
         self._signals = 0
@@ -148,6 +149,12 @@ class Pump:
         """Give back what has not begun, free of charge."""
         for attempt in self.slots.take_back():
             self.tell(attempt, hand_back(attempt))
+
+    def at_hand(self) -> Iterator[Attempt]:
+        """Every attempt whose parents are being read, or whose end is being reported."""
+        yield from self._followers.at_hand()
+        for ends in (self._ended, *(batch for batch, _ in self._sent.values())):
+            yield from map(_attempt, ends)
 
     @property
     def slots(self) -> Slots:
@@ -239,7 +246,9 @@ class Pump:
             self._appetite.asking[claim] = self._appetite.slots_of(claim)
             if self._held.board is not None:
                 self._held.board.claims(claim.stamp)
-        self._messengers.send((batch, claim))
+        errand = (batch, claim)
+        self._sent[id(errand)] = errand
+        self._messengers.send(errand)
 
     def _take_foreseen(self) -> Claim | None:
         claim, self._foreseen = self._foreseen, None
@@ -261,6 +270,7 @@ class Pump:
     def _undone(self, errand: Errand) -> None:
         """A messenger was stopped before it began."""
         batch, claim = errand
+        del self._sent[id(errand)]
         self._take_back(batch, claim)
         if claim is not None:
             self._appetite.asking.pop(claim, None)
@@ -272,10 +282,12 @@ class Pump:
         try:
             asking = self._store.exchange([*map(_change, batch)], claim, _notes(started))
             answer = await self._patience.answer(asking)
-        except asyncio.CancelledError:
-            self._take_back(batch, claim)
-            raise
-        except StoreError as error:
+            self._appetite.took = 0.8 * self._appetite.took + 0.2 * (monotonic() - began)
+            self._reached()
+            for attempt in started:
+                attempt.started_noted = True
+            self._settle(batch, answer.verdicts)
+        except (StoreError, asyncio.CancelledError) as error:
             self._take_back(batch, claim)
             if claim is not None and isinstance(error, Unanswered):
                 self._given_up.append((monotonic() + ASK_AGAIN, claim))
@@ -287,13 +299,9 @@ class Pump:
             await self._one_by_one(batch, error)
             return
         finally:
+            del self._sent[id(errand)]
             if claim is not None:
                 self._appetite.asking.pop(claim, None)
-        self._appetite.took = 0.8 * self._appetite.took + 0.2 * (monotonic() - began)
-        self._reached()
-        for attempt in started:
-            attempt.started_noted = True
-        self._settle(batch, answer.verdicts)
         if answer.unsettled:
             self._followers.settle()
         if claim is not None:
@@ -342,25 +350,39 @@ class Pump:
         self._appetite.settled(batch, self._held.settled)
 
     async def _one_by_one(self, batch: Sequence[tuple[Attempt, Change]], error: Exception) -> None:
-        """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure."""
+        """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure. What is left
+        when the store breaks, or when this is cancelled, is reported by a later exchange."""
         log.service_failed("an exchange of several ends", error)
-        for attempt, change in batch:
-            try:
-                self._settle([(attempt, change)], await self._patience.answer(self._store.apply([change])))
-            except StoreError:
-                self._ended.append((attempt, change))
-            except Exception as bad:
-                await self._fail_instead(attempt, bad)
-
-    async def _fail_instead(self, attempt: Attempt, bad: Exception) -> None:
-        log.change_not_stored(attempt.record, bad)
-        instead = decide(attempt.record, failed(attempt, bad, self._now, retryable=True))
+        left = deque(batch)
         try:
-            await self._patience.answer(self._store.apply([instead]))
+            while left:
+                attempt, change = left[0]
+                try:
+                    await self._report_one(attempt, change)
+                except StoreError:
+                    left.rotate(-1)  # if this change is the cause, the others go first
+                    raise
+                except Exception as bad:
+                    await self._report_failure(attempt, bad)
+                left.popleft()
+        finally:
+            self._take_back(left, None)
+
+    async def _report_one(self, attempt: Attempt, change: Change) -> None:
+        self._settle([(attempt, change)], await self._patience.answer(self._store.apply([change])))
+
+    async def _report_failure(self, attempt: Attempt, bad: Exception) -> None:
+        """Report a failure in place of an end that could not be stored. If that cannot be stored either, the attempt is
+        dropped: nobody renews its lease any more, so upkeep brings the job back."""
+        log.change_not_stored(attempt.record, bad)
+        try:
+            await self._report_one(attempt, decide(attempt.record, failed(attempt, bad, self._now, retryable=True)))
+        except StoreError:
+            raise
         except Exception as error:
-            log.change_not_stored(attempt.record, error)  # the lease will end, and the reaper takes over
-        self._held.drop(attempt)
-        self._confirmed(attempt, None)
+            log.change_not_stored(attempt.record, error)
+            self._held.drop(attempt)
+            self._confirmed(attempt, None)
 
     def _started(self) -> list[Attempt]:
         """Whose start is to be noted."""
@@ -414,23 +436,23 @@ class Pump:
         self.wake()
 
     async def _recover_claim(self) -> None:
-        claim = self._lost_claims[0]
-        asked_at = boottime()
-        records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
+        """Ask what a claim has brought whose answer was lost."""
+        await self._adopt_held(self._lost_claims[0])
         self._lost_claims.pop(0)
-        self._reached()
-        self._adopt(claim, records, asked_at)
 
     async def _look_again(self) -> None:
         """A question that nobody answered may have been heard after we asked what it had brought."""
-        claim = self._given_up[0][1]
+        await self._adopt_held(self._given_up[0][1])
+        self._given_up.popleft()
+
+    async def _adopt_held(self, claim: Claim) -> None:
         asked_at = boottime()
         records = await self._patience.answer(self._store.holding(claim.worker, claim.stamp))
-        self._given_up.popleft()
         self._reached()
         self._adopt(claim, [record for record in records if not self._held.has(record)], asked_at)
 
 
+_attempt: Callable[[tuple[Attempt, Change]], Attempt] = itemgetter(0)
 _change: Callable[[tuple[Attempt, Change]], Change] = itemgetter(1)
 
 

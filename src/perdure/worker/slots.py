@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from ..context import Context
 from ..errors import InvalidCall
 from ..item import BatchContext, Item
 from ..job import Loss
-from ..lifecycle import Change, HandedBack, decide
 from ..observe import log
 from ..provide import Opened
 from .attempt import Attempt
@@ -71,7 +70,7 @@ class Slots:
         self._queue: deque[Attempt | Batch] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._on_loop = 0
-        self._on_threads = 0  # handed to threads and not over
+        self._in_threads: set[Attempt] = set()  # handed to threads and not over
         self._closed = False
         self._ends = Ends(now, tell, self._dry_when_idle, speaker, held.board)
         self._over = self._ends.over
@@ -106,7 +105,7 @@ class Slots:
     @property
     def running(self) -> int:
         """Handlers at work now."""
-        return self._on_loop + max(0, self._on_threads - self._threads.waiting)
+        return self._on_loop + max(0, len(self._in_threads) - self._threads.waiting)
 
     @property
     def on_loop(self) -> int:
@@ -115,7 +114,16 @@ class Slots:
 
     @property
     def busy(self) -> bool:
-        return bool(self._queue or self._on_loop or self._on_threads or self._ends.settling or self.forming.gathering)
+        return bool(self._queue or self._on_loop or self._in_threads or self._ends.settling or self.forming.gathering)
+
+    def at_hand(self) -> Iterator[Attempt]:
+        """Every attempt that waits or runs here, or whose end is being made ready for the store."""
+        for run in self._queue:
+            yield from run.attempts if isinstance(run, Batch) else (run,)
+        yield from self.forming.at_hand()
+        yield from self._in_threads
+        yield from self._held.where(_runs_on_loop)
+        yield from self._ends.settling.values()
 
     def feed(self, attempts: list[Attempt], *, served: bool = False) -> None:
         """Take claimed attempts; they begin as there is room. `served`: whoever brings them calls `serve` next."""
@@ -125,7 +133,7 @@ class Slots:
         if in_threads:
             threaded = [attempt for attempt in attempts if attempt.definition in in_threads]
             attempts = [attempt for attempt in attempts if attempt.definition not in in_threads]
-            self._on_threads += len(threaded)
+            self._in_threads.update(threaded)
             self._threads.feed(threaded)
         if attempts:
             self._queue.extend(attempts)
@@ -135,7 +143,7 @@ class Slots:
     def take_back(self) -> list[Attempt]:
         """Attempts that have not begun, to be handed back."""
         threaded = self._threads.take_back()
-        self._on_threads -= len(threaded)
+        self._in_threads.difference_update(threaded)
         queued = [run.attempts if isinstance(run, Batch) else [run] for run in self._queue]
         taken = [*(attempt for attempts in queued for attempt in attempts), *threaded, *self.forming.take_back()]
         self._queue.clear()
@@ -152,7 +160,8 @@ class Slots:
         for task in at_work:
             task.cancel()
         await self._processes.close()
-        await asyncio.gather(*at_work, *self._ends.settling, return_exceptions=True)
+        await asyncio.gather(*at_work, return_exceptions=True)
+        await self._ends.close()
 
     # -- the slots -----------------------------------------------------------------------------------
     def _wake(self, count: int) -> None:
@@ -393,7 +402,7 @@ class Slots:
         if attempt.given_up:
             self._threads.gave_back_one()
             return
-        self._on_threads -= 1
+        self._in_threads.discard(attempt)
         if not attempt.ended:
             self._over(attempt, value, error)
         self._dry_when_idle()
@@ -454,12 +463,13 @@ class Slots:
             return
         if attempt.lose(Loss.TIMEOUT):
             attempt.given_up = True
-            self._on_threads -= 1
+            self._in_threads.discard(attempt)
             self._threads.give_up_one()
             self._gave_up_thread()
             log.thread_given_up(attempt.record)
             self._over(attempt, None, None)
 
 
-def hand_back(attempt: Attempt) -> Change:
-    return decide(attempt.record, HandedBack())
+def _runs_on_loop(attempt: Attempt) -> bool:
+    slot = attempt.slot if attempt.batch is None else attempt.batch.slot
+    return slot is not None and not slot.done()

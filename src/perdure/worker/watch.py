@@ -2,7 +2,7 @@
 
 A worker with room for jobs asks for some at least once per poll. When nobody has answered for much longer, the watch says so
 in the log. When that goes on beyond what any question may take, the pump itself must be stuck: it
-is started anew.
+is started anew. And it has the worker look for attempts that nothing works on.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ TURNED_WITHIN = 5.0  # seconds without a turn of the loop after which it counts 
 class Watch:
     """Looks at the pump once a second."""
 
-    def __init__(self, pump: Pump, poll: float, restart: Callable[[], None]) -> None:
+    def __init__(
+        self, pump: Pump, poll: float, restart: Callable[[], None], take_in_orphans: Callable[[], None]
+    ) -> None:
         self._pump = pump
         self._poll = poll
         self._restart = restart
+        self._take_in_orphans = take_in_orphans
         self._since = self._turned_at = monotonic()
         self._told = False
 
@@ -40,6 +43,7 @@ class Watch:
                 self._since = now
             self._turned_at = now
             self._look(self.unanswered_for)
+            self._take_in_orphans()
 
     @property
     def unanswered_for(self) -> float:

@@ -26,7 +26,7 @@ from ..storage.contract import Storage, WorkerRow
 from ..task import Definition, Task
 from ..upkeep.contact import Contact
 from .appetite import Appetite
-from .attempt import Attempt
+from .attempt import Attempt, hand_back, stopped
 from .blocked import BlockWatch
 from .board import RunnerBoard
 from .gates import Gates
@@ -35,11 +35,12 @@ from .house import LONGEST_ROUND, upkeep_of
 from .keeper import Keeper
 from .lifetime import Lifetime
 from .menu import Menu
+from .orphans import Orphans
 from .patience import Patience
 from .probe import Condition
 from .pump import Pump
 from .service import Service, rest
-from .slots import Slots, hand_back
+from .slots import Slots
 from .speaker import StoreSpeaker
 from .watch import Watch
 
@@ -244,12 +245,13 @@ class _Running:
         )
         menu.forming = self._slots.forming
         self._held.tell = self._pump.tell
+        self._orphans = Orphans(self._held, self._slots.at_hand, self._pump.at_hand)
         self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = upkeep_of(store, self._contact, worker.id.__eq__, self._expiring, self._brief)
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)
-        self._watch = Watch(self._pump, worker._poll, self._pumping.start_anew)
+        self._watch = Watch(self._pump, worker._poll, self._pumping.start_anew, self._take_in_orphans)
         self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
         self._services = [
             *self._asking,
@@ -311,6 +313,7 @@ class _Running:
         for attempt in self._held.at_work():
             self._held.lose(attempt, Loss.SHUTDOWN)
         await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
+        self._orphans.close()
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, TOLD_TO_STOP)
             self._give_up(attempt)
@@ -329,6 +332,13 @@ class _Running:
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
         log.worker_stopped(self._worker.id, self._held.settled)
+
+    def _take_in_orphans(self) -> None:
+        """Hand back what is held and not worked on. There should be none, but if there is, its lease must come to an end."""
+        for attempt in self._orphans.lasting():
+            log.attempt_orphaned(attempt.record)
+            attempt.ended = True
+            self._pump.tell(attempt, hand_back(attempt) if attempt.lost is None else stopped(attempt))
 
     def _give_up(self, attempt: Attempt) -> None:
         """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,

@@ -24,6 +24,7 @@ from ...storage.contract import Storage
 from ..board import STARTED, Seen
 from ..evidence import LOST, fault
 from ..service import sleep
+from ..strays import hand_back_strays
 
 ASKED_AFTER = (0.0, 1.0, 5.0, 30.0)  # seconds at which strays are asked for; what comes later, its lease brings back
 AGAIN = (0.05, 0.1, 0.2, 0.5, 1.0)  # pauses while the store is out of reach
@@ -102,11 +103,7 @@ async def _say(open_store: OpenStore, death: Death) -> None:
 
 async def _hand_back_strays(open_store: OpenStore, death: Death) -> None:
     store = await open_store()
-    for stamp in death.claims:
-        strays = await store.holding(death.worker, stamp)
-        changes = [decide(record, HandedBack("handed back after its runner was gone")) for record in strays]
-        for start in range(0, len(changes), store.chunk):
-            await store.apply(changes[start : start + store.chunk])
+    await hand_back_strays(store, death.worker, death.claims, "handed back after its runner was gone")
 
 
 async def _until_said(word: Callable[[], Awaitable[None]], stopping: asyncio.Event) -> None:
