@@ -12,6 +12,7 @@ import msgspec
 
 from . import codec
 from .errors import ArgumentsDoNotFit, InvalidCall, words_of
+from .json_changes import change_of
 from .options import OPTIONS_OF_CALLS
 from .plain_arguments import PlainArguments, plain_arguments
 from .signature import NOT_GIVEN, Handler
@@ -65,9 +66,19 @@ class Arguments:
             given = dict(zip(names, args, strict=True))
         else:
             given = self._bound(task, args, kwargs)
-        data = codec.encode_object(given, task, limit)
+        data, changes = codec.encode_object(given, task, limit)
         self._checked(task, data)
+        if changes:
+            self._check_changes(task, given)
         return data.decode()
+
+    def _check_changes(self, task: str, given: dict[str, Any]) -> None:
+        """InvalidCall for a value that the handler would get as something else."""
+        for parameter in self._parameters:
+            if parameter.name in given and (
+                change := change_of(self._kind_of(parameter), given[parameter.name], parameter.name)
+            ):
+                raise InvalidCall(f"{task}: argument {parameter.name!r}: {change.removeprefix(f'{parameter.name}: ')}")
 
     def _bound(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = self._names
@@ -75,7 +86,7 @@ class Arguments:
         if len(args) > len(names):
             if self._star is None:
                 self._refuse(task, args, kwargs)
-            given[self._star] = args[len(names) :]
+            given[self._star] = list(args[len(names) :])
         if kwargs:
             extra = {}
             for name, value in kwargs.items():

@@ -18,6 +18,7 @@ import msgspec
 from .errors import InvalidCall
 from .outcome import Outcome
 from .settings import MAX_BYTES, MAX_DEPTH
+from .size_check import look_at
 
 T = TypeVar("T")
 
@@ -25,12 +26,13 @@ SMALLEST = -(2**63)
 GREATEST = 2**63 - 1
 
 _ONLY_KEYS_COME_HERE = (bool, type(None), tuple, frozenset)  # as values they have a form
-_PLAIN = frozenset((str, bool, type(None)))  # values that need no look but the encoder's own
 _MANY_DIGITS = re.compile(rb"\d{19}")
 
 
 def encode(value: Any, subject: str, limit: int = MAX_BYTES) -> str:
     """The JSON text of a value. `subject` names it in the error: "the result of send_email"."""
+    if look_at(value, limit).size > limit:
+        raise InvalidCall(f"{subject} {far_too_large(limit)}")
     data, flaw = _encoded(value)
     if flaw is None and len(data) > limit:
         flaw = too_large(len(data), limit)
@@ -39,29 +41,33 @@ def encode(value: Any, subject: str, limit: int = MAX_BYTES) -> str:
     return data.decode()
 
 
-def encode_object(given: dict[str, Any], subject: str, limit: int) -> bytes:
-    """The JSON text of arguments by name; the error names the one that is wrong."""
-    plain = True
-    for value in given.values():
+def encode_object(given: dict[str, Any], subject: str, limit: int) -> tuple[bytes, bool]:
+    """The JSON text of arguments by name, and whether JSON changes some of their values. The error names the one that is
+    wrong."""
+    plain, changes = True, False
+    for name, value in given.items():
         kind = type(value)
-        if kind in _PLAIN:
+        if kind is bool or value is None or (kind is str and len(value) <= limit):
             continue
         if kind is int and SMALLEST <= value <= GREATEST:
             continue
         if kind is float and isfinite(value):
             continue
         plain = False
-        break
+        size, changed = look_at(value, limit)
+        if size > limit:
+            raise InvalidCall(f"{subject}: argument {name!r} ({kind.__name__}) {far_too_large(limit)}")
+        changes = changes or changed
     try:
         data = _encode(given)
-        good = plain or _flaw_of(data, given, depth=MAX_DEPTH + 1) is None
+        good = plain or len(data) > limit or _flaw_of(data, given, depth=MAX_DEPTH + 1) is None
     except Exception:  # a model of the user's may raise anything
         good = False
     if not good:
         raise _blamed(given, subject)
     if len(data) > limit:
         raise InvalidCall(f"{subject}: the arguments together have {len(data)} bytes of JSON, more than {limit}")
-    return data
+    return data, changes
 
 
 def sorted_text(value: Any) -> bytes:
@@ -81,6 +87,10 @@ def decode(text: str | bytes) -> Any:
 
 def too_large(size: int, limit: int) -> str:
     return f"has {size} bytes of JSON, more than {limit}; store large things elsewhere and pass a reference"
+
+
+def far_too_large(limit: int) -> str:
+    return f"has more than {limit} bytes of JSON; store large things elsewhere and pass a reference"
 
 
 # ---- what types msgspec does not know --------------------------------------------------------------

@@ -22,6 +22,7 @@ class PlainArguments:
 
     def __init__(self, names: Mapping[str, str], kinds: Sequence[type[Any]]) -> None:
         self._kinds = list(kinds)
+        self._texts = [position for position, kind in enumerate(kinds) if kind is str]
         self._numbers = not {str, bool}.issuperset(kinds)
         self._given = msgspec.defstruct("Given", list(names), rename=dict(names), gc=False)
 
@@ -33,6 +34,9 @@ class PlainArguments:
             of_kind = [type(value) for value in args] == self._kinds
         if not of_kind or (self._numbers and not all(map(_fits, args))):
             return None
+        for position in self._texts:
+            if len(args[position]) > limit:
+                return None
         try:
             data = _encoded(self._given(*args))
         except UnicodeEncodeError:  # a lone surrogate
