@@ -75,7 +75,7 @@ async def test_drain_cancels_what_was_not_started_in_time(app, task, clock):
     parent = await task.using(delay=3600).enqueue(0)
     soon = task.using(expires=60)
     jobs = [
-        await soon.using(delay=1000).enqueue(1),
+        await soon.using(delay=59).enqueue(1),
         await soon.using(after=[parent]).enqueue(2),
         await soon.using(queue="paused").enqueue(3),
     ]
