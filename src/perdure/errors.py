@@ -59,6 +59,11 @@ class StoreError(PerdureError):
     """The store cannot be used as asked: URL, file, schema, privileges, durability or reach."""
 
 
+class StoreMisconfigured(StoreError):
+    """The URL, the app's settings or the server's configuration are wrong. Trying again does not help; somebody has to
+    change one of them. For callers it is a StoreError."""
+
+
 class JobNotSuccessful(PerdureError):
     """A job ended without a result. `.job` is the job as it ended."""
 

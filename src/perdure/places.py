@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .errors import PerdureError, StoreError
+from .errors import PerdureError, StoreError, StoreMisconfigured
 from .gatherer import Gatherer
 from .lookout import Lookout
 from .observe import log
@@ -115,7 +115,10 @@ class Places(PerLoop[Place]):
         self._one_opener = threading.Lock()  # somebody in the parent may have held it
 
     async def _make(self, migrate: bool) -> Place:
-        storage = self._opener(migrate)()
+        try:
+            storage = self._opener(migrate)()
+        except StoreError as error:  # the store was not asked yet: its URL is wrong, or its library is missing
+            raise StoreMisconfigured(str(error)) from error
         await _open(storage)
         if self.outboxes is not None and migrate and self._settings.migrate:
             await self.outboxes.prepare()

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 LEVELS = ("debug", "info", "warning", "error")
 PROBES = ("probe_port", "probe_host", "probe_file")
 OF_THE_TEAM = ("log_level", "processes", "spares", "max_jobs", "max_memory", "no_supervisor", *PROBES)
+CLOSE_WITHIN = 3.0  # seconds
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -115,11 +116,13 @@ def command(target: str, runner: str | None, **options: Any) -> None:
       perdure worker shop.app:app --tasks embed --routing-key vector --log-level warning
       perdure worker shop.app:app --probe-port 8641 --probe-file /run/shop/worker
     """
-    # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     if runner is not None:
+        for number in (signal.SIGTERM, signal.SIGINT):  # until it is ready, they end it at once
+            signal.signal(number, signal.SIG_DFL)
         _run_under_supervisor(target, runner)
         return
+    # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     log_to_stderr(options["log_level"])
     if (why := _why_alone(options["no_supervisor"])) is None:
         ended = _supervise(target, options)
@@ -238,10 +241,12 @@ def _worker_options(
 
 
 async def _run(app: Perdure, options: dict[str, Any], probes: dict[str, Any] | None) -> None:
-    async with app:
-        worker = app.worker(**options)
-        async with _probe(worker, probes):
-            await worker.run()
+    worker = app.worker(**options)
+    async with _probe(worker, probes):
+        await worker.run()
+    with suppress(TimeoutError):  # a store that was never reached may still be waited for
+        async with asyncio.timeout(CLOSE_WITHIN):
+            await app.close()
 
 
 def _probe(worker: Any, probes: dict[str, Any] | None) -> AbstractAsyncContextManager[Any]:

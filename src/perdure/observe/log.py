@@ -177,6 +177,11 @@ def store_out_of_reach(doing: str, error: BaseException) -> None:
     logger.warning("%s: %s: %s; it is tried again until it works", doing, type(error).__name__, told)
 
 
+def store_not_opened(worker: str, error: BaseException, again_in: float) -> None:
+    told = _safe(words_of(error)).removesuffix(".")
+    logger.error("worker %s: the store cannot be opened yet: %s; the next try is in %.0f s", worker, told, again_in)
+
+
 def pull_not_stored(items: int, error: BaseException) -> None:
     logger.error(
         "app.claim: what became of %s could not be stored before the leases were over, the jobs come back: %s: %s",
@@ -223,9 +228,11 @@ def service_failed(name: str, error: BaseException) -> None:
     logger.error("%s failed: %s: %s", name, type(error).__name__, _safe(words_of(error)), exc_info=error)
 
 
-def worker_not_started(worker: str, error: BaseException, *, again: bool) -> None:
-    what = "it is tried again" if again else "the others of its pool go on without it"
-    logger.error("worker %s did not start, %s: %s: %s", worker, what, type(error).__name__, _safe(words_of(error)))
+def worker_not_started(worker: str, error: BaseException) -> None:
+    logger.error(
+        "worker %s did not start, the others of its pool go on without it: %s: %s",
+        worker, type(error).__name__, _safe(words_of(error)),
+    )  # fmt: skip
 
 
 def clock_jumped(seconds: float) -> None:

@@ -9,30 +9,39 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from .opening import retry_until_opened_or
+
 
 class Lifetime(ABC):
     """`async with` it, or `await it.run()` until SIGTERM or SIGINT."""
 
+    id: str  # how the log names it
+
     def __init__(self) -> None:
         self._stopped = asyncio.Event()
+        self._give_up = asyncio.Event()  # a start that waits for the store: a signal or `stop()` came
 
     @abstractmethod
     async def start(self) -> None:
         """Begin to work."""
 
     async def run(self) -> None:
-        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`. One that is cancelled stops as well,
-        and ends as cancelled when that is done; a second cancellation hurries."""
+        """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`. A store that cannot be opened yet is
+        tried again until it can. One that is cancelled stops as well, and ends as cancelled when that is done; a second
+        cancellation hurries."""
         hurry = asyncio.Event()
         asked = asyncio.Event()
+        self._give_up.clear()
 
         def on_signal() -> None:
             (hurry if asked.is_set() else asked).set()
+            self._give_up.set()
 
         removed = _on_signals(on_signal)
         try:
-            await self.start()
-            await _first_of(self._stopped, asked)
+            await retry_until_opened_or(self._give_up, self.start, self.id)
+            if not self._give_up.is_set():
+                await _first_of(self._stopped, asked)
         finally:
             try:
                 await self._end(hurry)
@@ -45,6 +54,7 @@ class Lifetime(ABC):
 
     async def _end(self, hurry: asyncio.Event) -> None:
         """Stop, also if this call is cancelled: nobody else would, and what is half stopped is of no use."""
+        self._give_up.set()
         stopping = asyncio.create_task(self._stop(hurry))
         cancelled = False
         while not stopping.done():

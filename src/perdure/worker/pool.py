@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from ..errors import InvalidCall, StoreError
+from ..errors import InvalidCall
 from ..observe import log
 from .lifetime import Lifetime
-from .service import LONGEST_PAUSE
+from .opening import retry_until_opened
 from .worker import App, Worker, WorkerSpec
 
 
@@ -33,6 +33,7 @@ class WorkerPool(Lifetime):
             raise InvalidCall(f"two workers of a pool are named {double[0]!r}; a name= is for one")
         self._starting: list[asyncio.Task[None]] = []
         self._failures: list[Exception] = []
+        self.id = "pool"
         super().__init__()
 
     @property
@@ -64,19 +65,13 @@ class WorkerPool(Lifetime):
             raise ExceptionGroup("no worker of the pool could start", self._failures)
 
     async def _start(self, worker: Worker, tried: asyncio.Event) -> None:
-        while True:
-            try:
-                await worker.start()
-                return
-            except StoreError as error:
-                log.worker_not_started(worker.id, error, again=True)
-            except Exception as error:
-                log.worker_not_started(worker.id, error, again=False)
-                self._failures.append(error)
-                return
-            finally:
-                tried.set()
-            await asyncio.sleep(LONGEST_PAUSE)
+        try:
+            await retry_until_opened(worker.start, worker.id, tried.set)
+        except Exception as error:
+            log.worker_not_started(worker.id, error)
+            self._failures.append(error)
+        finally:
+            tried.set()
 
     async def _stop(self, hurry: asyncio.Event) -> None:
         starting, self._starting = self._starting, []

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Literal, TypeVar
 
 from perdure.clock import Clock, reader
-from perdure.errors import InvalidCall, StoreError
+from perdure.errors import InvalidCall, StoreError, StoreMisconfigured
 from perdure.job import Hold, NewJob, Record
 from perdure.lifecycle import Change
 from perdure.storage import migrate
@@ -436,5 +436,5 @@ class MongoStorage(Storage):
             return
         told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
         if self._demand == "full" or found.grade == "D":
-            raise StoreError(f'durability="{self._demand}" refused: {told}')
+            raise StoreMisconfigured(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from perdure.clock import Clock, reader
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.ids import new_id
 from perdure.job import Hold, NewJob, Record
 from perdure.lifecycle import Change
@@ -385,7 +385,7 @@ class PostgresStorage(Storage):
             return
         told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
         if self._demand == "full" or found.grade == "D":
-            raise StoreError(f'durability="{self._demand}" refused: {told}')
+            raise StoreMisconfigured(f'durability="{self._demand}" refused: {told}')
         _log.warning("%s", told)
 
 

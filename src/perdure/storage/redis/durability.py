@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Durability
 
 from .link import Link
@@ -70,7 +70,7 @@ def durability_of(settings: Settings) -> Durability:
 def refuse_eviction(settings: Settings, place: str) -> None:
     """A server that makes room by deleting keys would delete jobs."""
     if settings.policy != "noeviction" and not settings.policy.startswith("volatile"):
-        raise StoreError(
+        raise StoreMisconfigured(
             f"{place}: its maxmemory-policy is {settings.policy}, so a full memory deletes jobs: run "
             "CONFIG SET maxmemory-policy noeviction, then CONFIG REWRITE"
         )

@@ -7,7 +7,7 @@ import logging
 import re
 from typing import Literal
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 
 from .durability import Settings, durability_of, read_settings, refuse_eviction
 from .keys import TYPES
@@ -42,7 +42,7 @@ async def _reached(link: Link) -> None:
 def _check_server(settings: Settings, place: str) -> None:
     version = tuple(int(part) for part in re.findall(r"\d+", settings.version)[:2])
     if settings.product == "Redis" and version < OLDEST:
-        raise StoreError(f"{place}: this is Redis {settings.version}; Perdure needs 6.2 or newer, or Valkey")
+        raise StoreMisconfigured(f"{place}: this is Redis {settings.version}; Perdure needs 6.2 or newer, or Valkey")
     if settings.replica:
         raise StoreError(f"{place}: it is a read-only replica; name the primary in the URL")
     refuse_eviction(settings, place)
@@ -85,7 +85,7 @@ def _check_durability(settings: Settings, place: str, demand: str) -> None:
         return
     told = f"{place}: durability {found.grade}: {found.detail}; {found.remedy}"
     if demand == "full":
-        raise StoreError(f'durability="full" refused: {told}')
+        raise StoreMisconfigured(f'durability="full" refused: {told}')
     if found.grade == "D":
-        raise StoreError(f'{told}. Perdure(durability="relaxed") takes it as it is')
+        raise StoreMisconfigured(f'{told}. Perdure(durability="relaxed") takes it as it is')
     _log.warning("%s", told)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Literal, NamedTuple, TypeVar
 
 from perdure.clock import Clock, reader
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.job import Hold, NewJob, Record
 from perdure.lifecycle import Change
 from perdure.storage import migrate
@@ -371,7 +371,7 @@ class SqliteStorage(Storage):
             return
         told = f"{self._place}: durability {found.grade}: {found.detail}; {found.remedy}"
         if self._demand == "full":
-            raise StoreError(f'durability="full" refused: {told}')
+            raise StoreMisconfigured(f'durability="full" refused: {told}')
         _log.warning("%s", told)
 
 

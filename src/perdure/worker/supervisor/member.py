@@ -60,17 +60,22 @@ class Member:
         self.link = Link(ours)
         self.link.say_first({**options, "name": name})
         given = (theirs.fileno(), board, stderr)
-        self.process = subprocess.Popen(
-            [*command, "--runner", ":".join(map(str, given))],
-            stdin=subprocess.DEVNULL,
-            stderr=write,
-            pass_fds=given,
-            process_group=0,  # a Ctrl-C is ours to pass on, and what it leaves behind can be killed with it
-        )
-        for descriptor in (board, stderr, write):
-            os.close(descriptor)
-        theirs.close()
         self.tail = Tail(read)
+        try:
+            self.process = subprocess.Popen(
+                [*command, "--runner", ":".join(map(str, given))],
+                stdin=subprocess.DEVNULL,
+                stderr=write,
+                pass_fds=given,
+                process_group=0,  # a Ctrl-C is ours to pass on, and what it leaves behind can be killed with it
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:  # the tail ends with its last writer
+            for descriptor in (board, stderr, write):
+                os.close(descriptor)
+            theirs.close()
 
     @property
     def pid(self) -> int:

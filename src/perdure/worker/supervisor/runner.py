@@ -1,8 +1,8 @@
 """The runner: a worker process that has a supervisor.
 
 It claims, runs and reports by itself. What it holds stands on its board, so that its supervisor can renew it whatever this
-interpreter is doing. It starts by importing the app and opening the store, says hello, and waits for its turn. When its
-supervisor is gone it claims nothing more, renews by itself, finishes what runs, and ends.
+interpreter is doing. It starts by importing the app and opening the store, however long that takes, says hello, and waits
+for its turn. When its supervisor is gone it claims nothing more, renews by itself, finishes what runs, and ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 from ...observe import log
 from ...storage.contract import Storage
 from ..board import RunnerBoard
+from ..opening import retry_until_opened_or
 from ..worker import Worker
 from .link import Link, Word
 
@@ -49,29 +50,37 @@ class Supervised:
     async def run(self, app: Any, **options: Any) -> None:
         """Work until told to stop, or to leave."""
         _show_where_on_a_signal()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
         self._beat()
-        async with app:
-            worker = app.worker(**options)
-            worker._board = self._board
-            await self._wait_for_turn(app)
-            if self._told.is_set():
-                return
-            self._worker = worker
-            await worker.start()
-            self._link.say({"word": "working"})
-            await self._told.wait()
-            await worker._stop(self._hurry, float("inf") if self._leaves else None)
-        await self._link.close()
-
-    async def _wait_for_turn(self, app: Any) -> None:
         await self._link.listen(self._heard, self._orphaned)
+        worker = app.worker(**options)
+        worker._board = self._board
         alone = _why_alone(app)
         if alone is None:
-            self._store = await app._storage()
-        self._link.say({"word": "hello", "url": app.url, "alone": alone})
+            self._store = await retry_until_opened_or(self._told, app._storage, worker.id)
+            if self._store is None:
+                return  # our supervisor is gone, and nothing is open
+        try:
+            await self._work(worker, {"word": "hello", "url": app.url, "alone": alone})
+        finally:
+            await app.close()
+            await self._link.close()
+
+    async def _work(self, worker: Worker, hello: Word) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):  # until here they end the process at once: it holds nothing
+            loop.add_signal_handler(number, self._stop)
+        self._link.say(hello)
+        await self._wait_for_turn()
+        if self._told.is_set():
+            return
+        self._worker = worker
+        await retry_until_opened_or(self._told, worker.start, worker.id)
+        if not self._told.is_set():
+            self._link.say({"word": "working"})
+            await self._told.wait()
+        await worker._stop(self._hurry, float("inf") if self._leaves else None)
+
+    async def _wait_for_turn(self) -> None:
         waiting = [asyncio.create_task(event.wait()) for event in (self._turn, self._told)]
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:

@@ -226,7 +226,11 @@ class Supervisor:
     def _start(self) -> None:
         self._number += 1
         name = f"{self._team.name}.{self._number}.{new_id()[-6:]}"
-        member = Member(self._team.command, name, self._team.options, self._generation)
+        try:
+            member = Member(self._team.command, name, self._team.options, self._generation)
+        except OSError as error:  # no more processes, memory or descriptors; or Python is being replaced
+            log.runner_not_started(name, str(error), self._pause_starts(), others=bool(self._members))
+            return
         self._members.append(member)
         self._spawn(member.listen(self._wake.set))
         log.runner_started(name, member.pid)
@@ -310,22 +314,28 @@ class Supervisor:
         await member.link.close()
 
     def _not_started(self, member: Member, code: int) -> None:
-        """It never came to work: the app cannot be imported, the store cannot be opened, an option is wrong."""
+        """It never came to work. If it ended by itself, the app is broken: it cannot be imported, it has no tasks, an option
+        or the URL is wrong. Then we end too, unless a runner has worked before. One that was killed is started again."""
         if self._stopping.is_set():
             return
         at_work = any(each.phase is Phase.WORKING for each in self._members)
-        if not self._worked and not at_work:  # nor did any other: it is not for us to try again
-            self._ended = Ended(code if code > 0 else 1)
+        if code >= 0 and not self._worked and not at_work:
+            self._ended = Ended(code or 1)
             self._stop()
             return
-        self._failures += 1
-        pause = min(2.0**self._failures, LONGEST_PAUSE)
-        self._paused_until = boottime() + pause
+        pause = self._pause_starts()
         log.runner_not_started(member.name, ending(code), pause, others=at_work)
         if any(each.generation < member.generation for each in self._members):
             log.reload_failed(self._team.name)
             for each in self._members:
                 each.generation = self._generation
+
+    def _pause_starts(self) -> float:
+        """Start no runner for a while, which grows with each failure in a row."""
+        self._failures += 1
+        pause = min(2.0**self._failures, LONGEST_PAUSE)
+        self._paused_until = boottime() + pause
+        return pause
 
     # -- signals -------------------------------------------------------------------------------------
     def _told_to_stop(self) -> None:
