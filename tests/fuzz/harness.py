@@ -6,7 +6,7 @@ row. The store may refuse the value (`Refused`).
 
 `run` does rounds. Each fills the store with jobs in every state, spoils some of them, lets a worker go on, and asks:
 
-- a job enqueued now (the canary) succeeds within 2 s, or within ten times what it takes without bad values on a busy machine;
+- a job enqueued now (the canary) succeeds within 2 s; on a busy machine, within ten times its usual time;
 - every listing raises nothing, or one of our own errors;
 - every job that was not spoiled ends as it should;
 - no log line comes twice within a minute.
@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from time import monotonic
 from typing import NamedTuple
 
@@ -67,6 +68,7 @@ class Target(ABC):
     def mutations(self) -> list[Mutation]:
         """Every stored field times every bad value. Called once the store holds rows in every table."""
 
+    @abstractmethod
     def close(self) -> None:
         """Give up connections of its own."""
 
@@ -116,9 +118,7 @@ class Lines(logging.Handler):
 
     def too_often(self) -> list[str]:
         return [
-            line
-            for line, times in self.seen.items()
-            if any(later - earlier < 60 for earlier, later in zip(times, times[1:], strict=False))
+            line for line, times in self.seen.items() if any(later - earlier < 60 for earlier, later in pairwise(times))
         ]
 
 
@@ -385,7 +385,7 @@ async def look_at_everything(app: Perdure, ids: Sequence[str]) -> None:
     )
     for look in looks:
         try:
-            await look()  # type: ignore[operator]
+            await look()
         except PerdureError:
             continue
     for id in ids[::7]:
