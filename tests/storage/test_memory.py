@@ -217,8 +217,8 @@ async def test_what_cannot_run_costs_a_claim_nothing():
     looked = []
     take = store._rows._lanes.take
 
-    def watched(wanted, fits, limit):
-        return take(wanted, lambda id: looked.append(id) or fits(id), limit)
+    def watched(want, limit, paused, fits, *, alone):
+        return take(want, limit, paused, lambda id: looked.append(id) or fits(id), alone=alone)
 
     store._rows._lanes.take = watched
     assert [record.id for record in await claim(store, 5, tasks=("task",))] == [mine.id]

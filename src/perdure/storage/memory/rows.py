@@ -8,9 +8,11 @@ so that no change can forget one. Heaps keep dead entries until they come to the
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from heapq import heappop, heappush
+
+from msgspec.structs import replace
 
 from perdure.errors import StoreError
 from perdure.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
@@ -57,7 +59,7 @@ from perdure.storage.rules import (
 from perdure.storage.unreadable import FIELDS, flaw_of, mend, raw_text
 
 from .edges import Edges
-from .lanes import Lane, Lanes
+from .lanes import Lanes
 from .shelf import Shelf
 
 Owner = tuple[str, int | None]  # job, until when
@@ -258,7 +260,7 @@ class Rows:
         """When a rate lets a limited job start that one of these wants asks for."""
         opening = []
         for want in wants:
-            gates = self._gates(want, now, 1) if want.limited else []
+            gates = self._gates(replace(want, limit=1), now) if want.limited else []
             used = self._used(gates)
             for gate in gates:
                 why = closed_now(gate.limits, used, now)
@@ -266,13 +268,13 @@ class Rows:
         return min((at for at in opening if at is not None), default=None)
 
     def _pass_gates(self, want: Want, now: int) -> list[str]:
-        gates = self._gates(want, now, want.limit)
+        gates = self._gates(want, now)
         passed = pass_gates(gates, self._used(gates), want.limit, now)
         self._starts.update(passed.starts)
         return passed.ids
 
-    def _gates(self, want: Want, now: int, limit: int) -> list[Gate]:
-        return self._lanes.gates(self._wanted(want, want.alone), lambda id: not is_expired(self.by_id[id], now), limit)
+    def _gates(self, want: Want, now: int) -> list[Gate]:
+        return self._lanes.gates(want, self._paused, lambda id: not is_expired(self.by_id[id], now))
 
     def _used(self, gates: Iterable[Gate]) -> dict[str, Use]:
         keys = keys_of(gate.limits for gate in gates)
@@ -287,11 +289,10 @@ class Rows:
         return False
 
     def _take(self, want: Want, now: int, limit: int, alone: bool) -> list[str]:
-        return self._lanes.take(self._wanted(want, alone), lambda id: not is_expired(self.by_id[id], now), limit)
+        return self._lanes.take(want, limit, self._paused, lambda id: not is_expired(self.by_id[id], now), alone=alone)
 
-    def _wanted(self, want: Want, alone: bool) -> Callable[[Lane], bool]:
-        paused = {name for name, settings in self.settings.items() if settings.paused}
-        return lambda lane: lane.queue not in paused and lane.wanted(want, alone=alone)
+    def _paused(self, queue: str) -> bool:
+        return queue in self.settings and self.settings[queue].paused
 
     # ---- edges -------------------------------------------------------------------------------------
     def settle(self, limit: int, now: int) -> int:

@@ -37,6 +37,7 @@ TYPES = {
     "shelf": "hash",
     "shelved": "zset",
     "accounts": "hash",
+    "heads": "zset",
 }
 
 

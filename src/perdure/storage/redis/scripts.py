@@ -16,7 +16,7 @@ from hashlib import sha1
 from importlib.resources import files
 
 _PLACING = ("following", "sharing", "placing")
-BASICS = ("basics",)
+BASICS = ("basics", "heads")
 FIRST = {
     "enqueue": ("usual_enqueue",),
     "exchange": ("usual_ends", "usual_gate", "usual_claim", "usual_exchange"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from perdure.clock import SECOND
 from perdure.ids import new_stamp
-from perdure.job import ANY, ROW_VERSION, Record, Routing, State
+from perdure.job import ANY, ROW_VERSION, NewJob, Record, Routing, State
 from perdure.lifecycle import Failed, HandedBack, LeaseEnded, Succeeded, decide
 from perdure.storage.contract import Claim, Exchanged, Storage, Want
 
@@ -51,6 +52,35 @@ async def case_best_first_over_queues_and_tasks(store: Storage, clock: Hand) -> 
     queues, tasks = ("q0", "q1", "q2"), ("t0", "t1")
     found = [ids(await claim_some(store, 5, queues=queues, tasks=tasks)) for _ in range(3)]
     same(found, wanted, "best first over all wanted queues and tasks")
+
+
+async def case_best_first_over_very_many_queues(store: Storage, clock: Hand) -> None:
+    jobs = [
+        job(queue=f"q{n % 200}", task=f"t{n % 3}", routing_key=("x", None)[n % 2], priority=n * 7 % 11)
+        for n in range(400)
+    ]
+    await store.enqueue(jobs)
+    await store.pause("q7", True)
+
+    def best(found: Callable[[NewJob], bool]) -> list[str]:
+        return ids(sorted(filter(found, jobs), key=lambda new: (-new.priority, new.id)))
+
+    everyone = best(lambda new: new.queue != "q7")
+    same(ids(await claim_some(store, 5)), everyone[:5], "best first over every queue but the paused one")
+    jobs = [new for new in jobs if new.id not in everyone[:5]]
+    wanted = best(lambda new: new.queue != "q7" and new.task == "t1" and new.routing_key == "x")[:9]
+    found = await claim_some(store, 9, tasks=("t1", "t9"), routing="x")
+    same(ids(found), wanted, "best first over every queue, of a task and a routing key")
+    jobs = [new for new in jobs if new.id not in wanted]
+    wanted = best(lambda new: new.queue in ("q5", "q9"))
+    same(
+        ids(await claim_some(store, 99, queues=("q5", "q7", "q9"))),
+        wanted,
+        "all of the named queues that are not paused",
+    )
+    jobs = [new for new in jobs if new.id not in wanted]
+    await store.pause("q7", False)
+    same(ids(await claim_some(store, 400)), best(lambda _: True), "what is left, of the resumed queue too")
 
 
 async def case_limit(store: Storage, clock: Hand) -> None:

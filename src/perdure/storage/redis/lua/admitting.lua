@@ -78,17 +78,6 @@ local function admission(now, fresh_of)
   end
 
   -- ---- who waits -----------------------------------------------------------------------------------------------------
-  local function push(heap, source)
-    local member = head_of(source)
-    if not member then return end
-    local at = #heap + 1
-    heap[at] = keys_of(source, member)
-    while at > 1 do
-      at = math.floor(at / 2)
-      sift_down(heap, at)
-    end
-  end
-
   local function pop(heap)
     local source = heap[1]
     heap[1] = heap[#heap]
@@ -99,7 +88,7 @@ local function admission(now, fresh_of)
 
   local function kind_of(want) return want.alone and 's' or 'r' end
 
-  local function heads(want)
+  local function open_heads(want)
     local heap = {}
     for _, lane in ipairs(lanes_of(want, limits, 'o' .. kind_of(want))) do
       local source = open_source(limits, lane, 8, now)
@@ -250,7 +239,7 @@ local function admission(now, fresh_of)
 
   -- Let the best jobs of a want start, at most so many. Gives whether another one might start now, if that is known.
   local function admit(want, limit, start)
-    local heap, started = heads(want), 0
+    local heap, started = open_heads(want), 0
     while true do
       if #heap == 1 and not heap[1].any and started < limit and not closed[sub(heap[1].lane, 2, 17)] then
         started = started + start_in_line(heap, limit - started, start)

@@ -43,7 +43,7 @@ local function forgotten(row)
   return edge and not call('ZSCORE', unsettled, row[ID])
 end
 
-local put_back = {}
+local put_back, looked_at = {}, {} -- looked_at: lanes of the rows
 local found = scanned('HSCAN', rows)
 for number = 1, #found, 2 do
   local row = read(found[number], found[number + 1])
@@ -52,7 +52,9 @@ for number = 1, #found, 2 do
   else
     local before = woken
     woken = {}
-    if missing(row) then
+    local lacks = missing(row)
+    for _, member in ipairs(came[lanes] or {}) do looked_at[lane_of(tostring(member)) or ''] = true end
+    if lacks then
       mended = mended + 1
       for key, list in pairs(came) do
         for _, value in ipairs(list) do note(put_back, key, value) end
@@ -93,6 +95,8 @@ for number = 1, #balances, 2 do
 end
 
 flush()
+looked_at[''] = nil
+for lane in pairs(looked_at) do keep_head(lane) end
 
 -- ---- how many hold under each key ------------------------------------------------------------------------------------------
 -- Counted anew from the holds themselves: whatever was left by a script that failed, or written by others, is right again.

@@ -7,7 +7,8 @@ local expiring, ended, prunable, created, dead, named = KEYS[7], KEYS[8], KEYS[9
 local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local limits, gates, edges, unsettled, shelf, shelved, accounts = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32], KEYS[33]
+local limits, gates, edges, unsettled, shelf, shelved = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32]
+local accounts, heads = KEYS[33], KEYS[34]
 
 local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
 local SHARE = 1000 -- of rank, in a fair queue

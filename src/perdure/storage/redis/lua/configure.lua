@@ -4,6 +4,18 @@
 -- ARGV     origin, queue, then 'settings', text, bound ('' or max_depth policy drop_below shares), or 'pause', or 'resume'
 -- returns  nothing
 local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
+
+-- Add or remove the heads of all lanes of the queue.
+local function write_heads()
+  local function write(lane)
+    if what == 'resume' then return keep_head(lane) end
+    call('ZREM', heads, (head_of_lane(lane, first_of_lane(lane))))
+  end
+  for _, kind in ipairs({ 'r', 's', 'p' }) do
+    for _, version in ipairs(versions_under(kind)) do each_lane(kind, version, queue, write) end
+  end
+end
+
 if what == 'settings' then
   call('HSET', queues, queue, ARGV[4])
   if ARGV[5] == '' then call('HDEL', bounds, queue) else call('HSET', bounds, queue, ARGV[5]) end
@@ -11,6 +23,7 @@ else
   call('HDEL', queues, '')
   call('HSETNX', queues, queue, '')
   if what == 'pause' then call('SADD', paused, queue) else call('SREM', paused, queue) end
+  write_heads()
   if what == 'resume' then
     woken[queue] = true
     publish(origin)

@@ -221,7 +221,7 @@ for number = 1, want_count do
   end
 end
 if #claimed > 0 then leases_given(now) end
-if pending or next(taken) or came[limits] then flush() end
+if pending or next(taken) or came[limits] or gone[heads] then flush() end
 
 local function any_suspect()
   local suspects = call('ZRANGEBYLEX', lanes, '[s', '(t', 'LIMIT', 0, 1)[1]

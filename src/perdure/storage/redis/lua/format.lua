@@ -26,4 +26,13 @@ while noted == ARGV[1] do
   call('ZREMRANGEBYLEX', limits, '[s', '[' .. members[#members])
   for _, member in ipairs(members) do call('HINCRBY', gates, slot_of(match(member, '^[^%z]*', 2)), 1) end
 end
+
+-- Up to format 3 the lanes had no heads.
+if noted == ARGV[1] and call('EXISTS', heads) == 0 then
+  for _, kind in ipairs({ 'r', 's', 'p' }) do
+    for _, version in ipairs(versions_under(kind)) do
+      for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, keep_head) end
+    end
+  end
+end
 return { 'format', noted }

@@ -1,15 +1,13 @@
 -- Part of exchange: the jobs that a want would get, best first: {member of the lanes, its lane} each.
-local best_of, lanes_of, is_paused, open_source, head_of, keys_of, sift_down
+local FEW = 16 -- lanes that are merged without their heads
+local best_of, lanes_of, is_paused, open_source, head_of, keys_of, sift_down, push
 local taken = {} -- members of lanes that this script has claimed already
 
 do
-  local paused_queues
+  local paused_queues = {}
 
   function is_paused(queue)
-    if not paused_queues then
-      paused_queues = {}
-      for _, name in ipairs(call('SMEMBERS', paused)) do paused_queues[name] = true end
-    end
+    if paused_queues[queue] == nil then paused_queues[queue] = call('SISMEMBER', paused, queue) == 1 end
     return paused_queues[queue]
   end
 
@@ -56,6 +54,7 @@ do
         source.members = nil
       else
         source.members, source.at, source.from = more, 0, '(' .. more[#more]
+        source.first = source.first or more[1]
         source.size = math.min(2 * source.size, AT_ONCE) -- whoever comes again met jobs that do not fit, or takes many
       end
     end
@@ -89,27 +88,71 @@ do
     end
   end
 
-  -- The best jobs of some lanes: {member, lane} each.
-  local function best(found, limit, now)
-    local chosen, heap = {}, {}
-    if #found == 1 then
-      local source = open_source(lanes, found[1], limit, now)
-      while #chosen < limit do
-        local member = head_of(source)
-        if not member then break end
-        chosen[#chosen + 1] = { member, source.lane }
+  function push(heap, source)
+    local member = head_of(source)
+    if not member then return end
+    local at = #heap + 1
+    heap[at] = keys_of(source, member)
+    while at > 1 do
+      at = math.floor(at / 2)
+      sift_down(heap, at)
+    end
+  end
+
+  -- What a want of every queue finds in `heads`: {kind and version, task NUL routing key NUL} of each group of heads.
+  local function groups_of(want, kind)
+    local found = {}
+    for version = 1, want.newest do
+      local base = kind .. string.char(version)
+      for _, task in ipairs(want.tasks or names_under(heads, base)) do
+        local prefix = base .. task .. '\0'
+        for _, routing in ipairs(want.routing and { want.routing } or names_under(heads, prefix)) do
+          found[#found + 1] = prefix .. routing .. '\0'
+        end
       end
-      return chosen
     end
-    for _, lane in ipairs(found) do
-      local source = open_source(lanes, lane, math.max(2, math.ceil(limit / #found)), now)
-      local member = head_of(source)
-      if member then heap[#heap + 1] = keys_of(source, member) end
+    return found
+  end
+
+  -- The lane that a head belongs to. `group`: what the head begins with.
+  local function lane_behind(head, group)
+    local queue = match(head, '^[^%z]*', #group + 29)
+    return sub(group, 1, 2) .. queue .. '\0' .. sub(group, 3)
+  end
+
+  -- All lanes of a want of every queue, where there are few.
+  local function few_lanes(groups)
+    local found, opened = {}, {}
+    for _, group in ipairs(groups) do
+      for _, head in ipairs(call('ZRANGEBYLEX', heads, '[' .. group, beyond(group))) do
+        local lane = lane_behind(head, group)
+        if not opened[lane] then found[#found + 1] = lane end
+        opened[lane] = true
+      end
     end
-    for number = math.floor(#heap / 2), 1, -1 do sift_down(heap, number) end
+    return found
+  end
+
+  -- Open the lane behind a head. A head that is not the first of its lane is corrected.
+  local function open_lane(heap, head, group, opened, now)
+    local lane = lane_behind(head, group)
+    if not opened[lane] then
+      opened[lane] = open_source(lanes, lane, 2, now)
+      push(heap, opened[lane])
+    end
+    local first = opened[lane].first
+    local right = first and head_of_lane(lane, first)
+    if right == head then return end
+    note(gone, heads, head)
+    if right then note(came, heads, 0, right) end
+  end
+
+  -- The best jobs of sources that stand in a heap: {member, lane} each. A source of heads opens the lane behind each of them.
+  local function merge(heap, limit, now)
+    local chosen, opened = {}, {}
     while #heap > 0 and #chosen < limit do
       local source = heap[1]
-      chosen[#chosen + 1] = { source.member, source.lane }
+      local reached = source.member
       local member = head_of(source)
       if member then
         keys_of(source, member)
@@ -118,10 +161,38 @@ do
         heap[#heap] = nil
       end
       sift_down(heap, 1)
+      if source.any then
+        open_lane(heap, reached, source.lane, opened, now)
+      else
+        chosen[#chosen + 1] = { reached, source.lane }
+      end
     end
     return chosen
   end
 
+  -- The best jobs of some lanes.
+  local function best_of_lanes(found, limit, now)
+    local heap, size = {}, #found == 1 and limit or math.max(2, math.ceil(limit / #found))
+    for _, lane in ipairs(found) do push(heap, open_source(lanes, lane, size, now)) end
+    return merge(heap, limit, now)
+  end
+
+  -- The best jobs of many lanes, by their heads.
+  local function best_of_heads(groups, limit, now)
+    local heap = {}
+    for _, group in ipairs(groups) do
+      local source = open_source(heads, group, math.max(2, math.min(limit, AT_ONCE)), now)
+      source.any = true
+      push(heap, source)
+    end
+    return merge(heap, limit, now)
+  end
+
   -- `kind`: r, s or p, as lanes begin.
-  function best_of(want, kind, limit, now) return best(lanes_of(want, lanes, kind), limit, now) end
+  function best_of(want, kind, limit, now)
+    if want.queues then return best_of_lanes(lanes_of(want, lanes, kind), limit, now) end
+    local groups = groups_of(want, kind)
+    if call('ZCARD', heads) <= FEW then return best_of_lanes(few_lanes(groups), limit, now) end
+    return best_of_heads(groups, limit, now)
+  end
 end

@@ -170,19 +170,38 @@ end
 -- A parent whose edges are to be looked at.
 local function unsettle(id) note(came, unsettled, 0, id) end
 
+-- The lanes whose members are about to leave or to join, each with its first member, or false.
+local function lanes_that_change()
+  local firsts, lane = {}, nil
+  local function look(list, from, step)
+    for number = from, #list, step do
+      local member = list[number]
+      if not lane or sub(member, 1, #lane) ~= lane then
+        lane = lane_of(member)
+        if lane and firsts[lane] == nil then firsts[lane] = first_of_lane(lane) or false end
+      end
+    end
+  end
+  look(gone[lanes] or {}, 1, 1)
+  look(came[lanes] or {}, 2, 2)
+  return firsts
+end
+
 -- Removals first: they are allowed when the memory is full, and once a script has written, it may write on.
 local function flush()
+  local firsts = lanes_that_change()
   call('ZREM', leases, '')
   variadic('ZREM', gone)
   variadic('HDEL', unset)
   variadic('HSET', set)
   variadic('ZADD', came)
+  for lane, first in pairs(firsts) do keep_head(lane, first or nil) end
   write_counts()
   gone, came, unset, set, counted, slots = {}, {}, {}, {}, {}, {}
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
-local function note_format() call('HSETNX', meta, 'format', 3) end
+local function note_format() call('HSETNX', meta, 'format', 4) end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
 local function publish(origin)
@@ -219,6 +238,15 @@ local function versions_under(kind)
     found[#found + 1] = string.char(version)
     if version == 255 then return found end
     from = '[' .. kind .. string.char(version + 1)
+  end
+end
+
+-- Each lane of a queue, of a kind and version.
+local function each_lane(kind, version, queue, work)
+  local base = kind .. version .. queue .. '\0'
+  for _, task in ipairs(names_under(lanes, base)) do
+    local prefix = base .. task .. '\0'
+    for _, routing in ipairs(names_under(lanes, prefix)) do work(prefix .. routing .. '\0') end
   end
 end
 

@@ -28,12 +28,8 @@ end
 
 for _, kind in ipairs({ 'r', 's' }) do
   for _, version in ipairs(versions_under(kind)) do
-    local base = kind .. version
-    for _, queue in ipairs(names_under(lanes, base)) do
-      for _, task in ipairs(names_under(lanes, base .. queue .. '\0')) do
-        local prefix = base .. queue .. '\0' .. task .. '\0'
-        for _, routing in ipairs(names_under(lanes, prefix)) do look_into(queue, prefix .. routing .. '\0') end
-      end
+    for _, queue in ipairs(names_under(lanes, kind .. version)) do
+      each_lane(kind, version, queue, function(lane) look_into(queue, lane) end)
     end
   end
 end

@@ -99,8 +99,12 @@ local function usual_claim(at, now)
   end
 
   local function write(tally, slots)
-    -- those that are taken stand at the beginning
-    if gate then gate.write(kinds, ids, slots) else call('ZREMRANGEBYRANK', lanes, 0, length - 1) end
+    if gate then
+      gate.write(kinds, ids, slots)
+    elseif length > 0 then -- those that are taken stand at the beginning
+      call('ZREMRANGEBYRANK', lanes, 0, length - 1)
+      keep_head(lane, members[1])
+    end
     call('HSET', rows, unpack(texts))
     call('ZADD', leases, unpack(held))
     -- see `leases_given`; of a clock that goes back by less than a second no harm comes

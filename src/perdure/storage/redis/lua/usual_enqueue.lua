@@ -18,8 +18,8 @@ local function stored_as_usual(now, origin)
 
   local text = struct.pack(HEAD, READY, 0, 1)
     .. struct.pack(REST, lease, scope, #lane, lane, priority, waits, min_version, now, now, now, expires, 0, '', 0, '')
-  local head = 'r' .. string.char(min_version) .. lane .. '\0'
-    .. struct.pack('>I4I8', 2147483647 - priority, now + 2251799813685248) -- see lane_head, ordered
+  local lane_start = 'r' .. string.char(min_version) .. lane .. '\0'
+  local head = lane_start .. struct.pack('>I4I8', 2147483647 - priority, now + 2251799813685248) -- see lane_head, ordered
   local instant, texts, births, places = string.format('%.0f', now), {}, {}, {}
   for number = 1, length do
     local id, at = ids[number], 2 * number
@@ -27,12 +27,14 @@ local function stored_as_usual(now, origin)
     births[at - 1], births[at] = instant, id
     places[at - 1], places[at] = '0', head .. id
   end
+  local first = first_of_lane(lane_start)
   -- the bodies first, because a full memory refuses them while nothing is written
   call('HSET', jobs, unpack(ARGV, 6, 5 + 2 * length))
-  call('HSETNX', meta, 'format', 3)
+  call('HSETNX', meta, 'format', 4)
   call('HSET', rows, unpack(texts))
   call('ZADD', created, unpack(births))
   call('ZADD', lanes, unpack(places))
+  keep_head(lane_start, first)
   local queue = string.match(lane, '^[^%z]*')
   call('HINCRBY', counts, lane .. '\0' .. READY, length)
   call('HINCRBY', depths, queue, length)
