@@ -3,6 +3,10 @@
 A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in claim order. SQLite merges
 the lanes of a compound SELECT by their heads and stops at the limit, so a claim reads as many rows as it takes plus
 one per lane, whatever waits behind or beside them. Jobs under limits wait elsewhere: see `limited`.
+
+**Many lanes.** A store with very many queues has as many lanes. There a claim for every queue goes along lines instead: the
+ready jobs of one task and routing key, in whatever queue. They have an index of their own, which the first claim that meets
+more than `LANES_TOLD` lanes makes; a store with few queues does not pay for it.
 """
 
 from __future__ import annotations
@@ -27,7 +31,9 @@ from .settle import settle
 from .usual import OF_LANE, Place, Usual, asked, best, named, read
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
-NO_LANE = (None, None, None)
+LANES_TOLD = 128  # lanes that an outlook tells of; where there are more, it tells of one more
+NAMES = {"lane": ("queue", "task", "routing_key"), "line": ("task", "routing_key")}
+HELD_UP = 1_000  # jobs of paused queues that a claim may pass by in the lines
 
 # what a claimed row says in place of what it said before
 _ONCE_CLAIMED = {
@@ -60,11 +66,12 @@ def _claimed() -> str:
     )
 
 
-_sql = load("claim", claimed=_claimed(), whole=WHOLE, row_version=str(ROW_VERSION))
+_sql = load("claim", claimed=_claimed(), whole=WHOLE, row_version=str(ROW_VERSION), lanes_told=str(LANES_TOLD + 1))
 # the outlook, and the best of a lane as the same answer
 _OUTLOOK_AND_BEST = f"{_sql['outlook']}, best.* FROM ({OF_LANE}) AS best"
 
 Lane = tuple[str, str, str | None]  # queue, task, routing key
+Line = tuple[str, str | None]  # task, routing key
 
 
 class Outlook(NamedTuple):
@@ -225,17 +232,17 @@ def _best(
     if want.alone:
         numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
         return _by_number(work, claim, numbers, now)
-    lanes = [lane for lane in outlook.lanes if _wanted(want, outlook.paused, *lane)]
+    lines = _lines_of(work, want, outlook) if len(outlook.lanes) > LANES_TOLD else None
+    if lines is not None:
+        return _best_merged(work, claim, "line", lines, limit, now)
+    lanes = _lanes_of(work, want, outlook)
     if not lanes:
         return "[]", b"[]"
     work.known.lane = place = (None, *lanes[0]) if len(lanes) == 1 else None
     if place is not None:
         usual = _usual(work, claim, place, limit, now, guess)
         return usual or _one_row(work, _sql["best_of_lane"], _held(claim, now) | named(place) | {"limit": limit})
-    if len(lanes) <= LANES_AT_ONCE[-1]:
-        size, parameters = _arms(lanes)
-        return _one_row(work, _best_of_lanes(size), _held(claim, now) | parameters | {"limit": limit})
-    return _by_number(work, claim, _best_of_many(work, lanes, limit, now), now)
+    return _best_merged(work, claim, "lane", lanes, limit, now)
 
 
 def _by_number(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> tuple[str, bytes]:
@@ -246,6 +253,46 @@ def _by_number(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> tu
 def _held(claim: Claim, now: int) -> dict[str, Any]:
     """What a claim writes into each row, as parameters of a statement."""
     return {"stamp": claim.stamp, "worker": claim.worker, "now": now}
+
+
+def _lanes_of(work: Work, want: Want, outlook: Outlook) -> list[Lane]:
+    """The lanes that a want asks for."""
+    lanes: Sequence[Lane] = outlook.lanes
+    if len(lanes) > LANES_TOLD:  # the outlook does not tell of all
+        queues = (None,) if want.queues is None else dict.fromkeys(want.queues)
+        lanes = [tuple(lane) for queue in queues for lane in lists_of(work.connection.value(_sql["lanes"], (queue,)))]
+    return [lane for lane in lanes if _wanted(want, outlook.paused, *lane)]
+
+
+def _lines_of(work: Work, want: Want, outlook: Outlook) -> list[Line] | None:
+    """The lines that a want of every queue asks for. None: it names queues, or paused queues hold so many jobs that passing
+    them by would take longer than a look at every lane."""
+    if want.queues is not None:
+        return None
+    if outlook.paused:
+        held_up = work.connection.value(_sql["held_up"], (json_text(sorted(outlook.paused)), HELD_UP + 1))
+        if held_up > HELD_UP:
+            return None
+    if not work.connection.rows(_sql["has_lines"]):
+        work.connection.rows(_sql["make_lines"])
+    lines: list[Line] = [tuple(line) for line in lists_of(work.connection.value(_sql["lines"]))]
+    return [
+        (task, routing_key)
+        for task, routing_key in lines
+        if (want.tasks is None or task in want.tasks) and _routed(want.routing, routing_key)
+    ]
+
+
+def _best_merged(
+    work: Work, claim: Claim, kind: str, lanes: Sequence[Lane | Line], limit: int, now: int
+) -> tuple[str, bytes]:
+    """The best jobs of several lanes or lines, merged by their heads."""
+    if not lanes:
+        return "[]", b"[]"
+    if len(lanes) <= LANES_AT_ONCE[-1]:
+        size, parameters = _arms(kind, lanes)
+        return _one_row(work, _best_of_lanes(kind, size), _held(claim, now) | parameters | {"limit": limit})
+    return _by_number(work, claim, _best_of_many(work, kind, lanes, limit, now), now)
 
 
 def _usual(
@@ -269,42 +316,42 @@ def _one_row(work: Work, statement: str, parameters: dict[str, Any]) -> tuple[st
     return numbers, texts
 
 
-def _best_of_many(work: Work, lanes: list[Lane], limit: int, now: int) -> list[int]:
+def _best_of_many(work: Work, kind: str, lanes: Sequence[Lane | Line], limit: int, now: int) -> list[int]:
     """More lanes than one statement can merge: group by group, then the best of all groups."""
     heads: list[tuple[int, int, int, str]] = []
     most = LANES_AT_ONCE[-1]
     for begin in range(0, len(lanes), most):
-        size, parameters = _arms(lanes[begin : begin + most])
-        heads += work.connection.rows(_heads_of_lanes(size), parameters | {"now": now, "limit": limit})
+        size, parameters = _arms(kind, lanes[begin : begin + most])
+        heads += work.connection.rows(_heads_of_lanes(kind, size), parameters | {"now": now, "limit": limit})
         heads = sorted(heads, key=lambda head: (-head[1], head[2], head[3]))[:limit]
     return [head[0] for head in heads]
 
 
 @cache
-def _best_of_lanes(size: int) -> str:
-    return _sql["best_of_lanes"].replace("{lanes}", _merged(size))
+def _best_of_lanes(kind: str, size: int) -> str:
+    return _sql["best_of_lanes"].replace("{lanes}", _merged(kind, size))
 
 
 @cache
-def _heads_of_lanes(size: int) -> str:
-    return f"{_merged(size)} ORDER BY priority DESC, rank, id LIMIT :limit"
+def _heads_of_lanes(kind: str, size: int) -> str:
+    return f"{_merged(kind, size)} ORDER BY priority DESC, rank, id LIMIT :limit"
 
 
-def _merged(size: int) -> str:
-    return " UNION ALL ".join(_sql["lane"].replace("{lane}", str(number)) for number in range(size))
+def _merged(kind: str, size: int) -> str:
+    return " UNION ALL ".join(_sql[kind].replace("{lane}", str(number)) for number in range(size))
 
 
 @cache
-def _names(size: int) -> list[str]:
-    """The parameters of so many merged lanes."""
-    return [f"{name}{number}" for number in range(size) for name in ("queue", "task", "routing_key")]
+def _names(kind: str, size: int) -> list[str]:
+    """The parameters of so many merged lanes or lines."""
+    return [f"{name}{number}" for number in range(size) for name in NAMES[kind]]
 
 
-def _arms(lanes: Sequence[Lane]) -> tuple[int, dict[str, Any]]:
+def _arms(kind: str, lanes: Sequence[Lane | Line]) -> tuple[int, dict[str, Any]]:
     """The size of statement for these lanes, and its parameters; places left over match nothing."""
     size = next(size for size in LANES_AT_ONCE if size >= len(lanes))
-    filled = [*lanes, *[NO_LANE] * (size - len(lanes))]
-    return size, dict(zip(_names(size), chain.from_iterable(filled), strict=True))
+    filled = [*lanes, *[(None,) * len(NAMES[kind])] * (size - len(lanes))]
+    return size, dict(zip(_names(kind, size), chain.from_iterable(filled), strict=True))
 
 
 def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:

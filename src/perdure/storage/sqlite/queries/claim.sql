@@ -1,6 +1,6 @@
 -- name: outlook
 -- What a claim must know first: the next due time, paused queues, whether there are suspects, whether jobs run under
--- limits, whether there is something to settle, and the lanes (a loose scan of the claim index: one seek per lane,
+-- limits, whether there is something to settle, and the first lanes (a loose scan of the claim index: one seek per lane,
 -- however many jobs it holds).
 WITH RECURSIVE lane (head) AS (
     SELECT (
@@ -26,6 +26,7 @@ WITH RECURSIVE lane (head) AS (
             WHERE in_lane = 1 AND queue > last.queue
             ORDER BY queue, task, routing_key LIMIT 1))
     FROM lane JOIN perdure_jobs AS last ON last.number = lane.head
+    LIMIT {lanes_told}
 )
 SELECT
     (SELECT min(run_at) FROM perdure_jobs WHERE apart = 'scheduled'),
@@ -36,6 +37,84 @@ SELECT
         OR EXISTS (SELECT 1 FROM perdure_unsettled),
     (SELECT json_group_array(json_array(queue, task, routing_key))
         FROM lane JOIN perdure_jobs ON perdure_jobs.number = lane.head);
+
+-- name: lanes
+-- All lanes of a queue, or of every queue (NULL).
+WITH RECURSIVE asked (queue) AS (SELECT ?), lane (head) AS (
+    SELECT CASE WHEN (SELECT queue FROM asked) IS NULL THEN (
+        SELECT number FROM perdure_jobs WHERE in_lane = 1 ORDER BY queue, task, routing_key LIMIT 1)
+    ELSE (
+        SELECT number FROM perdure_jobs WHERE in_lane = 1 AND queue = (SELECT queue FROM asked) ORDER BY task, routing_key LIMIT 1)
+    END
+    UNION ALL
+    SELECT coalesce(
+        CASE WHEN last.routing_key IS NULL THEN (
+            SELECT number FROM perdure_jobs
+            WHERE in_lane = 1
+                AND queue = last.queue AND task = last.task AND routing_key >= ''
+            ORDER BY routing_key LIMIT 1)
+        ELSE (
+            SELECT number FROM perdure_jobs
+            WHERE in_lane = 1
+                AND queue = last.queue AND task = last.task AND routing_key > last.routing_key
+            ORDER BY routing_key LIMIT 1)
+        END,
+        (SELECT number FROM perdure_jobs
+            WHERE in_lane = 1 AND queue = last.queue AND task > last.task
+            ORDER BY task, routing_key LIMIT 1),
+        CASE WHEN (SELECT queue FROM asked) IS NULL THEN (
+            SELECT number FROM perdure_jobs
+            WHERE in_lane = 1 AND queue > last.queue
+            ORDER BY queue, task, routing_key LIMIT 1)
+        END)
+    FROM lane JOIN perdure_jobs AS last ON last.number = lane.head
+)
+SELECT json_group_array(json_array(queue, task, routing_key))
+FROM lane JOIN perdure_jobs ON perdure_jobs.number = lane.head;
+
+-- name: has_lines
+SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'perdure_jobs_line';
+
+-- name: make_lines
+-- What can be claimed, in lines of task and routing key over all queues.
+CREATE INDEX IF NOT EXISTS perdure_jobs_line ON perdure_jobs (task, routing_key, priority DESC, rank, id) WHERE in_lane = 1;
+
+-- name: lines
+-- All lines that hold jobs: a loose scan of their index.
+WITH RECURSIVE line (head) AS (
+    SELECT (
+        SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line WHERE in_lane = 1 ORDER BY task, routing_key LIMIT 1)
+    UNION ALL
+    SELECT coalesce(
+        CASE WHEN last.routing_key IS NULL THEN (
+            SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
+            WHERE in_lane = 1 AND task = last.task AND routing_key >= ''
+            ORDER BY routing_key LIMIT 1)
+        ELSE (
+            SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
+            WHERE in_lane = 1 AND task = last.task AND routing_key > last.routing_key
+            ORDER BY routing_key LIMIT 1)
+        END,
+        (SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
+            WHERE in_lane = 1 AND task > last.task
+            ORDER BY task, routing_key LIMIT 1))
+    FROM line JOIN perdure_jobs AS last ON last.number = line.head
+)
+SELECT json_group_array(json_array(task, routing_key))
+FROM line JOIN perdure_jobs ON perdure_jobs.number = line.head;
+
+-- name: held_up
+-- How many jobs paused queues hold in lanes, counted up to a bound.
+SELECT count(*) FROM (
+    SELECT 1 FROM json_each(?) AS paused CROSS JOIN perdure_jobs AS job ON job.queue = paused.value AND job.in_lane = 1 LIMIT ?);
+
+-- name: line
+-- One line in the order of a claim, without jobs that have expired, that a newer version wrote for itself, or whose queue is
+-- paused.
+SELECT number, priority, rank, id FROM {whole}
+WHERE task = :task{lane} AND routing_key IS :routing_key{lane} AND in_lane = 1 AND state = 'ready'
+    AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
+    AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1)
 
 -- name: due
 -- Of the jobs that promote will make ready: their queues, and those that are under limits.
