@@ -25,7 +25,9 @@ WANTS = {
 }
 
 
-@pytest.fixture(params=[name for name in STORES if name != "sqlite-in-memory"])
+@pytest.fixture(
+    params=[name for name in STORES if name != "sqlite-in-memory" and "postgres" not in name and name != "mongo"]
+)
 def kind(request):
     return request.param
 
