@@ -33,6 +33,7 @@ from ..lifecycle import (
     succeeded,
 )
 from ..outcome import Dead, Outcome, Retry, Skip, Snooze
+from ..storage.contract import Refusal
 
 if TYPE_CHECKING:
     from ..task import Definition
@@ -42,6 +43,7 @@ MARGIN = 0.1  # of a lease: we stop trusting it this much earlier than the store
 _WORKER = os.path.dirname(os.path.abspath(__file__))
 _OURS = (_WORKER, os.path.join(os.path.dirname(_WORKER), "around.py"))
 _KNOWN_AS = ((UnknownParent, UnknownParent.__name__), (ArgumentsDoNotFit, InvalidCall.__name__))
+_ENDED_FROM_OUTSIDE = (Refusal.CANCELLED, Refusal.COMPLETED, Refusal.NOT_FOUND)
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
@@ -177,6 +179,14 @@ def stopped(attempt: Attempt) -> Change | None:
         case Loss.ERROR:  # we no longer trusted the lease: no fault of the job, and perhaps still ours
             return hand_back(attempt, "handed back after the store was out of reach")
     return None
+
+
+def after_refusal(attempt: Attempt, change: Change, refusal: Refusal | None) -> Change | None:
+    """What is left to report when the end of an attempt was refused: its job was ended from outside, and now its code has
+    stopped too, so slot and key are free. None when there is nothing left."""
+    if change.state is None or refusal not in _ENDED_FROM_OUTSIDE:
+        return None
+    return decide(attempt.record, Stopped())
 
 
 def hand_back(attempt: Attempt, reason: str | None = None) -> Change:

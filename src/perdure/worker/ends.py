@@ -16,7 +16,7 @@ from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change, PlainSuccess, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
-from .attempt import Attempt, change_of, failed, hand_back
+from .attempt import Attempt, after_refusal, change_of, failed, hand_back
 from .board import RunnerBoard
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE
 from .speaker import StoreSpeaker
@@ -182,7 +182,7 @@ class Ends:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
             log.hold_lost(attempt.record, reason)
             attempt.context.lost._set(reason)
-        self._tell(attempt, None)
+        self._tell(attempt, after_refusal(attempt, change, verdict.refusal))
 
 
 def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:

@@ -27,7 +27,7 @@ from ..names import checked_names, checked_routing
 from ..observe import log
 from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
 from ..task import Declared, Definition
-from .attempt import Attempt, failed, hand_back
+from .attempt import Attempt, after_refusal, failed, hand_back
 from .deadlines import Deadlines
 from .ends import Ends
 from .held import Held
@@ -335,6 +335,8 @@ class _Teller:
         for (attempt, change), verdict in zip(batch, verdicts, strict=True):
             if verdict.refusal is not None and change.state is not None:
                 log.word_refused(attempt.record, verdict.refusal)
+            if (last := after_refusal(attempt, change, verdict.refusal)) is not None:
+                self._ended.append((attempt, last))
             self._over(attempt, verdict)
 
     async def _fail_instead(self, attempt: Attempt, change: Change, error: Exception) -> None:

@@ -23,9 +23,9 @@ from ..ids import new_stamp
 from ..job import FINAL, Record
 from ..lifecycle import Change, decide
 from ..observe import log
-from ..storage.contract import ACCEPTED, Claim, Exchanged, Started, Storage, Verdict
+from ..storage.contract import ACCEPTED, Claim, Exchanged, Refusal, Started, Storage, Verdict
 from .appetite import Appetite
-from .attempt import Attempt, failed, hand_back
+from .attempt import Attempt, after_refusal, failed, hand_back
 from .followers import Followers
 from .held import Held
 from .messengers import Errand, Messengers
@@ -344,10 +344,19 @@ class Pump:
             for (attempt, change), verdict in zip(batch, verdicts, strict=True):
                 if verdict.refusal is not None and change.state is not None:
                     log.word_refused(attempt.record, verdict.refusal)
+                    self._free(attempt, change, verdict.refusal)
         if self._confirming:
             for (attempt, _), verdict in zip(batch, verdicts, strict=True):
                 self._confirmed(attempt, verdict)
         self._appetite.settled(batch, self._held.settled)
+
+    def _free(self, attempt: Attempt, change: Change, refusal: Refusal) -> None:
+        """The end of an attempt was refused. If it still has a slot or a key, they are free now."""
+        last = after_refusal(attempt, change, refusal)
+        if last is not None:
+            self._ended.append((attempt, last))
+            self._ended_since = 0.0
+            self.wake()
 
     async def _one_by_one(self, batch: Sequence[tuple[Attempt, Change]], error: Exception) -> None:
         """One of these changes cannot be stored. The others can; the bad one becomes its own job's failure. What is left

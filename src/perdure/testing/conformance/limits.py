@@ -17,14 +17,15 @@ from perdure.lifecycle import (
     LeaseEnded,
     Retried,
     Said,
+    Skipped,
     Snoozed,
     Stopped,
     Succeeded,
     decide,
 )
-from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Storage, Want
+from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Refusal, Storage, Want
 
-from .tools import LONG_ENOUGH, Hand, accepted, claim, fault, ids, job, same, say, seen, told, true
+from .tools import LONG_ENOUGH, Hand, accepted, claim, fault, ids, job, refused, same, say, seen, told, true
 
 
 def at_once(most: int, key: str = "k") -> str:
@@ -154,6 +155,24 @@ async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: Hand)
         same(await claim(store, 9, tasks=(f"t{number}",), limited=True), [], "its code may still run")
         accepted((await store.apply([decide(held, Stopped())]))[0], "the holder's last word")
         same(ids(await claim(store, 9, tasks=(f"t{number}",), limited=True)), [jobs[1].id], "now there is room")
+
+
+async def case_a_refused_end_leaves_the_hold_to_stopped(store: Storage, clock: Hand) -> None:
+    """The code ended before it heard of the cancel, and its end is refused. Slot and key are free as soon as it says so."""
+    ends: tuple[Said, ...] = (Succeeded("1"), Failed(fault()), HandedBack(), Skipped())
+    for number, end in enumerate(ends):
+        task, key = f"t{number}", f"k{number}"
+        wanted = {"task": task, "unique_key": key, "unique_scope": "active"}
+        (first,) = limited(1, at_once(1, key), **wanted)
+        await store.enqueue([first])
+        (held,) = await claim(store, 9, tasks=(task,), limited=True)
+        await told(store, held.id, Cancelled())
+        refused(await say(store, held, end), Refusal.CANCELLED, f"{type(end).__name__} of a cancelled job")
+        (second,) = limited(1, at_once(1, key), **wanted)
+        same((await store.enqueue([second]))[0].duplicate, True, "a refused end frees no key")
+        accepted(await say(store, held, Stopped()), "Stopped after a refused end")
+        same((await store.enqueue([second]))[0].duplicate, False, "the key is free")
+        same(ids(await claim(store, 9, tasks=(task,), limited=True)), [second.id], "there is room")
 
 
 async def case_starts_in_a_window(store: Storage, clock: Hand) -> None:
