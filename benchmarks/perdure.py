@@ -61,12 +61,12 @@ class PerdureContender(LoopContender):
         return int(await app.jobs.count(state=State(state)))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
-        from perdure.worker.supervisor.interpreter import make_prompt
+        from perdure.worker.supervisor.interpreter import tune_collector
 
         def blocking(text: str) -> None:
             probe(text)
 
-        make_prompt()  # as `perdure worker` does
+        tune_collector()  # as `perdure worker` does
         queue.task(name=NAME)(blocking if mode == "threads" else handler(probe, mode))
         async with queue.worker(concurrency=SLOTS):
             probe.ready()

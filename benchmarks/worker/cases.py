@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from perdure import Perdure
-from perdure.worker.supervisor.interpreter import make_prompt
+from perdure.worker.supervisor.interpreter import tune_collector
 
 from ..spawn import ROOT
 from . import tasks
@@ -220,7 +220,7 @@ def _counted(store: Any, *verbs: str) -> Iterator[list[tuple[tuple[Any, ...], fl
 def main() -> None:
     """In a child process: the case and the plan are the arguments, the figures are the last line that is printed."""
     name, plan = sys.argv[1], Plan(**json.loads(sys.argv[2]))
-    make_prompt()  # as `perdure worker` does
+    tune_collector()  # as `perdure worker` does
     print(json.dumps(asyncio.run(CASES[name](plan))))
     sys.stdout.flush()
     os._exit(0)  # what the case leaves behind is of no interest

@@ -2,6 +2,7 @@
 
 import contextlib
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -118,6 +119,21 @@ def test_the_imports_of_an_app_are_imported(shop):
     with running(shop, "shop_door:app") as process:
         lines = iter(process.stderr.readline, "")
         assert any("tasks: polish" in line for line in lines)
+
+
+@pytest.mark.parametrize("way", ["--no-supervisor", "--spares=0"])
+def test_the_interpreter_switches_threads_as_python_does(shop, way):
+    """A shorter interval makes a `def` handler that computes take longer."""
+    (shop.folder / "shop.py").write_text(
+        f"{shop.source}\n@app.task\ndef interval() -> float:\n    import sys\n    return sys.getswitchinterval()\n"
+    )
+    exec((shop.folder / "shop.py").read_text(), shop.names)
+    shop.app = shop.names["app"]
+    id = shop.enqueue("interval")
+    with running(shop, "shop:app", "--poll", "0.1", way) as process:
+        assert shop.run("jobs", "wait", id, "--timeout", "20")[1] == f"succeeded: {sys.getswitchinterval()}\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
 
 
 def test_probes(shop):

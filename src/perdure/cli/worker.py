@@ -182,11 +182,11 @@ def _run_under_supervisor(target: str, descriptors: str) -> None:
 
 def _prepared(target: str, options: dict[str, Any]) -> tuple[Perdure, dict[str, Any]]:
     """The app with its tasks, and the options of its worker."""
-    from perdure.worker.supervisor.interpreter import make_prompt
+    from perdure.worker.supervisor.interpreter import tune_collector
 
     app = load_app(target)
     tasks = _imported_tasks(app, target)
-    make_prompt()
+    tune_collector()
     logging.getLogger("perdure").info("tasks: %s", ", ".join(tasks))
     return app, _worker_options(tasks, **{name: options[name] for name in options if name not in OF_THE_TEAM})
 
