@@ -186,7 +186,7 @@ def test_the_evidence_of_a_crash_is_where_it_crashed():
     )
     told = digest(text).splitlines()
     assert told[0] == "line 80"
-    assert told[-1] == '  File "x.py", line 5 in deep'
+    assert told[-1] == '  File "x.py", line 7 in deep'
     assert digest("\n".join(before)).splitlines() == before[-40:]
     assert digest("\n".join([text, *before])).splitlines() == before[-40:], "a dump of long ago is not how it ended"
     assert ending(3) == "ended with exit code 3"

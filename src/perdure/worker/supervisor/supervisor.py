@@ -183,6 +183,7 @@ class Supervisor:
             return
         member.overdue = overdue
         member.killed_because = "was killed for that"
+        member.tail.expect_dump()
         member.signal(signal.SIGUSR1)  # where its threads are, for the record
         await asyncio.sleep(SHOWN_WITHIN)
         member.kill()
