@@ -472,11 +472,11 @@ class Twin:
         self.views += given.claimed
         self.witness.exchanged(before, changes, given, {row.id: row for row in await self._rows()})
 
-    async def renew(self, chosen, started, longest):
+    async def renew(self, chosen, started, lease):
         holds = [self._view(place).hold for place in chosen if self.views]
         notes = [Started(self._view(place).hold, 11 + place) for place in started if self.views]
         await self._both(lambda store: store.check(holds))
-        await self._both(lambda store: store.renew(holds, notes, longest=longest))
+        await self._both(lambda store: store.renew(holds, notes, lease=lease))
 
     async def note(self, chosen, lines):
         told = tuple(f"ü{number}" for number in range(lines))

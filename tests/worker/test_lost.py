@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from perdure import Context, HoldLost, JobHandle, Loss, Perdure, State, StoreError
-from perdure.lifecycle import Change, RunnerLost, VersionGuard, decide
+from perdure.ids import new_stamp
+from perdure.lifecycle import Change, RunnerLost, Succeeded, VersionGuard, decide
+from perdure.storage.contract import Claim, Want
 
 
 async def cancelled(app: Perdure, store: Any, handle: JobHandle[str]):
@@ -110,6 +112,24 @@ async def test_handlers_hear_why_and_their_words_are_refused(app):
                     assert job.result == "outside"
 
 
+async def test_a_job_that_another_worker_took_and_finished_was_taken(app):
+    @app.task
+    async def work() -> str: ...
+
+    async with app:
+        handle, store = await work.enqueue(), await app._storage()
+        async with app.claim(tasks=[work]) as (item,):
+            await taken(app, store, handle)
+            claim = Claim("another", new_stamp(), (Want(1),))
+            (record,) = (await store.exchange((), claim)).claimed
+            (verdict,) = await store.apply([decide(record, Succeeded('"second"'))])
+            assert verdict.accepted
+            with pytest.raises(HoldLost) as caught:
+                await item.succeed("zombie")
+            assert caught.value.reason is item.lost.reason is Loss.TAKEN_BY_ANOTHER_WORKER
+        assert await handle.result(timeout=5) == "second"
+
+
 async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path):
     app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}")
     scene = Scene(app)
@@ -193,8 +213,8 @@ async def test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss
                 await refused.wait()
             return answer
 
-        async def watched(held, started=(), *, longest=None):
-            verdicts = await renew(held, started, longest=longest)
+        async def watched(held, started=(), *, lease=None):
+            verdicts = await renew(held, started, lease=lease)
             if any(verdict.refusal is not None for verdict in verdicts):
                 refused.set()
             return verdicts

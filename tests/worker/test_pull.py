@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from perdure import ANY, Continue, HoldLost, InvalidCall, Item, JobDead, Loss, Perdure, State
-from perdure.clock import SECOND
+from perdure import ANY, Continue, HoldLost, InvalidCall, Item, JobDead, Loss, Perdure, State, StoreError
+from perdure.clock import SECOND, boottime
 from perdure.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 from perdure.worker import house
@@ -173,10 +173,45 @@ async def test_a_shorter_lease_than_the_tasks_own_is_on_record(app):
                     await asyncio.sleep(0.02)
             assert renewed <= await store.now() + 2 * SECOND
             await items[0].succeed(1)
-        await slow.enqueue(2)
-        handle = await slow.enqueue(2)
-        async with app.claim(tasks=[slow], limit=2, lease=120):
-            assert await leased_until() <= await store.now() + 60 * SECOND
+
+
+async def test_a_longer_lease_than_the_tasks_own_is_on_record(app):
+    @app.task(lease=2, timeout=None)
+    async def slow(n: int) -> int: ...
+
+    async with app:
+        handle, store = await slow.enqueue(1), await app._storage()
+        pull = app.claim(tasks=[slow], lease=120)
+        async with pull as items:
+            (record,) = await store.get([str(handle.id)])
+            now = await store.now()
+            assert now + 100 * SECOND < record.leased_until <= now + 120 * SECOND
+            (attempt,) = pull._held.at_work()
+            assert attempt.trusted_until > boottime() + 60, "what was renewed for so long is trusted for so long"
+            await store.lapsed(9, 3600 * SECOND)  # upkeep does not cut it
+            assert (await store.get([str(handle.id)]))[0].leased_until == record.leased_until
+            await items[0].succeed(1)
+        assert await handle.result(timeout=5) == 1
+
+
+async def test_a_longer_lease_is_not_trusted_before_it_is_renewed(app):
+    @app.task(lease=2, timeout=None)
+    async def slow(n: int) -> int: ...
+
+    async with app:
+        await slow.enqueue(1)
+        store = await app._storage()
+        renew = store.renew
+
+        async def fails(*given, **options):
+            raise StoreError("out of reach")
+
+        store.renew = fails
+        pull = app.claim(tasks=[slow], lease=120)
+        async with pull:
+            (attempt,) = pull._held.at_work()
+            assert attempt.trusted_until < boottime() + 2
+            store.renew = renew
 
 
 async def test_others_wait_for_a_killed_puller_no_longer_than_its_lease(app, monkeypatch):

@@ -201,9 +201,10 @@ class Storage(ABC):
         Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused
         one by one and hurt nobody. A holder's change that was accepted before (its stamp is the row's `settled`) is
         "repeated". Two changes of one job in a call are a mistake: ValueError, before anything is written. Refusals to
-        a holder: no row or a hidden one → NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything
-        else → TAKEN. To anybody else: no row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has
-        its edges settled at once, up to `chunk` of them; `unsettled` tells of more.
+        a holder: no row → NOT_FOUND; a later attempt, or dead without a word of this holder → TAKEN; a hidden row →
+        NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else: no
+        row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has its edges settled at once, up to
+        `chunk` of them; `unsettled` tells of more.
 
         Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first;
         their version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked (only parked
@@ -221,10 +222,11 @@ class Storage(ABC):
 
     @abstractmethod
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
-        """Prolong leases to now + the job's lease, or `longest` if that is less, for holds that still stand, even when the
-        lease is over but nobody has reaped it. Refusals as in `exchange`. The version stays."""
+        """Prolong leases to now + the job's lease, or to now + `lease`, for holds that still stand, even when the lease is
+        over but nobody has reaped it. If `lease` is longer than the job's own, it becomes the job's own, for later attempts
+        too. Refusals as in `exchange`. The version stays."""
 
     @abstractmethod
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:

@@ -31,7 +31,7 @@ def standing(row: Guarded | None, hold: Hold) -> Verdict:
     """Whether a hold stands, and why not."""
     if row is None:
         return REFUSED[Refusal.NOT_FOUND]
-    return ACCEPTED if stands(row, hold.attempt, hold.stamp) else _lost(row)
+    return ACCEPTED if stands(row, hold.attempt, hold.stamp) else _lost(row, hold.attempt, hold.stamp)
 
 
 def judged(row: Guarded | None, change: Change, now: int) -> Verdict:
@@ -42,14 +42,18 @@ def judged(row: Guarded | None, change: Change, now: int) -> Verdict:
     if isinstance(guard, HoldGuard):
         if stands(row, guard.attempt, guard.stamp, ended=guard.ended):
             return ACCEPTED
-        return REPEATED if row.settled == guard.stamp else _lost(row)
+        return REPEATED if row.settled == guard.stamp else _lost(row, guard.attempt, guard.stamp)
     lapsed = row.leased_until is not None and row.leased_until <= now
     if row.version != guard.version or (guard.lapsed and not lapsed):
         return REFUSED[Refusal.STALE]
     return ACCEPTED
 
 
-def _lost(row: Guarded) -> Verdict:
+def _lost(row: Guarded, attempt: int, stamp: int) -> Verdict:
+    """Why a hold is gone. A later attempt means that another worker took the job, whatever became of it since. Upkeep, too,
+    took a job that it made a dead letter: no other word but the holder's own does that."""
+    if row.attempt > attempt or (row.state is State.DEAD and row.settled != stamp):
+        return REFUSED[Refusal.TAKEN]
     if row.hidden:
         return REFUSED[Refusal.NOT_FOUND]
     if row.state is State.CANCELLED:

@@ -212,9 +212,9 @@ def write_hidden(record: Record) -> None:
     record.prune_at = (record.finished_at or 0) + HIDDEN_FOR
 
 
-def lease_end(lease: int, now: int, longest: int | None) -> int:
-    """Until when a lease is prolonged."""
-    return now + (lease if longest is None else min(lease, longest))
+def renewed(own: int, now: int, lease: int | None) -> tuple[int, int]:
+    """The lease that a job has on record after a renewal, and until when it is prolonged. `lease`: what was asked for."""
+    return (own, now + own) if lease is None else (max(own, lease), now + lease)
 
 
 class Fate(StrEnum):

@@ -24,7 +24,7 @@ BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
 
 class Keeper:
-    """Renews, in batches, and looks after trust. `lease`: the longest that is asked for."""
+    """Renews, in batches, and looks after trust. `lease`: what is asked for instead of each job's own."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Keeper:
             if attempt.started_at is not None and not attempt.started_noted
         ]
         holds = [attempt.record.hold for attempt in attempts]
-        verdicts = await self._patience.answer(self._store.renew(holds, started, longest=self._lease), self._longest())
+        verdicts = await self._patience.answer(self._store.renew(holds, started, lease=self._lease), self._longest())
         self._reached()
         for attempt, verdict in zip(attempts, verdicts, strict=True):
             if verdict.refusal is None:

@@ -14,8 +14,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-import msgspec
-
 from .. import codec
 from ..clock import SECOND, Duration, MicrosReader, boottime, micros_of, reader
 from ..errors import InvalidCall, StoreError
@@ -199,7 +197,8 @@ class Pull:
 
     # -- items ---------------------------------------------------------------------------------------
     async def _adopt(self, records: Sequence[Record], asked_at: float) -> list[Item[Any]]:
-        attempts = [Attempt.of(self._leased(record), self._definition(record.task), asked_at) for record in records]
+        other_lease = self._lease is not None and any(record.lease != self._lease for record in records)
+        attempts = [self._attempt(record, asked_at) for record in records]
         self._adopting = attempts
         self._held.add(attempts)
         following = [attempt for attempt in attempts if attempt.record.after is not None]
@@ -207,8 +206,8 @@ class Pull:
             await bring_parents(self._store, following)
         items = [self._item(attempt) for attempt in attempts]
         self._adopting = []
-        if self._lease is not None and any(record.lease > self._lease for record in records):
-            # a claim gives each job its own lease, a renewal ours: failing this one, the next
+        if other_lease:
+            # a claim gives each job its own lease, a renewal the one that was asked for: failing this one, the next
             with suppress(StoreError):
                 await self._keeper.renew_these([attempt for attempt in attempts if attempt.at_work])
         return [item for item in items if item is not None]
@@ -217,11 +216,15 @@ class Pull:
         """Attempts that become items, that are the caller's, or whose end is being made ready for the store."""
         return [*self._adopting, *self._held.at_work(), *self._ends.settling.values()]
 
-    def _leased(self, record: Record) -> Record:
-        """A shorter lease than the job's own is renewed more often, and trusted for less long."""
-        if self._lease is None or self._lease >= record.lease:
-            return record
-        return msgspec.structs.replace(record, lease=self._lease)
+    def _attempt(self, record: Record, asked_at: float) -> Attempt:
+        """An attempt with the lease that was asked for. Until its first renewal it is trusted for no longer than the job's
+        own lease, which is what the claim gave."""
+        attempt = Attempt.of(record, self._definition(record.task), asked_at)
+        if self._lease is not None:
+            record.lease = min(record.lease, self._lease)
+            attempt.trust(asked_at)
+            record.lease = self._lease
+        return attempt
 
     def _item(self, attempt: Attempt) -> Item[Any] | None:
         attempt.started_at = attempt.record.started_at = self._now()

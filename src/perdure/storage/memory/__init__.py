@@ -47,7 +47,7 @@ from perdure.storage.contract import (
 )
 from perdure.storage.filtering import cursor_of, fits, parse_cursor
 from perdure.storage.listeners import Listener
-from perdure.storage.rules import lease_end, refuse_orphans
+from perdure.storage.rules import refuse_orphans, renewed
 from perdure.storage.unreadable import FIELDS, flaw_of, mend
 
 from .rows import Rows
@@ -113,11 +113,11 @@ class MemoryStorage(Storage):
             return Exchanged(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now), unsettled)
 
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
         with self._work() as (rows, now):
             rows.note_started(started)
-            return [_renew(rows.standing(hold), now, longest) for hold in holds]
+            return [_renew(rows.standing(hold), now, lease) for hold in holds]
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         with self._work() as (rows, _):
@@ -359,10 +359,10 @@ def _apply(rows: Rows, change: Change, now: int) -> Verdict:
     return verdict
 
 
-def _renew(record: Record | Verdict, now: int, longest: int | None) -> Verdict:
+def _renew(record: Record | Verdict, now: int, lease: int | None) -> Verdict:
     if isinstance(record, Verdict):
         return record
-    record.leased_until = lease_end(record.lease, now, longest)
+    record.lease, record.leased_until = renewed(record.lease, now, lease)
     return ACCEPTED
 
 

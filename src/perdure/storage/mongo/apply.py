@@ -16,7 +16,7 @@ from perdure.job import FINAL, Hold, NewJob, Record, State
 from perdure.lifecycle import Change, HoldGuard, KeyMove
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
 from perdure.storage.guards import judged, standing, stands
-from perdure.storage.rules import lease_end, owners_among, parents_of, refuse_orphans, write_change
+from perdure.storage.rules import owners_among, parents_of, refuse_orphans, renewed, write_change
 
 from . import rows as stored_rows
 from .batches import claimed_by
@@ -168,25 +168,25 @@ def note_started(started: Sequence[Started]) -> Steps[None]:
     yield from update("jobs", statements)
 
 
-def renew(holds: Sequence[Hold], longest: int | None, now: int) -> Steps[list[Verdict]]:
+def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verdict]]:
     """Prolong the leases of holds that stand."""
     rows = yield from look({hold.id for hold in holds})
-    before, renewed = {}, {}
+    before, prolonged = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
-        if row is not None and _stands(rows, hold) and row.leased_until != lease_end(row.lease, now, longest):
-            before[row.id], renewed[row.id] = row, copy(row)
-            renewed[row.id].leased_until = lease_end(row.lease, now, longest)
-    yield from stored_rows.write(before, list(renewed.values()))
+        if row is not None and _stands(rows, hold) and (row.lease, row.leased_until) != renewed(row.lease, now, lease):
+            before[row.id], prolonged[row.id] = row, copy(row)
+            prolonged[row.id].lease, prolonged[row.id].leased_until = renewed(row.lease, now, lease)
+    yield from stored_rows.write(before, list(prolonged.values()))
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 
 def renew_started(
-    holds: Sequence[Hold], started: Sequence[Started], longest: int | None, now: int
+    holds: Sequence[Hold], started: Sequence[Started], lease: int | None, now: int
 ) -> Steps[list[Verdict]]:
     if started:
         yield from note_started(started)
-    return (yield from renew(holds, longest, now))
+    return (yield from renew(holds, lease, now))
 
 
 def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:

@@ -49,7 +49,7 @@ _DEFAULTS = {
 MAY_CHANGE = tuple(
     """
     state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp settled leased_by
-    leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
+    lease leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
     """.split()  # noqa: SIM905
 )
 _values = attrgetter(*MAY_CHANGE)

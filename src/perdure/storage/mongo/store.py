@@ -194,31 +194,29 @@ class MongoStorage(Storage):
         return told.exchanged
 
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
         """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
         free = [hold for hold in holds if hold.id not in self._pinned]
-        answers = dict(zip(free, await self._renewed(free, self._free(started), longest), strict=True))
+        answers = dict(zip(free, await self._renewed(free, self._free(started), lease), strict=True))
         pinned = [hold for hold in holds if hold not in answers]
         if pinned:
             answers |= zip(pinned, await self.check(pinned), strict=True)
         return [answers[hold] for hold in holds]
 
-    async def _renewed(self, holds: Sequence[Hold], started: Sequence[Started], longest: int | None) -> list[Verdict]:
+    async def _renewed(self, holds: Sequence[Hold], started: Sequence[Started], lease: int | None) -> list[Verdict]:
         """All at once; if one of them is pinned by another process, half by half, so that it stalls nobody else."""
         if not holds and not started:
             return []
         try:
-            return await self._write(
-                lambda: renew_started(holds, started, longest, self._now()), patience=RENEW_PATIENCE
-            )
+            return await self._write(lambda: renew_started(holds, started, lease, self._now()), patience=RENEW_PATIENCE)
         except Conflict:
             pass
         if len(holds) <= 1:
             return await self.check(holds)
         middle = len(holds) // 2
-        first = await self._renewed(holds[:middle], [], longest)
-        return first + await self._renewed(holds[middle:], [], longest)
+        first = await self._renewed(holds[:middle], [], lease)
+        return first + await self._renewed(holds[middle:], [], lease)
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda: check(holds))

@@ -243,11 +243,13 @@ class Apply:
         connection: Connection,
         holds: Sequence[Hold],
         started: Sequence[Started],
-        longest: int | None,
+        lease: int | None,
         now: int | None,
     ) -> list[Verdict]:
         statements = [self.started(started)] if started else []
-        values = {**_holds(sorted(holds, key=_id)), "longest": longest, "now": now}
+        if lease is not None:
+            statements.append((self._sql["lengthen"], {**_holds(sorted(holds, key=_id)), "lease": lease}))
+        values = {**_holds(sorted(holds, key=_id)), "lease": lease, "now": now}
         statements.append((self._sql["renew"], values))
         cursor = (await together(connection, statements))[-1]
         return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})

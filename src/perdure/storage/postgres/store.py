@@ -178,11 +178,11 @@ class PostgresStorage(Storage):
         return answer
 
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
         renew = self._apply.renew
         return await self._server().quickly(
-            lambda connection: renew(connection, holds, started, longest, self._now()), repeat=True, patience=BRIEF
+            lambda connection: renew(connection, holds, started, lease, self._now()), repeat=True, patience=BRIEF
         )
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:

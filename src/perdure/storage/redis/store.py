@@ -185,18 +185,18 @@ class RedisStorage(Storage):
         return Exchanged(answers, claimed_of(claimed), due, bool(suspects), bool(unsettled))
 
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
-        return await self._renewed("renew", holds, started, longest)
+        return await self._renewed("renew", holds, started, lease)
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._renewed("check", holds, (), None)
 
     async def _renewed(
-        self, what: str, holds: Sequence[Hold], started: Sequence[Started], longest: int | None
+        self, what: str, holds: Sequence[Hold], started: Sequence[Started], lease: int | None
     ) -> list[Verdict]:
-        most = "" if longest is None else longest
-        arguments = [self._time(), what, most, *words.started(started), *words.holds(holds)]
+        asked = "" if lease is None else lease
+        arguments = [self._time(), what, asked, *words.started(started), *words.holds(holds)]
         told = await self._used().run("renew", arguments, repeat=True)
         return [_VERDICTS[answer] for answer in told]
 

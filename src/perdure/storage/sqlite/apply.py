@@ -276,9 +276,9 @@ def note_started(work: Work, started: Sequence[Started]) -> None:
     _STARTED.run(work.connection, rows)
 
 
-def renew(work: Work, holds: Sequence[Hold], longest: int | None, now: int) -> list[Verdict]:
+def renew(work: Work, holds: Sequence[Hold], lease: int | None, now: int) -> list[Verdict]:
     rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
-    if _RENEW.run(work.connection, rows, longest, now) == len(rows):
+    if _RENEW.run(work.connection, rows, lease, now, lease) == len(rows):
         return [ACCEPTED] * len(rows)
     return check(work.connection, holds)
 

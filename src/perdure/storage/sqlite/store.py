@@ -198,15 +198,13 @@ class SqliteStorage(Storage):
         return _Said(verdicts, Claimed([], None, False, unsettled))
 
     async def renew(
-        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, longest: int | None = None
+        self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
-        return await self._write(lambda work: self._renew(work, holds, started, longest))
+        return await self._write(lambda work: self._renew(work, holds, started, lease))
 
-    def _renew(
-        self, work: Work, holds: Sequence[Hold], started: Sequence[Started], longest: int | None
-    ) -> list[Verdict]:
+    def _renew(self, work: Work, holds: Sequence[Hold], started: Sequence[Started], lease: int | None) -> list[Verdict]:
         note_started(work, started)
-        return renew(work, holds, longest, self._now())
+        return renew(work, holds, lease, self._now())
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda connection: check(connection, holds))

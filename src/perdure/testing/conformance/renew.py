@@ -6,9 +6,10 @@ import msgspec
 
 from perdure.clock import SECOND
 from perdure.ids import new_stamp
-from perdure.job import Hold
-from perdure.lifecycle import Cancelled, Deleted, Failed, LeaseEnded, Succeeded
-from perdure.storage.contract import Refusal, Started, Storage
+from perdure.job import Hold, State
+from perdure.lifecycle import Cancelled, Deleted, Died, Failed, LeaseEnded, Said, Succeeded
+from perdure.retry import Retention
+from perdure.storage.contract import Note, Refusal, Started, Storage
 
 from .tools import (
     LONG_ENOUGH,
@@ -22,10 +23,13 @@ from .tools import (
     refused,
     running,
     same,
+    say,
     seen,
     told,
     untouched,
 )
+
+FOR_EVER = Retention.keep().text()
 
 
 async def case_prolongs_to_now_and_the_lease(store: Storage, clock: Hand) -> None:
@@ -38,24 +42,41 @@ async def case_prolongs_to_now_and_the_lease(store: Storage, clock: Hand) -> Non
     changed(long, await seen(store, long.id), "a renewal", leased_until=now + 99 * SECOND)
 
 
-async def case_no_longer_than_asked(store: Storage, clock: Hand) -> None:
+async def case_as_long_as_asked(store: Storage, clock: Hand) -> None:
     short, long = await running(store, lease=10 * SECOND), await running(store, lease=99 * SECOND)
     clock.advance(5)
-    for verdict in await store.renew([short.hold, long.hold], longest=30 * SECOND):
+    for verdict in await store.renew([short.hold, long.hold], lease=30 * SECOND):
         accepted(verdict, "the renewal of a hold that stands")
     now = await store.now()
-    changed(
-        short, await seen(store, short.id), "a lease is never longer than the job's own", leased_until=now + 10 * SECOND
-    )
-    changed(long, await seen(store, long.id), "nor than it was asked for", leased_until=now + 30 * SECOND)
+    longer = {"leased_until": now + 30 * SECOND, "lease": 30 * SECOND}
+    changed(short, await seen(store, short.id), "a longer lease than the job's own is set on record", **longer)
+    changed(long, await seen(store, long.id), "a shorter one holds for this time", leased_until=now + 30 * SECOND)
     clock.advance(1)
-    await store.renew([long.hold])
+    await store.renew([long.hold, short.hold])
     changed(long, await seen(store, long.id), "the next renewal", leased_until=now + 100 * SECOND)
+    longer["leased_until"] = now + 31 * SECOND
+    changed(short, await seen(store, short.id), "the next renewal of the longer one", **longer)
+
+
+async def case_a_longer_lease_is_not_cut(store: Storage, clock: Hand) -> None:
+    """Upkeep cuts leases that reach further than they can, after the clock went back. This one may reach so far."""
+    record = await running(store, lease=10 * SECOND)
+    await store.renew([record.hold], lease=600 * SECOND)
+    until = await store.now() + 600 * SECOND
+    same(await store.lapsed(9, LONG_ENOUGH), [], "nothing has lapsed")
+    same((await seen(store, record.id)).leased_until, until, "upkeep leaves the lease as it is")
+    clock.advance(599.999999)
+    same(await store.lapsed(9, LONG_ENOUGH), [], "it lasts as long as it was asked for")
+    clock.advance(0.000001)
+    same(ids(await store.lapsed(9, LONG_ENOUGH)), [record.id], "and is over then")
+    await told(store, record.id, LeaseEnded())
+    (again,) = await claim(store)
+    same(again.leased_until, await store.now() + 600 * SECOND, "a later attempt has the lease that is on record")
 
 
 async def case_a_short_lease_is_over_soon(store: Storage, clock: Hand) -> None:
     record = await running(store, lease=60 * SECOND)
-    await store.renew([record.hold], [Started(record.hold, 7)], longest=2 * SECOND)
+    await store.renew([record.hold], [Started(record.hold, 7)], lease=2 * SECOND)
     clock.advance(1.999999)
     same(await store.lapsed(9, LONG_ENOUGH), [], "it lasts as long as it was asked for")
     clock.advance(0.000001)
@@ -122,6 +143,32 @@ async def case_reaped_and_taken(store: Storage, clock: Hand) -> None:
     verdicts = await store.renew([second.hold, first.hold])
     accepted(verdicts[0], "the new holder's renewal")
     refused(verdicts[1], Refusal.TAKEN, "the old holder's renewal")
+
+
+async def case_taken_and_ended_by_another(store: Storage, clock: Hand) -> None:
+    """Who lost a job to another worker is told so, whatever that one made of it."""
+    ends: list[Said] = [Succeeded(), Succeeded(), Died("x"), Cancelled(), Deleted()]
+    rules = [FOR_EVER, Retention.delete().text(), FOR_EVER, FOR_EVER, FOR_EVER]
+    for said, rule in zip(ends, rules, strict=True):
+        first = await running(store, retention=rule)
+        clock.advance(60)
+        await told(store, first.id, LeaseEnded())
+        (second,) = await claim(store, 1, "w2")
+        same((second.id, second.attempt), (first.id, 2), "another worker has it")
+        await told(store, first.id, said)
+        what = f"told by a worker that lost its job before: {said}"
+        for verdict in (*await store.renew([first.hold]), *await store.check([first.hold])):
+            refused(verdict, Refusal.TAKEN, what)
+        refused(await say(store, first, Succeeded("1")), Refusal.TAKEN, what)
+        refused((await store.note([Note(first.hold, "1")]))[0], Refusal.TAKEN, what)
+
+
+async def case_reaped_for_good(store: Storage, clock: Hand) -> None:
+    record = await running(store, max_attempts=1)
+    clock.advance(60)
+    await told(store, record.id, LeaseEnded(fault(), charged=True))
+    same((await seen(store, record.id)).state, State.DEAD, "upkeep made a dead letter of it")
+    refused((await store.renew([record.hold]))[0], Refusal.TAKEN, "the renewal of a job that was reaped for good")
 
 
 async def case_notes_the_started(store: Storage, clock: Hand) -> None:

@@ -116,10 +116,20 @@ UPDATE {schema}.holds SET started_at = (
     WHERE given.id = holds.id AND given.stamp = holds.stamp)
 WHERE ctid = ANY(ARRAY({standing_places}));
 
+-- name: lengthen
+-- A lease that is asked for becomes the job's own if it is longer, for holds that stand.
+UPDATE {schema}.jobs SET lease = %(lease)s::bigint
+WHERE lease < %(lease)s::bigint AND id = ANY(ARRAY(
+    SELECT holds.id
+    FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)
+        JOIN {schema}.holds ON holds.id = given.id AND holds.attempt = given.attempt AND holds.stamp = given.stamp
+            AND NOT holds.ended));
+
 -- name: renew
--- Prolong the leases of holds that stand, by so much at most (NULL: by their own). One whose row is locked is about to be
--- told of by its holder: it still stands.
-UPDATE {schema}.holds SET leased_until = least(lease, %(longest)s::bigint) + {now}
+-- Prolong the leases of holds that stand, by what is asked for (NULL: by their own); a longer one becomes their own. One whose
+-- row is locked is about to be told of by its holder: it still stands.
+UPDATE {schema}.holds
+SET leased_until = coalesce(%(lease)s::bigint, lease) + {now}, lease = greatest(lease, %(lease)s::bigint)
 WHERE id = ANY(ARRAY(
     SELECT hold.id
     FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)

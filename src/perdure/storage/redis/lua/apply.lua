@@ -23,7 +23,7 @@ do
       local fits = guard == BY_HOLD and row[STATE] == RUNNING or guard == BY_ENDED_HOLD and row[STATE] > RUNNING
       if fits and carries(row, change[NUMBER], change[GUARD_STAMP]) then return 0 end
       if has(row, HAS_SETTLED) and row[SETTLED] == change[GUARD_STAMP] then return 1 end
-      return lost(row)
+      return lost(row, change[NUMBER], change[GUARD_STAMP])
     end
     local over = row[LEASED_UNTIL] ~= NONE and row[LEASED_UNTIL] <= now
     if row[VERSION] ~= change[NUMBER] or (guard == BY_LAPSE and not over) then return 6 end

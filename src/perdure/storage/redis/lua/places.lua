@@ -202,7 +202,10 @@ end
 
 -- ---- holds -----------------------------------------------------------------------------------------------------------
 -- Answers: 0 accepted, 1 repeated, 2 taken, 3 completed, 4 cancelled, 5 not found, 6 stale, 7 key taken.
-local function lost(row)
+-- A later attempt means that another worker took the job, whatever became of it since; upkeep took one that it made a dead letter.
+local function lost(row, attempt, stamp)
+  local settled_by_us = has(row, HAS_SETTLED) and row[SETTLED] == stamp
+  if row[ATTEMPT] > attempt or (row[STATE] == DEAD_STATE and not settled_by_us) then return 2 end
   if has(row, HIDDEN) then return 5 end
   if row[STATE] == CANCELLED then return 4 end
   return row[STATE] > RUNNING and 3 or 2
@@ -213,7 +216,7 @@ local function carries(row, attempt, stamp) return row[ATTEMPT] == attempt and r
 local function standing(row, attempt, stamp)
   if not row then return 5 end
   if row[STATE] == RUNNING and carries(row, attempt, stamp) then return 0 end
-  return lost(row)
+  return lost(row, attempt, stamp)
 end
 
 -- Until when leases were given: a clock that stands before it went back.

@@ -1,10 +1,10 @@
 -- Note what began, then prolong leases; or only say whether holds stand.
 --
 -- KEYS     see basics.lua
--- ARGV     now, 'renew' or 'check', the longest lease or '', number of notes of what began, the notes, then the holds (see HOLD)
+-- ARGV     now, 'renew' or 'check', the lease that is asked for or '', number of notes of what began, the notes, then the holds (see HOLD)
 -- returns  an answer per hold (see places.lua), as one text
 local now, writes = clock(argument()), argument() == 'renew'
-local longest = tonumber(argument()) or math.huge
+local lease = tonumber(argument())
 local touched = note_started(tonumber(argument()))
 
 local holds, ids = {}, {}
@@ -19,7 +19,10 @@ for number, hold in ipairs(holds) do
   local row = known[hold[1]]
   local answer = standing(row, hold[2], hold[3])
   if answer == 0 and writes then
-    row[LEASED_UNTIL] = now + math.min(row[LEASE], longest)
+    row[LEASED_UNTIL] = now + (lease or row[LEASE])
+    if lease and lease > row[LEASE] then
+      row[LEASE], row[REST_TEXT] = lease, struct.pack('<d', lease) .. string.sub(row[REST_TEXT], 9) -- see FIRST
+    end
     note(came, leases, row[LEASED_UNTIL], row[ID])
     touched[row[ID]] = row
     renewed = true

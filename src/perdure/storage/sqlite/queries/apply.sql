@@ -61,9 +61,9 @@ WHERE perdure_jobs.id = given.id AND state = 'running'
     AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
 
 -- name: renew
--- Prolong the leases of holds that stand, by so much at most.
+-- Prolong the leases of holds that stand, by their own or by what is asked for; a longer one becomes their own.
 WITH given (id, attempt, stamp) AS (VALUES {values})
-UPDATE perdure_jobs SET leased_until = min(lease, coalesce(?, lease)) + ?
+UPDATE perdure_jobs SET leased_until = coalesce(?, lease) + ?, lease = max(lease, coalesce(?, lease))
 FROM given
 WHERE perdure_jobs.id = given.id AND state = 'running'
     AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
