@@ -425,7 +425,7 @@ class Twin:
         if held:
             row = held[place % len(held)]
             near = msgspec.structs.replace(row, attempt=row.attempt + attempt, stamp=row.stamp + stamp)
-            await self._exchange([_decided(near, Succeeded("zombie"))], ())
+            await self._exchange([_decided(near, Succeeded('"zombie"'))], ())
 
     async def go_on(self, place, fields, number):
         """A holder goes on with its chain."""
