@@ -21,7 +21,7 @@ PerdureError
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from .job import Job, Loss
@@ -62,6 +62,17 @@ class StoreError(PerdureError):
 class StoreMisconfigured(StoreError):
     """The URL, the app's settings or the server's configuration are wrong. Trying again does not help; somebody has to
     change one of them. For callers it is a StoreError."""
+
+
+class StoreUnavailable(StoreError):
+    """The store itself is in trouble: out of reach, without a free connection, failing over, or locked for too long. Callers
+    know it as a StoreError. `place` says which store: a worker does not charge a job with the trouble of its own store."""
+
+    place: str = ""
+
+    def at(self, place: object) -> Self:
+        self.place = str(place)
+        return self
 
 
 class JobNotSuccessful(PerdureError):

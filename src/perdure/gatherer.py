@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
-from .errors import PerdureError, StoreError
+from .errors import PerdureError, StoreError, StoreUnavailable
 from .job import NewJob
 from .storage.contract import Full, Orphan, Placed, Storage
 from .storage.rules import explained_orphan
@@ -121,10 +121,10 @@ async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
             return await storage.enqueue(jobs)
         except ConnectionError as error:
             if loop.time() + pause > until:
-                raise StoreError(
+                raise StoreUnavailable(
                     f"the {storage.name} store was not reached for {REPEAT_FOR:.0f} s: {error}; whether the last "
                     "try was stored is not known, and repeating the same calls within ten minutes is safe"
-                ) from error
+                ).at(storage.place) from error
         except Orphan as orphan:
             raise explained_orphan(orphan, jobs) from None
         except (PerdureError, Full):

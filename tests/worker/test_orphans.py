@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from perdure import JobDead, JobHandle, State, StoreError
-from perdure.storage.contract import Storage
+
+from .faults import Fault, Gate
 
 
 @pytest.fixture
@@ -22,40 +23,6 @@ def tasks(app):
         return n + 1
 
     return SimpleNamespace(first=first, second=second)
-
-
-class Gate:
-    """Holds back calls of one verb of a store until it is opened."""
-
-    def __init__(self, store: Storage, verb: str, monkeypatch) -> None:
-        self.reached, self.opened = asyncio.Event(), asyncio.Event()
-        self._call = getattr(store, verb)
-        monkeypatch.setattr(store, verb, self._slowly)
-
-    async def _slowly(self, *arguments, **options):
-        self.reached.set()
-        await self.opened.wait()
-        return await self._call(*arguments, **options)
-
-
-class Fault:
-    """Lets the next calls of one verb fail, one for each error: all of them, or those with this first argument."""
-
-    def __init__(self, store: Storage, verb: str, monkeypatch, *errors: Exception, first: object = None) -> None:
-        self.left = list(errors)
-        self._first = first
-        self._call = getattr(store, verb)
-        monkeypatch.setattr(store, verb, self._broken)
-
-    async def _broken(self, *arguments, **options):
-        if self.left and self._first in (None, *arguments[:1]):
-            raise self.left.pop(0)
-        return await self._call(*arguments, **options)
-
-    async def over(self) -> None:
-        async with asyncio.timeout(10):
-            while self.left:
-                await asyncio.sleep(0.005)
 
 
 async def test_followers_whose_parents_are_being_read_when_an_exchange_fails(app, tasks, monkeypatch):

@@ -201,6 +201,21 @@ def claims_unanswered(seconds: float) -> None:
     logger.warning("no claim has been answered for %.0f s although there is room for jobs; trying on", seconds)
 
 
+def store_failed_handler(record: Record, error: BaseException) -> None:
+    logger.warning(
+        "job %s (%s) attempt %d was handed back, free of charge: the store failed under its handler: %s",
+        record.id, _safe(record.task), record.attempt, _safe(words_of(error)),
+    )  # fmt: skip
+
+
+def claims_no_more() -> None:
+    logger.warning("nothing is claimed until the store works for handlers again")
+
+
+def claims_again() -> None:
+    logger.info("the store works for handlers again; jobs are claimed")
+
+
 def claims_answered_again() -> None:
     logger.info("claims are answered again")
 

@@ -120,6 +120,7 @@ class Storage(ABC):
     """One store, as one event loop uses it. See the module for what holds for every verb."""
 
     name: str  # the word for it in messages: "SQLite", "memory" …
+    place: str = ""  # what `StoreUnavailable.place` says when this very store is in trouble
     chunk: int = CHUNK
     in_flight: int = 1  # exchanges that a worker may have under way at once
     list_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
@@ -478,6 +479,10 @@ class StoreTransaction(ABC):
     @abstractmethod
     async def rollback(self) -> None:
         """Undo everything. Harmless when it is over."""
+
+    async def is_lost(self, error: BaseException) -> bool:
+        """Whether an error that the handler got from `connection` came of a store that is out of reach."""
+        return False
 
 
 _id: Callable[[Change], str] = attrgetter("id")

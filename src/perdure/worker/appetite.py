@@ -51,6 +51,7 @@ class Appetite:
         self._routing = routing
         self.slots: Slots
         self.claiming = True
+        self.store_failed = False  # under a handler: nothing is claimed until it works again
         self.more = True  # the store may have jobs for us
         self.asking: dict[Claim, int] = {}  # the claims under way, and the slots that their jobs would fill
         self.elsewhere = 0  # jobs that are here, and neither wait nor run yet
@@ -127,6 +128,7 @@ class Appetite:
         """There is room for jobs and nothing to wait for: claims should be answered."""
         return (
             self.claiming
+            and not self.store_failed
             and self.slots.running + self.slots.waiting < self.slots.concurrency
             and not self.runs_alone
             and (self._menu is None or self._menu.has_room(self._free(asked=False)))
@@ -164,7 +166,7 @@ class Appetite:
         return slots.concurrency - taken - (slots.forming.gathering if self._menu is not None else 0)
 
     def _may_claim(self) -> bool:
-        if not self.claiming or self._alone is not None:
+        if not self.claiming or self.store_failed or self._alone is not None:
             return False
         if self._suspects_since is None or (not self.slots.busy and not self.asking):
             return True
@@ -177,6 +179,7 @@ class Appetite:
         before it comes."""
         return (
             self.claiming
+            and not self.store_failed
             and self._menu is None
             and not self._gates.named
             and self._suspects_since is None

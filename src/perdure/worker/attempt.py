@@ -44,6 +44,7 @@ _WORKER = os.path.dirname(os.path.abspath(__file__))
 _OURS = (_WORKER, os.path.join(os.path.dirname(_WORKER), "around.py"))
 _KNOWN_AS = ((UnknownParent, UnknownParent.__name__), (ArgumentsDoNotFit, InvalidCall.__name__))
 _ENDED_FROM_OUTSIDE = (Refusal.CANCELLED, Refusal.COMPLETED, Refusal.NOT_FOUND)
+STORE_FAILED = "handed back after the store was out of reach"
 TRACEBACK_CHARS = 8_000
 MESSAGE_CHARS = 2_000
 
@@ -177,7 +178,7 @@ def stopped(attempt: Attempt) -> Change | None:
         case Loss.CANCELLED | Loss.ALREADY_COMPLETED | Loss.NOT_FOUND:
             return decide(attempt.record, Stopped())
         case Loss.ERROR:  # we no longer trusted the lease: no fault of the job, and perhaps still ours
-            return hand_back(attempt, "handed back after the store was out of reach")
+            return hand_back(attempt, STORE_FAILED)
     return None
 
 

@@ -27,14 +27,16 @@ import msgspec
 from ..around import surrounded
 from ..clock import reader
 from ..context import Context, _current
-from ..errors import HoldLost, InvalidCall, words_of
+from ..errors import HoldLost, InvalidCall, StoreUnavailable, words_of
 from ..job import Loss, NewJob, Record
+from ..lifecycle import HandedBack
 from ..outcome import Outcome
 from ..provide import Opened
 from ..storage.contract import Shelved, Shelving
-from .attempt import Attempt, failed, outcome_within, said_of
+from .attempt import STORE_FAILED, Attempt, failed, outcome_within, said_of
 from .calling import call
-from .wire import LENGTH, Begin, Message, end_of, packed, unpacked
+from .store_trouble import is_store_trouble
+from .wire import LENGTH, UNAVAILABLE, Begin, Message, end_of, packed, unpacked
 from .worker import Worker
 
 if TYPE_CHECKING:
@@ -91,7 +93,9 @@ class Line:
                 self._lost(Loss(message.text))
             case "heard":
                 answer = self._questions.pop(message.number)
-                if message.kind:
+                if message.kind == UNAVAILABLE:
+                    answer.set_exception(StoreUnavailable(message.text).at(message.data))
+                elif message.kind:
                     answer.set_exception(HoldLost(message.text, Loss(message.kind)))
                 elif message.text:
                     answer.set_exception(InvalidCall(message.text))
@@ -195,7 +199,7 @@ class _Jobs:
             error = raised
         faulthandler.cancel_dump_traceback_later()
         self._line.context = self._line.task = None
-        self._line.say(self._end(attempt, context, value, error))
+        self._line.say(self._end(attempt, context, value, error, order.kind))
 
     async def _handled(self, attempt: Attempt, context: Context) -> object:
         definition = attempt.definition
@@ -211,8 +215,12 @@ class _Jobs:
         inner = partial(_inner, definition, context, attempt.record.payload)
         return await surrounded(definition.middleware, definition.per_job, context, inner)
 
-    def _end(self, attempt: Attempt, context: Context, value: object, error: BaseException | None) -> Message:
+    def _end(
+        self, attempt: Attempt, context: Context, value: object, error: BaseException | None, place: str
+    ) -> Message:
         try:
+            if error is not None and is_store_trouble(error, place):
+                return end_of(HandedBack(STORE_FAILED))
             if error is not None and context.lost.is_set() and not isinstance(outcome_within(error), Outcome):
                 return Message("stopped")
             return end_of(said_of(attempt, value, error, self._now))

@@ -9,17 +9,18 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ..clock import MicrosReader, boottime
-from ..errors import StoreError
+from ..errors import StoreError, StoreUnavailable, words_of
 from ..flow.circles import parents_outside
 from ..flow.steps import waits_for_an_answer
 from ..job import Loss, Record, State, faults_of
-from ..lifecycle import Change, PlainSuccess, decide
+from ..lifecycle import Change, HandedBack, PlainSuccess, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
-from .attempt import Attempt, after_refusal, change_of, failed, hand_back
+from .attempt import STORE_FAILED, Attempt, Told, after_refusal, change_of, failed, hand_back
 from .board import RunnerBoard
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE
 from .speaker import StoreSpeaker
+from .store_trouble import is_store_trouble
 
 LONG = 0.5  # seconds: a shorter job has not blocked the loop noticeably
 LET_GO = 5.0  # seconds that ends under way get when the slots are closed
@@ -41,12 +42,14 @@ class Ends:
         settled: Callable[[], None],
         speaker: StoreSpeaker,
         board: RunnerBoard | None = None,
+        store_failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._board = board
         self._now = now
         self._speaker = speaker
         self._tell = tell
         self._settled = settled
+        self._store_failed = store_failed
         self._loop = asyncio.get_running_loop()
         self.settling: dict[asyncio.Task[None], Attempt] = {}
         self.recently_long: deque[Record] = deque(maxlen=5)  # who may have blocked the loop
@@ -68,13 +71,26 @@ class Ends:
                 if context._transaction is not None:
                     self._begin(attempt, self._settle(attempt, value, error))
                     return
-            change = change_of(attempt, value, error, self._now)
+            change = self._judge(attempt, value, error)
             if change.__class__ is PlainSuccess:  # the way of nearly every job
                 self._tell(attempt, change)
             else:
                 self._say(attempt, change)
         except Exception as broke:
             self._fail_instead(attempt, broke)
+
+    def _judge(self, attempt: Attempt, value: object, error: BaseException | None) -> Change | None:
+        """What to report. The store's own trouble is no failure of the job."""
+        if error is not None and attempt.lost in _MAY_STAND and self._is_store_trouble(error):
+            log.store_failed_handler(attempt.record, error)
+            self._store_failed()
+            return hand_back(attempt, STORE_FAILED)
+        return change_of(attempt, value, error, self._now)
+
+    def _is_store_trouble(self, error: BaseException) -> bool:
+        if isinstance(error, Told):  # a child process has judged it
+            return isinstance(error.said, HandedBack)
+        return is_store_trouble(error, self._speaker.place)
 
     def _fail_instead(self, attempt: Attempt, broke: Exception) -> None:
         """Its end could not be told as it was: tell that. If even this breaks, nobody renews the lease, and it ends."""
@@ -161,8 +177,10 @@ class Ends:
         assert attempt.context._transaction is not None
         inner = attempt.context._transaction._inner
         if error is not None or attempt.lost not in _MAY_STAND:
+            if error is not None and await inner.is_lost(error):
+                error = StoreUnavailable(f"the transaction was lost: {words_of(error)}").at(self._speaker.place)
             await _quietly(inner.rollback())
-            self._say(attempt, change_of(attempt, value, error, self._now))
+            self._say(attempt, self._judge(attempt, value, error))
             return
         change = change_of(attempt, value, None, self._now)
         assert change is not None
@@ -176,7 +194,7 @@ class Ends:
         except Exception as raised:
             await _quietly(inner.rollback())
             attempt.said_change = False
-            self._say(attempt, change_of(attempt, None, raised, self._now))
+            self._say(attempt, self._judge(attempt, None, raised))
             return
         if verdict.refusal is not None:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)

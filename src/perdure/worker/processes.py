@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..clock import MicrosReader
-from ..context import Context, Speaker
-from ..errors import HoldLost, InvalidCall, words_of
+from ..context import Context
+from ..errors import HoldLost, InvalidCall, StoreUnavailable, words_of
 from ..job import Loss, NewJob
 from ..observe import log
 from ..storage.contract import Shelving
 from .attempt import Attempt, ChildLost, Told
 from .evidence import Tail, ending, fault
-from .wire import ASKED, LENGTH, LONGEST, Begin, Message, packed, said_in, unpacked
+from .speaker import StoreSpeaker
+from .wire import ASKED, LENGTH, LONGEST, UNAVAILABLE, Begin, Message, packed, said_in, unpacked
 
 if TYPE_CHECKING:
     from ..task import Definition
@@ -43,7 +44,7 @@ _START = (
 class Processes:
     """The children of one worker."""
 
-    def __init__(self, app: Any, speaker: Speaker, now: MicrosReader, begun: Callable[[Attempt], None]) -> None:
+    def __init__(self, app: Any, speaker: StoreSpeaker, now: MicrosReader, begun: Callable[[Attempt], None]) -> None:
         self._app = app
         self._speaker = speaker
         self._now = now
@@ -70,7 +71,8 @@ class Processes:
             self._begun(attempt)
             parents = msgspec.json.encode(attempt.parents).decode() if attempt.parents else ""
             order = msgspec.json.encode(attempt.record).decode()
-            child.say(Message("run", number=attempt.started_at or 0, text=order, data=parents))
+            run = Message("run", attempt.started_at or 0, kind=self._speaker.place, text=order, data=parents)
+            child.say(run)
             try:
                 end = await self._end(child, context)
             except asyncio.CancelledError:
@@ -155,6 +157,8 @@ class Processes:
             data = await self._said(message, context)
         except HoldLost as lost:
             return Message("heard", number=message.number, kind=lost.reason or Loss.ERROR, text=str(lost))
+        except StoreUnavailable as error:
+            return Message("heard", number=message.number, kind=UNAVAILABLE, text=words_of(error), data=error.place)
         except Exception as error:
             return Message("heard", number=message.number, text=f"{type(error).__name__}: {words_of(error)}")
         return Message("heard", number=message.number, data=data)

@@ -32,6 +32,7 @@ from .messengers import Errand, Messengers
 from .patience import Patience, Unanswered
 from .service import to_pulse
 from .slots import Slots
+from .store_trouble import StoreRecovery
 from .tally import Tally
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Pump:
         self._reached = reached
         self._patience = Patience(store.answers_within)
         self._followers = Followers(store, self._patience, self._feed, self._refuse)
+        self._recovery = StoreRecovery(store, self._store_works)
         self.tally = Tally()
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
@@ -149,6 +151,28 @@ class Pump:
         """Give back what has not begun, free of charge."""
         for attempt in self.slots.take_back():
             self.tell(attempt, hand_back(attempt))
+
+    def store_failed(self) -> None:
+        """The store failed under a handler. Claim nothing until it works again, and hand back what has not begun: that would
+        meet the same trouble."""
+        if self._appetite.store_failed:
+            return
+        self._appetite.store_failed = True
+        log.claims_no_more()
+        self._recovery.begin()
+        self.hand_back_waiting()
+
+    def _store_works(self) -> None:
+        self._appetite.store_failed = False
+        self._appetite.look()
+        self.wake()
+
+    @property
+    def waits_for_store(self) -> bool:
+        return self._appetite.store_failed
+
+    def close(self) -> None:
+        self._recovery.close()
 
     def at_hand(self) -> Iterator[Attempt]:
         """Every attempt whose parents are being read, or whose end is being reported."""

@@ -57,6 +57,7 @@ class Slots:
         tell: Tell,
         dry: Callable[[], None],
         confirm: Confirm,
+        store_failed: Callable[[], None],
         batch_sizes: Mapping[Definition, int],
     ) -> None:
         self._app = app
@@ -72,7 +73,7 @@ class Slots:
         self._on_loop = 0
         self._in_threads: set[Attempt] = set()  # handed to threads and not over
         self._closed = False
-        self._ends = Ends(now, tell, self._dry_when_idle, speaker, held.board)
+        self._ends = Ends(now, tell, self._dry_when_idle, speaker, held.board, store_failed)
         self._over = self._ends.over
         self._deadlines = Deadlines(held, self._overdue)
         self._calling = Calling(opened, concurrency, self._gave_up_thread)

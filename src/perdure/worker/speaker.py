@@ -38,6 +38,11 @@ class StoreSpeaker:
         self._writing: asyncio.Task[None] | None = None
         self._keeping: set[asyncio.Task[None]] = set()
 
+    @property
+    def place(self) -> str:
+        """Which store it speaks to."""
+        return self._store.place
+
     async def progress(self, context: Context, text: str) -> None:
         pending = self._pending_of(context)
         pending.progress = text

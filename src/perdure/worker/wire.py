@@ -4,7 +4,8 @@ object of the user's is ever pickled.
     worker → child    begin (app, modules) · run (a job; number: when it started) · lost (reason) · heard (number)
     child → worker    ready · failed (why) · progress, log, texts, keep, now, undo (number) · end (kind, JSON) · stopped
 
-What has a number is answered by `heard` with the same number: with a reason when the hold is gone, else with `data`.
+What has a number is answered by `heard` with the same number: with a reason when the hold is gone, with UNAVAILABLE and the
+place when the store is in trouble, else with `data`. A `run` carries the place of the worker's store as its kind.
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 
 import msgspec
 
-from ..lifecycle import Continued, Died, Failed, Said, Skipped, Snoozed, Succeeded
+from ..lifecycle import Continued, Died, Failed, HandedBack, Said, Skipped, Snoozed, Succeeded
 
-_SAID: dict[str, Any] = {kind.__name__: kind for kind in (Succeeded, Continued, Failed, Snoozed, Skipped, Died)}
+_SAID: dict[str, Any] = {
+    kind.__name__: kind for kind in (Succeeded, Continued, Failed, Snoozed, Skipped, Died, HandedBack)
+}
+UNAVAILABLE = "store unavailable"
 LENGTH = 4
 LONGEST = 64 << 20
 

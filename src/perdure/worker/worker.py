@@ -241,6 +241,7 @@ class _Running:
             tell=self._pump.tell,
             dry=self._pump.wake,
             confirm=self._pump.confirm,
+            store_failed=self._pump.store_failed,
             batch_sizes=sizes,
         )
         menu.forming = self._slots.forming
@@ -319,6 +320,7 @@ class _Running:
             self._give_up(attempt)
         await self._until(lambda: self._pump.settled or not self._pumping.lives, FLUSH, None)
         self._block_watch.stop()
+        self._pump.close()
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
@@ -408,6 +410,8 @@ class _Running:
             *(() if self._watch.turns else ("the event loop is blocked",)),
         ]
         live = not trouble
+        if self._pump.waits_for_store:
+            trouble.append("the store failed under a handler; nothing is claimed until it works again")
         if not self._watch.claims:
             trouble.append(f"no claim has been answered for {self._watch.unanswered_for:.0f} s")
         facts = {

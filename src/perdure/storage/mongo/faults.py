@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pymongo import errors
 
-from perdure.errors import InvalidCall, PerdureError, StoreError
+from perdure.errors import InvalidCall, PerdureError, StoreError, StoreUnavailable
 
 TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
-WRITE_CONFLICT, DUPLICATE_KEY, UNAUTHORIZED = 112, 11000, 13
+WRITE_CONFLICT, DUPLICATE_KEY, UNAUTHORIZED, NO_SUCH_TRANSACTION = 112, 11000, 13, 251
 _TOO_LARGE = (10334, 17419, 17420)
 
 _WORDS = {
@@ -29,7 +29,7 @@ _WORDS = {
 }
 
 
-class Unreachable(StoreError, ConnectionError):
+class Unreachable(StoreUnavailable, ConnectionError):
     """The server was not reached, or too few of its set; whether the last word was heard is not known, and repeating it is
     safe."""
 
@@ -61,6 +61,12 @@ def is_broken(error: BaseException) -> bool:
     return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError | errors.WTimeoutError)
 
 
+def is_unavailable(error: BaseException) -> bool:
+    """The server cannot be reached, or the one that had the transaction is gone."""
+    lost = isinstance(error, errors.OperationFailure) and error.code == NO_SUCH_TRANSACTION
+    return lost or is_broken(error)
+
+
 def is_duplicate(error: BaseException) -> bool:
     """A document with this id, or this unique key, is there already."""
     if isinstance(error, errors.BulkWriteError):
@@ -72,14 +78,14 @@ def is_duplicate(error: BaseException) -> bool:
 def explained(error: Exception, place: object) -> PerdureError:
     """Our error for one of the driver. What is too large is the caller's mistake, not the store's trouble: it must not be
     tried again and again."""
-    kind: type[PerdureError] = StoreError
+    words = f"{place}: {_words(error)}"
+    told: PerdureError = StoreError(words)
     if _is_too_large(error):
-        kind = InvalidCall
-    elif is_broken(error):
-        kind = Unreachable
+        told = InvalidCall(words)
+    elif is_unavailable(error):
+        told = Unreachable(words).at(place)
     elif is_conflict(error):
-        kind = Conflict
-    told = kind(f"{place}: {_words(error)}")
+        told = Conflict(words)
     told.__cause__ = error
     return told
 

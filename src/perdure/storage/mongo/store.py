@@ -76,6 +76,7 @@ class MongoStorage(Storage):
         self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
     ) -> None:
         self._address = address
+        self.place = str(address)
         self._clock = clock
         self._demand = demand
         self._migrate = migrate

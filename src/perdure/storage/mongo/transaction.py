@@ -24,7 +24,7 @@ from perdure.storage.guards import judged
 
 from .apply import Applied, apply
 from .enqueue import enqueue
-from .faults import explained, is_conflict, is_transient
+from .faults import explained, is_conflict, is_transient, is_unavailable
 from .rows import look
 from .server import Patience, Server
 from .settling import Way, settled
@@ -106,6 +106,10 @@ class MongoTransaction(StoreTransaction):
 
     async def rollback(self) -> None:
         await self._undo("it was rolled back")
+
+    async def is_lost(self, error: BaseException) -> bool:
+        """The driver marks errors of transactions. Those of another server, used without a transaction, have no mark."""
+        return self._why_over is None and is_transient(error) and is_unavailable(error)
 
     async def _complete(self, change: Change) -> Verdict:
         try:

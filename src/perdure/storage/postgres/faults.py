@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import psycopg
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 
 # the transaction met another one; nothing of it was done
 CONFLICTS = frozenset({"40P01", "40001", "55P03"})
@@ -48,7 +48,7 @@ _REFUSALS = (
 )
 
 
-class Unreached(StoreError, ConnectionError):
+class Unreached(StoreUnavailable, ConnectionError):
     """The server was not reached, or did not answer. Who can wait may try again."""
 
 
@@ -83,8 +83,8 @@ def broken(error: BaseException) -> bool:
 
 def explained(error: Exception, place: str) -> StoreError:
     """The StoreError for an error of the driver."""
-    kind = Unreached if broken(error) else StoreError
-    told = kind(f"{place}: {_words(error)}")
+    words = f"{place}: {_words(error)}"
+    told = Unreached(words).at(place) if broken(error) else StoreError(words)
     told.__cause__ = error
     return told
 

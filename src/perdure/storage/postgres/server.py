@@ -198,7 +198,7 @@ class Server:
             return await self._transactions.take(TAKE_WITHIN)
         except TimeoutError as error:
             told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
-            raise Unreached(f"{self.address}: {told}") from error
+            raise Unreached(f"{self.address}: {told}").at(self.address) from error
         except (psycopg.Error, OSError) as error:
             raise explained(error, str(self.address)) from error
 

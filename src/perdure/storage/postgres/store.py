@@ -85,6 +85,7 @@ class PostgresStorage(Storage):
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
     ) -> None:
         self._address = address
+        self.place = str(address)
         self._clock = None if clock is None else reader(clock)
         self._demand = demand
         self._migrate = migrate

@@ -25,7 +25,7 @@ from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, Placed, StoreTr
 
 from .apply import Apply, Effects
 from .enqueue import Enqueue
-from .faults import explained
+from .faults import broken, explained
 from .server import Connection, Server
 
 T = TypeVar("T")
@@ -109,6 +109,9 @@ class PostgresTransaction(StoreTransaction):
         if self._why_over is None:
             async with self._turn:
                 await self._end(True, "it was rolled back")
+
+    async def is_lost(self, error: BaseException) -> bool:
+        return broken(error) and self._why_over is None and bool(self._connection.closed)
 
     # -- below ---------------------------------------------------------------------------------------
     async def _complete(self, change: Change) -> Verdict:

@@ -14,7 +14,7 @@ from enum import Enum
 from redis import exceptions as driver
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 
 
 class Kind(Enum):
@@ -76,24 +76,28 @@ def kind_of(error: BaseException) -> Kind:
 
 def explained(error: BaseException, place: str) -> StoreError:
     """The StoreError for an error of the driver. A password is in none of their texts."""
-    text, code = str(error), _code(error)
-    if code is not None:
-        told = StoreError(f"{place}: {_WORDS[code]} ({_short(text)})")
-    elif "DB index is out of range" in text or "invalid DB index" in text:
-        told = StoreError(f"{place}: it has no database of this number; see `databases` in its configuration ({text})")
-    elif isinstance(error, ssl.SSLError):
-        told = StoreError(f"{place}: TLS failed: {_short(text)}; rediss:// speaks TLS, redis:// does not")
-    elif isinstance(error, asyncio.TimeoutError):
-        hint = "; rediss:// speaks TLS, does the server?" if place.startswith("rediss:") else ""
-        told = StoreError(f"{place} cannot be reached: no answer in time{hint}")
-    elif isinstance(error, BROKEN):
-        told = StoreError(f"{place} cannot be reached: {_short(text) or type(error).__name__}")
-    elif isinstance(error, RedisError):
-        told = StoreError(f"{place}: the server says: {_short(text)}")
-    else:
-        told = StoreError(f"{place}: {type(error).__name__}: {_short(text)}")
+    words = _words(error, place)
+    told = StoreError(words) if kind_of(error) is Kind.REFUSED else StoreUnavailable(words).at(place)
     told.__cause__ = error
     return told
+
+
+def _words(error: BaseException, place: str) -> str:
+    text, code = str(error), _code(error)
+    if code is not None:
+        return f"{place}: {_WORDS[code]} ({_short(text)})"
+    if "DB index is out of range" in text or "invalid DB index" in text:
+        return f"{place}: it has no database of this number; see `databases` in its configuration ({text})"
+    if isinstance(error, ssl.SSLError):
+        return f"{place}: TLS failed: {_short(text)}; rediss:// speaks TLS, redis:// does not"
+    if isinstance(error, asyncio.TimeoutError):
+        hint = "; rediss:// speaks TLS, does the server?" if place.startswith("rediss:") else ""
+        return f"{place} cannot be reached: no answer in time{hint}"
+    if isinstance(error, BROKEN):
+        return f"{place} cannot be reached: {_short(text) or type(error).__name__}"
+    if isinstance(error, RedisError):
+        return f"{place}: the server says: {_short(text)}"
+    return f"{place}: {type(error).__name__}: {_short(text)}"
 
 
 def _code(error: BaseException) -> str | None:

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 
 from .address import Address
 from .faults import Kind, explained, kind_of
@@ -35,7 +35,7 @@ SILENT = 2.0  # seconds without an answer after which a caller who goes away lea
 MOST_CONNECTIONS = 32
 
 
-class Unreached(StoreError):
+class Unreached(StoreUnavailable):
     """The server was not reached, or the answer was lost: whether the command took hold is not known."""
 
 
@@ -163,10 +163,10 @@ class Link:
                 raise error
             raise explained(error, str(self.address)) from error
         if kind is Kind.BROKEN and once:
-            raise Unreached(str(explained(error, str(self.address)))) from error
+            raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
         self._follow(error)
         if last:
-            raise Unreached(str(explained(error, str(self.address)))) from error
+            raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
 
     def _lively(self) -> Wire | None:
         """One that lies idle and that nobody has closed."""

@@ -90,6 +90,7 @@ class RedisStorage(Storage):
     ) -> None:
         self.name = address.product
         self._address = address
+        self.place = str(address)
         self._clock = None if clock is None else reader(clock)
         self._demand = demand
         self._migrate = migrate

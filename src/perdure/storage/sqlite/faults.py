@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 
 from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
 from .place import Place
@@ -18,6 +18,8 @@ _WORDS = {
     CANTOPEN: "the file cannot be opened; look at the path and its permissions",
     NOTADB: "the file is not a SQLite database; name another file",
 }
+# another try may find it well: a lock is given up, a disk comes back, files can be opened again
+_UNAVAILABLE = (BUSY, LOCKED, IOERR, CANTOPEN)
 
 
 def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
@@ -26,7 +28,8 @@ def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
     if "no such table: perdure_" in str(error) or "no such column" in str(error):
         told = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
     elif code in _WORDS:
-        told = StoreError(f"{place}: {_WORDS[code]} ({error})")
+        words = f"{place}: {_WORDS[code]} ({error})"
+        told = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
     else:
         told = StoreError(f"{place}: SQLite says: {error}")
     told.__cause__ = error

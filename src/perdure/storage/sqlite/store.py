@@ -94,6 +94,7 @@ class SqliteStorage(Storage):
         key: str | None = None,
     ) -> None:
         self._place = place
+        self.place = str(place)
         self._driver = driver
         self._journal = journal
         self._now = reader(clock)
