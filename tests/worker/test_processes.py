@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from perdure import InvalidCall, JobDead, JobSkipped, Loss, Perdure, State
+from perdure.errors import StoreUnavailable
 from perdure.options import Plan
 
 from ..addresses import OF_EACH_KIND, address
+from .faults import Fault
 from .plant import SOURCE, alive, until
 
 PROGRAM = '''
@@ -153,6 +155,19 @@ def imported(url, folder, monkeypatch):
     monkeypatch.syspath_prepend(str(folder))
     yield import_module("far_away")
     del sys.modules["far_away"]
+
+
+async def test_the_trouble_of_the_store_is_not_charged(program, monkeypatch):
+    app = program.app
+    async with app:
+        store = await app._storage()
+        async with app.worker(concurrency=2, poll=0.1):
+            fault = Fault(store, "note", monkeypatch, StoreUnavailable("it cannot be reached").at(store.place))
+            spoke = await program.says.enqueue()
+            assert await spoke.result(timeout=30) == "{'percent': 40}"
+            assert not fault.left
+            job = await spoke.refresh()
+            assert (job.attempt, job.failures, job.losses) == (2, 0, 0)
 
 
 async def test_the_same_words_and_the_same_context(program):
