@@ -25,9 +25,7 @@ WANTS = {
 }
 
 
-@pytest.fixture(
-    params=[name for name in STORES if name != "sqlite-in-memory" and "postgres" not in name and name != "mongo"]
-)
+@pytest.fixture(params=[name for name in STORES if name not in ("sqlite-in-memory", "mongo")])
 def kind(request):
     return request.param
 

@@ -31,6 +31,7 @@ START_EVERY = 1.0
 START_SHARE = 20  # a claim from the start may take one part in so many of the time
 ROTTEN, ROTTEN_PER_JOB = 0.05, 0.000_2  # seconds on the server: a claim that took longer has waded
 
+LANES = ("all_lanes", "named_lanes", "marked_lanes")  # the ways to find the lanes of a claim
 _UNMARKED = dict.fromkeys(
     ("lane_queues", "lane_tasks", "lane_routes", "mark_gates", "urgencies", "ranks", "mark_ids")
 )  # no marks
@@ -96,13 +97,22 @@ class Claims:
     """The statements of one schema, and the marks of whoever claims through this store."""
 
     def __init__(self, schema: str) -> None:
-        self._sql = load("claim", schema, usually=FEW)
+        self._sql = load("claim", schema, usually=FEW, line_lock="")
+        locking = load("claim", schema, usually=FEW, line_lock="FOR UPDATE SKIP LOCKED")
         self._take = {
-            (lanes, picked): load("claim", schema, lanes=self._sql[lanes], picked=self._sql[picked], usually=FEW)[
-                "take"
-            ]
-            for lanes in ("all_lanes", "marked_lanes")
+            (lanes, picked): load(
+                "claim",
+                schema,
+                lanes=(locking if picked == "locked" else self._sql)[lanes],
+                picked=self._sql[picked],
+                usually=FEW,
+            )["take"]
+            for lanes in LANES
             for picked in ("locked", "merged")
+        }
+        self._left = {
+            lanes: load("claim", schema, lanes=self._sql[lanes], usually=FEW)["left"]
+            for lanes in ("all_lanes", "named_lanes")
         }
         told = load("apply", schema)["succeeding"]
         ways = {  # what is said, and how the answer tells of claimed jobs
@@ -116,7 +126,7 @@ class Claims:
                 "claim", schema, lanes=self._sql[lanes], picking=self._sql[picking], nothing=nothing, **parts
             )["exchange"]
             for way, parts in ways.items()
-            for lanes in ("all_lanes", "marked_lanes")
+            for lanes in LANES
             for picking in ("picking_locked", "picking_merged")
         }
         self._marks = Marks()
@@ -135,7 +145,7 @@ class Claims:
             **marked(marks),
             "now": now,
         }
-        lanes = "all_lanes" if marks is None else "marked_lanes"
+        lanes = _from_start(want) if marks is None else "marked_lanes"
         picking = "picking_locked" if marks is not None and len(marks) == 1 else "picking_merged"
         way = "silent" if not told else "few" if told < MANY else "many"  # as many as ended are likely to come
         cursor = await connection.execute(self._exchange[way, lanes, picking], values)
@@ -166,7 +176,7 @@ class Claims:
         outlooks = [self.outlook(want, now) for want in plain or claim.wants[:1]]
         # asked with the claim, so that a short one is followed by another only if that finds something
         asked = [
-            (self._sql["left"], {**wanted(want), "limit": 1, "now": now})
+            (self._left[_from_start(want)], {**wanted(want), "limit": 1, "now": now})
             for want, mark in zip(wants, marks, strict=True)
             if mark is None and not want.alone
         ]
@@ -193,7 +203,7 @@ class Claims:
     ) -> list[Record]:
         """Jobs behind those that another claimer had locked when the lanes were merged."""
         values = {**wanted(want), **claimer(claim, limit), "now": now}
-        cursor = await connection.execute(self._take["all_lanes", "locked"], values)
+        cursor = await connection.execute(self._take[_from_start(want), "locked"], values)
         return claimed_of(await cursor.fetchall())
 
     def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
@@ -201,9 +211,14 @@ class Claims:
         if want.alone:
             return self._sql["take_suspects"], values
         if not marks:
-            return self._take["all_lanes", "merged"], values
+            return self._take[_from_start(want), "merged"], values
         values |= marked(marks)
         return self._take["marked_lanes", "locked" if len(marks) == 1 else "merged"], values
+
+
+def _from_start(want: Want) -> str:
+    """How the lanes are found where there are no marks."""
+    return "all_lanes" if want.queues is None else "named_lanes"
 
 
 def marked(marks: Mapping[Lane, Mark] | None) -> dict[str, Any]:

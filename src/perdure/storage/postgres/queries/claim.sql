@@ -31,10 +31,15 @@ AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND qu
 -- Whether a ready job may be claimed by this version, now.
 coalesce(w.min_version, 1) <= {row_version} AND (w.expires_at IS NULL OR w.expires_at > {now} OR w.started_at IS NOT NULL)
 
+-- name: from_start
+-- The columns of a lane whose jobs are looked at from the first on.
+w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS rank, '00000000-0000-0000-0000-000000000000'::uuid AS id
+
 -- name: all_lanes
--- The lanes that hold wanted jobs: a loose scan of the claim index, one seek per lane, however many jobs it holds.
-SELECT w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS rank,
-    '00000000-0000-0000-0000-000000000000'::uuid AS id
+-- The lanes that hold wanted jobs, in every queue: a loose scan of the claim index, one seek per lane, however many jobs it
+-- holds. Where there are very many, the lanes of the best jobs alone, which are found along the lines; unless paused queues
+-- hold so many jobs that passing them by would take longer.
+SELECT {from_start}
 FROM (
     WITH RECURSIVE lane AS (
         (SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w WHERE {can_be_claimed} ORDER BY {lane_hash} LIMIT 1)
@@ -43,6 +48,56 @@ FROM (
         FROM lane CROSS JOIN LATERAL (
             SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
             WHERE {can_be_claimed} AND ({lane_hash}) > ({hash_of_lane}) ORDER BY {lane_hash} LIMIT 1) AS next
+    ),
+    first AS MATERIALIZED (SELECT * FROM lane LIMIT 129),
+    many AS MATERIALIZED (SELECT count(*) > 128 AS so FROM first),
+    held_up AS MATERIALIZED (
+        SELECT count(*) > 1000 AS so FROM (
+            SELECT 1 FROM {schema}.queues CROSS JOIN LATERAL (
+                SELECT 1 FROM {schema}.waiting AS w
+                WHERE hashtextextended(w.queue, 0) = hashtextextended(queues.name, 0) AND {can_be_claimed} LIMIT 1001) AS each
+            WHERE queues.paused LIMIT 1001) AS counted
+    ),
+    line AS (
+        (SELECT w.task, w.route FROM {schema}.waiting AS w WHERE {can_be_claimed} ORDER BY {line_hash} LIMIT 1)
+        UNION ALL
+        SELECT next.task, next.route
+        FROM line CROSS JOIN LATERAL (
+            SELECT w.task, w.route FROM {schema}.waiting AS w
+            WHERE {can_be_claimed} AND {line_hash} > {hash_of_line} ORDER BY {line_hash} LIMIT 1) AS next
+    )
+    SELECT * FROM first WHERE NOT (SELECT so FROM many)
+    UNION ALL
+    SELECT * FROM lane WHERE (SELECT so FROM many) AND (SELECT so FROM held_up)
+    UNION ALL
+    SELECT DISTINCT best.queue, best.task, best.route
+    FROM line CROSS JOIN LATERAL (
+        SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+        WHERE {line_hash} = {hash_of_line} AND {can_be_claimed} AND (w.task, w.route) = (line.task, line.route)
+            AND {wanted} AND {can_run}
+        ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer {line_lock}) AS best
+    WHERE (SELECT so FROM many) AND NOT (SELECT so FROM held_up)
+        AND (%(tasks)s::text[] IS NULL OR line.task = ANY(%(tasks)s::text[]))
+        AND (%(route)s::text IS NULL OR line.route = %(route)s::text)
+) AS w WHERE {wanted}
+
+-- name: named_lanes
+-- The lanes that hold wanted jobs, in the queues that are named.
+SELECT {from_start}
+FROM (
+    WITH RECURSIVE lane AS (
+        SELECT head.queue, head.task, head.route
+        FROM unnest(%(queues)s::text[]) AS asked (queue) CROSS JOIN LATERAL (
+            SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+            WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(asked.queue, 0)
+            ORDER BY {lane_hash} LIMIT 1) AS head
+        UNION
+        SELECT next.queue, next.task, next.route
+        FROM lane CROSS JOIN LATERAL (
+            SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
+            WHERE {can_be_claimed} AND hashtextextended(w.queue, 0) = hashtextextended(lane.queue, 0)
+                AND ({lane_hash}) > ({hash_of_lane})
+            ORDER BY {lane_hash} LIMIT 1) AS next
     )
     SELECT * FROM lane
 ) AS w WHERE {wanted}
@@ -77,7 +132,7 @@ FOR UPDATE SKIP LOCKED
 
 -- name: left
 -- Whether wanted jobs are left, or locked by another claimer, after a claim from the start.
-WITH lane AS MATERIALIZED ({all_lanes}) SELECT EXISTS (SELECT 1 FROM lane CROSS JOIN LATERAL ({best}) AS best);
+WITH lane AS MATERIALIZED ({lanes}) SELECT EXISTS (SELECT 1 FROM lane CROSS JOIN LATERAL ({best}) AS best);
 
 -- name: take
 -- Claim the picked jobs of the lanes.

@@ -62,6 +62,14 @@ hashtextextended(w.queue, 0), hashtextextended(w.task, hashtextextended(w.route,
 -- The same of a lane that is known by its names.
 hashtextextended(lane.queue, 0), hashtextextended(lane.task, hashtextextended(lane.route, 0))
 
+-- name: line_hash
+-- Where the index of lines has a ready job: a hash of its task and routing key.
+hashtextextended(w.task, hashtextextended(w.route, 0))
+
+-- name: hash_of_line
+-- The same of a line that is known by its names.
+hashtextextended(line.task, hashtextextended(line.route, 0))
+
 -- name: can_be_claimed
 -- Whether a job is in the claim index.
 w.state = 'ready' AND NOT w.parked AND NOT w.suspect
