@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import re
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from perdure.observe import log
+from perdure.observe.log_format import log_to_stderr
 
 from .filters import listed, names
 from .root import one_line
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 LEVELS = ("debug", "info", "warning", "error")
 PROBES = ("probe_port", "probe_host", "probe_file")
-OF_THE_TEAM = ("log_level", "processes", "spares", "max_jobs", "max_memory", "no_supervisor", *PROBES)
+OF_THE_TEAM = ("log_level", "log_format", "processes", "spares", "max_jobs", "max_memory", "no_supervisor", *PROBES)
 CLOSE_WITHIN = 3.0  # seconds
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -98,6 +99,13 @@ def _size(text: str) -> int:
     help="Run nothing: exit with 0 if the worker that touches this file lives, else with 1.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="Lines of text, or one JSON object a line.",
+)
 @debug_option
 def command(target: str, runner: str | None, **options: Any) -> None:
     """Run jobs of MODULE:APP until SIGTERM or SIGINT.
@@ -123,14 +131,14 @@ def command(target: str, runner: str | None, **options: Any) -> None:
         return
     # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    log_to_stderr(options["log_level"])
+    log_to_stderr(options["log_level"], options["log_format"])
     if (why := _why_alone(options["no_supervisor"])) is None:
         ended = _supervise(target, options)
         if ended.alone is None:
             sys.exit(ended.code)
         why = ended.alone
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # the supervisor's own handler is gone with its loop
-    logging.getLogger("perdure").warning("%s: everything runs in this one process, without a supervisor", why)
+    log.runs_alone(why)
     app, chosen = _prepared(target, options)
     asyncio.run(_run(app, chosen, _probes(options)))
 
@@ -175,7 +183,7 @@ def _run_under_supervisor(target: str, descriptors: str) -> None:
     supervised = Supervised(descriptors)
     if not supervised.options:
         return  # the supervisor was gone before we came
-    log_to_stderr(supervised.options["log_level"])
+    log_to_stderr(supervised.options["log_level"], supervised.options["log_format"])
     app, chosen = _prepared(target, supervised.options)
     asyncio.run(supervised.run(app, **chosen))
 
@@ -187,17 +195,8 @@ def _prepared(target: str, options: dict[str, Any]) -> tuple[Perdure, dict[str, 
     app = load_app(target)
     tasks = _imported_tasks(app, target)
     tune_collector()
-    logging.getLogger("perdure").info("tasks: %s", ", ".join(tasks))
+    log.tasks_found(tasks)
     return app, _worker_options(tasks, **{name: options[name] for name in options if name not in OF_THE_TEAM})
-
-
-def log_to_stderr(level: str) -> None:
-    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S")
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.WARNING, handlers=[handler])
-    logging.getLogger("perdure").setLevel(level.upper())
 
 
 def _imported_tasks(app: Perdure, target: str) -> list[str]:

@@ -1,19 +1,32 @@
 """All log wording. Code states facts by calling these; how they read is decided here.
 
-Values that come from users (payloads, messages, names) go through `_safe`, so that no log line can be forged.
+Values that come from users (payloads, messages, names) go through `_safe`, so that no log line can be forged. A line about
+an attempt also carries `job`, `task`, `attempt` and `worker` as fields of its record.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from types import TracebackType
 
 from ..errors import PerdureError, words_of
 from ..job import Loss, Record, State
 from ..lifecycle import Change
 from ..log_limit import is_new
+from .log_format import printable
+
+ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
 logger = logging.getLogger("perdure")
+
+
+def tasks_found(tasks: Sequence[str]) -> None:
+    logger.info("tasks: %s", _safe(", ".join(tasks)))
+
+
+def runs_alone(why: str) -> None:
+    logger.warning("%s: everything runs in this one process, without a supervisor", why)
 
 
 def worker_started(worker: str, tasks: Sequence[str], concurrency: int, store: str) -> None:
@@ -100,19 +113,40 @@ def brought_back(record: Record, change: Change, worker: str) -> None:
     logger.warning(
         "job %s (%s) was in runner %s: it %s%s", record.id, _safe(record.task), _safe(worker), _safe(fate),
         ", charged as a loss" if change.losses > record.losses else "",
+        extra=_fields(record),
     )  # fmt: skip
 
 
-def attempt_failed(record: Record, kind: str, message: str, fate: str) -> None:
+def attempt_succeeded(record: Record, seconds: float) -> None:
+    logger.debug(
+        "job %s (%s) attempt %d succeeded in %.3f s", record.id, _safe(record.task), record.attempt, seconds,
+        extra=_fields(record),
+    )  # fmt: skip
+
+
+def tells_successes() -> bool:
+    """Whether anybody wants to read of them: they are many."""
+    return logger.isEnabledFor(logging.DEBUG)
+
+
+def attempt_failed(record: Record, kind: str, message: str, fate: str, raised: ExcInfo | None = None) -> None:
     logger.warning(
         "job %s (%s) attempt %d failed: %s: %s; %s",
         record.id, _safe(record.task), record.attempt, _safe(kind), _safe(message), fate,
+        extra=_fields(record), exc_info=raised,
     )  # fmt: skip
 
 
 def end_broke(record: Record, error: BaseException) -> None:
     broke = f"{type(error).__name__}: {words_of(error)}"
-    logger.error("the end of job %s (%s) broke: %s", record.id, _safe(record.task), _safe(broke), exc_info=error)
+    logger.error(
+        "the end of job %s (%s) broke: %s",
+        record.id,
+        _safe(record.task),
+        _safe(broke),
+        exc_info=error,
+        extra=_fields(record),
+    )
 
 
 def retry_on_broke(task: str, error: Exception) -> None:
@@ -124,18 +158,33 @@ def result_does_not_fit(task: str, error: Exception) -> None:
     logger.warning("a result of %s is given as it was stored: %s", _safe(task), _safe(words_of(error)))
 
 
-def job_died(record: Record, reason: str, kind: str, message: str) -> None:
+def job_died(record: Record, reason: str, kind: str, message: str, raised: ExcInfo | None = None) -> None:
     more = "" if message == reason else f"; last: {_safe(kind)}: {_safe(message)}"
-    logger.error("job %s (%s) is dead: %s%s", record.id, _safe(record.task), _safe(reason), more)
+    logger.error(
+        "job %s (%s) is dead: %s%s", record.id, _safe(record.task), _safe(reason), more,
+        extra=_fields(record), exc_info=raised,
+    )  # fmt: skip
 
 
 def hold_lost(record: Record, reason: Loss) -> None:
-    logger.warning("job %s (%s) attempt %d lost its hold: %s", record.id, _safe(record.task), record.attempt, reason)
+    logger.warning(
+        "job %s (%s) attempt %d lost its hold: %s",
+        record.id,
+        _safe(record.task),
+        record.attempt,
+        reason,
+        extra=_fields(record),
+    )
 
 
 def word_refused(record: Record, reason: str) -> None:
     logger.warning(
-        "what attempt %d of job %s (%s) said was refused: %s", record.attempt, record.id, _safe(record.task), reason
+        "what attempt %d of job %s (%s) said was refused: %s",
+        record.attempt,
+        record.id,
+        _safe(record.task),
+        reason,
+        extra=_fields(record),
     )
 
 
@@ -143,6 +192,7 @@ def reaped(record: Record, charged: bool) -> None:
     logger.warning(
         "job %s (%s) came back: the lease of worker %s ended%s",
         record.id, _safe(record.task), _safe(record.leased_by or "?"), ", charged as a loss" if charged else "",
+        extra=_fields(record),
     )  # fmt: skip
 
 
@@ -150,6 +200,7 @@ def handler_goes_on(record: Record, seconds: float) -> None:
     logger.error(
         "job %s (%s) was told to stop %.0f s ago and its code still runs; it ends with its process, and the job goes back",
         record.id, _safe(record.task), seconds,
+        extra=_fields(record),
     )  # fmt: skip
 
 
@@ -157,6 +208,7 @@ def thread_given_up(record: Record) -> None:
     logger.error(
         "job %s (%s) ran over its timeout; its thread cannot be stopped from outside and goes on beside the next attempt",
         record.id, _safe(record.task),
+        extra=_fields(record),
     )  # fmt: skip
 
 
@@ -229,13 +281,20 @@ def loop_did_not_end(name: str, seconds: float) -> None:
 
 
 def change_not_stored(record: Record, error: BaseException) -> None:
-    logger.error("job %s (%s): its end could not be stored: %s", record.id, _safe(record.task), _safe(words_of(error)))
+    logger.error(
+        "job %s (%s): its end could not be stored: %s",
+        record.id,
+        _safe(record.task),
+        _safe(words_of(error)),
+        extra=_fields(record),
+    )
 
 
 def attempt_orphaned(record: Record) -> None:
     logger.error(
         "job %s (%s) attempt %d was held, and nothing worked on it; it is handed back. Please report this bug",
         record.id, _safe(record.task), record.attempt,
+        extra=_fields(record),
     )  # fmt: skip
 
 
@@ -331,7 +390,12 @@ def ticks_ahead(names: Sequence[str]) -> None:
 
 
 def said_by_handler(record: Record, line: str) -> None:
-    logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line))
+    logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line), extra=_fields(record))
+
+
+def _fields(record: Record) -> dict[str, object]:
+    """What a line about an attempt carries for programs that read logs, beside its words."""
+    return {"job": record.id, "task": record.task, "attempt": record.attempt, "worker": record.leased_by}
 
 
 def _many(number: int, what: str) -> str:
@@ -340,4 +404,4 @@ def _many(number: int, what: str) -> str:
 
 def _safe(text: str) -> str:
     shown = text if len(text) <= 500 else text[:500] + "…"
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in shown)
+    return printable(shown)

@@ -87,6 +87,7 @@ class Attempt(msgspec.Struct, eq=False):
     parents: tuple[tuple[str, str | None], ...] = ()  # task and result of those it waited for
     place: int = -1  # on the runner's board
     untimed: bool = False  # it waits for a process to run in: its time has not begun
+    raised: BaseException | None = None  # what its handler raised, until that is in the log
 
     @staticmethod
     def of(record: Record, definition: Definition | None, asked_at: float) -> Attempt:
@@ -250,6 +251,8 @@ def failed(attempt: Attempt, error: BaseException, now: MicrosReader, *, retryab
 
 def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: str | None = None) -> Fault:
     ended = now()
+    text, readable = _traceback(error)
+    attempt.raised = error if readable else None
     return Fault(
         attempt=attempt.record.attempt,
         worker=attempt.record.leased_by or "",
@@ -257,7 +260,7 @@ def fault_of(attempt: Attempt, error: BaseException, now: MicrosReader, kind: st
         ended_at=ended,
         kind=kind or _kind_of(error),
         message=words_of(error)[:MESSAGE_CHARS],
-        traceback=_traceback(error),
+        traceback=text,
     )
 
 
@@ -287,15 +290,25 @@ def _result_text(attempt: Attempt, value: object) -> str | None:
     return attempt.definition.encode_result(value)
 
 
-def _traceback(error: BaseException) -> str | None:
+def _traceback(error: BaseException) -> tuple[str | None, bool]:
+    """The traceback as a text, and whether Python could print the whole error: what it cannot print, no log can."""
     if error.__traceback__ is None or isinstance(error, Outcome):
-        return None
+        return None, True
     trace = _below_worker(error.__traceback__)
+    readable = True
     try:
         text = "".join(traceback.format_exception(type(error), error, trace))
     except Exception:  # the error, its causes and notes may be of the user's making: the frames are not
-        text = "".join(traceback.format_tb(trace))
-    return text[-TRACEBACK_CHARS:].encode("utf-8", "backslashreplace").decode()
+        text, readable = "".join(traceback.format_tb(trace)), False
+    return text[-TRACEBACK_CHARS:].encode("utf-8", "backslashreplace").decode(), readable
+
+
+def take_raised(attempt: Attempt) -> tuple[type[BaseException], BaseException, TracebackType] | None:
+    """What its handler raised, with the frames of the handler, for the log. It is given once: frames keep objects alive."""
+    error, attempt.raised = attempt.raised, None
+    if error is None or error.__traceback__ is None or isinstance(error, Outcome):
+        return None
+    return type(error), error, _below_worker(error.__traceback__)
 
 
 def _below_worker(trace: TracebackType) -> TracebackType:

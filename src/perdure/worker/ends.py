@@ -16,7 +16,7 @@ from ..job import Loss, Record, State, faults_of
 from ..lifecycle import Change, HandedBack, PlainSuccess, decide
 from ..observe import log
 from ..storage.contract import LOSS_OF
-from .attempt import STORE_FAILED, Attempt, Told, after_refusal, change_of, failed, hand_back
+from .attempt import STORE_FAILED, Attempt, Told, after_refusal, change_of, failed, hand_back, take_raised
 from .board import RunnerBoard
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE
 from .speaker import StoreSpeaker
@@ -200,15 +200,18 @@ class Ends:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
             log.hold_lost(attempt.record, reason)
             attempt.context.lost._set(reason)
+        elif log.tells_successes():
+            log.attempt_succeeded(attempt.record, attempt.took)
         self._tell(attempt, after_refusal(attempt, change, verdict.refusal))
 
 
 def _log_failure(attempt: Attempt, change: Change, errors: str) -> None:
     last = faults_of(errors)[-1]
+    raised = take_raised(attempt)
     if change.state is State.DEAD:
-        log.job_died(attempt.record, change.reason or "", last.kind, last.message)
+        log.job_died(attempt.record, change.reason or "", last.kind, last.message, raised)
     else:
-        log.attempt_failed(attempt.record, last.kind, last.message, "it is retried")
+        log.attempt_failed(attempt.record, last.kind, last.message, "it is retried", raised)
 
 
 async def _quietly(undoing: Any) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from ..clock import boottime
 from ..errors import InvalidCall, StoreError
 from ..ids import new_stamp
-from ..job import FINAL, Record
+from ..job import FINAL, Record, State
 from ..lifecycle import Change, decide
 from ..observe import log
 from ..storage.contract import ACCEPTED, Claim, Exchanged, Refusal, Started, Storage, Verdict
@@ -369,6 +369,10 @@ class Pump:
                 if verdict.refusal is not None and change.state is not None:
                     log.word_refused(attempt.record, verdict.refusal)
                     self._free(attempt, change, verdict.refusal)
+        if log.tells_successes():
+            for (attempt, change), verdict in zip(batch, verdicts, strict=True):
+                if verdict.refusal is None and change.state is State.SUCCEEDED:
+                    log.attempt_succeeded(attempt.record, attempt.took)
         if self._confirming:
             for (attempt, _), verdict in zip(batch, verdicts, strict=True):
                 self._confirmed(attempt, verdict)
