@@ -40,6 +40,23 @@ def _mark_as_async(function: Callable[..., Any]) -> None:
         function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
+def needs_loop(function: F) -> F:
+    """The same for what has no blocking form: the life of a worker."""
+    name = function.__name__
+
+    @wraps(function)
+    def checked(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if _get_running_loop() is None:
+            raise NoLoop(
+                f"{self._spelled()}.{name}() needs a running event loop; await it inside `async def main()`, "
+                "and run that with asyncio.run(main())"
+            )
+        return function(self, *args, **kwargs)
+
+    _mark_as_async(checked)
+    return cast(F, checked)
+
+
 def no_loop(spelled: str, name: str) -> NoLoop:
     return NoLoop(
         f"{spelled}.{name}(…) needs a running event loop; await it inside `async def`, "

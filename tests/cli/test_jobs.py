@@ -23,8 +23,8 @@ def test_list(shop):
     assert text[3].split()[:5] == [ids["send"], "ready", "send", "mail", "0/2"]
 
 
-def test_an_attempt_is_never_beyond_the_last_one(shop):
-    """The budget counts failures since the last retry, the attempts go on."""
+def test_a_retried_dead_letter_has_its_whole_budget_again(shop):
+    """The column counts failures since the last retry, the attempts go on."""
     ids = shop.fill()
 
     def shown():
@@ -40,9 +40,9 @@ def test_an_attempt_is_never_beyond_the_last_one(shop):
     asyncio.run(worked())
     assert shown() == ("dead", "2/2")
     shop.perdure("dead", "retry", ids["broken"])
-    assert shown() == ("ready", "2/4")
+    assert shown() == ("ready", "0/2")
     asyncio.run(worked())
-    assert shown() == ("dead", "4/4")
+    assert shown() == ("dead", "2/2")
 
 
 @pytest.mark.parametrize(
@@ -197,3 +197,14 @@ def test_wait(shop):
     late = shop.perdure("jobs", "wait", ids["later"], "--timeout", "0.1")
     assert late.exit_code == 1
     assert "still scheduled" in late.output
+
+
+def test_the_attempt_column_shows_failures_of_max_attempts(shop):
+    """A job that was handed back, snoozed or succeeded has not used up its attempts."""
+    ids = shop.fill(work=True)
+    columns = {line.split()[0]: line.split()[4] for line in shop.perdure("jobs", "list").output.splitlines()[1:]}
+    assert (columns[ids["add"]], columns[ids["broken"]]) == ("0/2", "2/2")
+    dead = shop.perdure("dead", "list").output.splitlines()
+    assert [line.split()[4] for line in dead if ids["broken"] in line] == ["2/2"]
+    shown = shop.perdure("jobs", "get", ids["broken"]).output
+    assert "2/2" in shown

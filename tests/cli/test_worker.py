@@ -100,6 +100,9 @@ def test_only_the_queues_that_were_asked_for(shop):
         ("@app.task\ndef f(): ...\n", ["--concurrency", "0"], "concurrency"),
         ("@app.task\ndef f(): ...\n", ["--unrouted", "--routing-key", "x"], "exclude"),
         ("@app.task\ndef f(): ...\n", ["--max-memory", "lots"], "'lots' is no size such as 512M"),
+        ("@app.task\ndef f(): ...\n", ["--batch-size", "f"], "'f' is not of the form task=32"),
+        ("@app.task\ndef f(): ...\n", ["--batch-size", "f=0"], "'f=0' is not of the form task=32"),
+        ("@app.task\ndef f(): ...\n", ["--batch-size", "f=2"], "'f', which is no batch task"),
         ("@app.task\ndef f(): ...\n", ["--max-memory", "0"], "'0' is no size such as 512M"),
         ("app = Perdure('memory://', imports=['shop_nowhere'])", [], "shop_nowhere"),
     ],
@@ -119,6 +122,21 @@ def test_the_imports_of_an_app_are_imported(shop):
     with running(shop, "shop_door:app") as process:
         lines = iter(process.stderr.readline, "")
         assert any("tasks: polish" in line for line in lines)
+
+
+@pytest.mark.parametrize("way", ["--no-supervisor", "--spares=0"])
+def test_batch_size(shop, way):
+    (shop.folder / "shop.py").write_text(
+        f"{shop.source}\nfrom perdure import Item\n@app.batch_task(size=2, wait=5)\n"
+        "async def gather(items: list[Item[int]]) -> list[int]:\n    return [len(items)] * len(items)\n"
+    )
+    exec((shop.folder / "shop.py").read_text(), shop.names)
+    shop.app = shop.names["app"]
+    ids = [shop.enqueue("gather", number) for number in range(3)]
+    with running(shop, "shop:app", "--poll", "0.1", "--batch-size", "gather=3", way) as process:
+        assert shop.run("jobs", "wait", ids[-1], "--timeout", "20")[1] == "succeeded: 3\n"
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=20)
 
 
 @pytest.mark.parametrize("way", ["--no-supervisor", "--spares=0"])

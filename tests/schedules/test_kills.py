@@ -29,7 +29,9 @@ app = Perdure(sys.argv[1])
 @app.task
 async def note() -> None: ...
 
-asyncio.run(app.worker(concurrency=5).run())
+async def main():
+    await app.worker(concurrency=5).run()
+asyncio.run(main())
 """
 
 

@@ -8,7 +8,19 @@ import time
 
 import pytest
 
-from perdure import Backoff, Context, JobCancelled, JobDead, Loss, State, Unique
+from perdure import (
+    Backoff,
+    Context,
+    JobCancelled,
+    JobDead,
+    Loss,
+    NoLoop,
+    Perdure,
+    State,
+    Unique,
+    WorkerPool,
+    WorkerSpec,
+)
 
 SOON = Backoff.fixed(0.01)
 
@@ -244,3 +256,14 @@ async def test_a_cancellation_is_heard_long_before_the_lease_is_renewed(app):
         await job.cancel()
         async with asyncio.timeout(10):
             await heard.wait()
+
+
+@pytest.mark.parametrize("verb", ["run", "start", "stop"])
+@pytest.mark.parametrize("kind", ["worker", "pool"])
+def test_outside_a_loop_it_says_so_at_once(kind, verb):
+    app = Perdure("memory://")
+    worker = app.worker() if kind == "worker" else WorkerPool(app, [WorkerSpec()])
+    with pytest.raises(
+        NoLoop, match=rf"worker\.{verb}\(\) needs a running event loop; await it inside `async def main"
+    ):
+        getattr(worker, verb)()

@@ -15,8 +15,8 @@ from .filters import STATES, filter_of, filter_options, page_options
 from .listing import Listing
 from .output import (
     JOB_COLUMNS,
-    attempt,
     confirm,
+    failures,
     iso,
     job_document,
     job_row,
@@ -105,10 +105,9 @@ async def _known(app: Perdure, id: str) -> Job:
 
 def _print_job(job: Job) -> None:
     document = job_document(job)
-    document |= {"state": job.state.value, "attempt": attempt(job), "payload": job.payload}
+    document |= {"state": job.state.value, "failures": failures(job), "payload": job.payload}
     document |= {"tags": ", ".join(job.tags), "after": ", ".join(map(str, job.after)), "errors": None}
-    for counter in ("failures", "losses", "max_attempts"):
-        document[counter] = document[counter] if counter != "max_attempts" and document[counter] else None
+    document |= {"losses": job.losses or None, "max_attempts": None}
     document["meta"] = ", ".join(f"{name}={value}" for name, value in job.meta.items())
     print_fields(document.items())
     for error in job.errors:

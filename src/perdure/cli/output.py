@@ -117,15 +117,12 @@ JOB_COLUMNS = ("ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "NOTE")
 
 
 def job_row(job: Job) -> tuple[object, ...]:
-    return (job.id, job.state.value, job.task, job.queue, attempt(job), since(job.created_at), note(job) or "")
+    return (job.id, job.state.value, job.task, job.queue, failures(job), since(job.created_at), note(job) or "")
 
 
-def attempt(job: Job) -> str:
-    """The attempt, and which would be the last as things stand: snoozes, losses and retries of a dead letter put it off."""
-    if job.max_attempts is None:
-        return f"{job.attempt}/∞"
-    uses_budget = job.attempt > 0 and job.state in ("running", "succeeded", "skipped")
-    return f"{job.attempt}/{job.attempt - uses_budget + max(job.max_attempts - job.failures, 0)}"
+def failures(job: Job) -> str:
+    """How many attempts have failed, of those that may: `2/5`. Snoozes, losses and hand-backs are no failures."""
+    return f"{job.failures}/{'∞' if job.max_attempts is None else job.max_attempts}"
 
 
 def note(job: Job) -> str | None:

@@ -42,6 +42,14 @@ def _size(text: str) -> int:
     return size
 
 
+def _sizes(text: str) -> tuple[str, int]:
+    """A batch task and how many jobs it takes at once, from TASK=N."""
+    task, _, size = text.strip().rpartition("=")
+    if not task.strip() or not size.strip().isdecimal() or int(size) < 1:
+        raise click.BadParameter(f"{text!r} is not of the form task=32")
+    return task.strip(), int(size)
+
+
 @click.command("worker")
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Jobs at once.")
@@ -50,6 +58,14 @@ def _size(text: str) -> int:
 @click.option("--tasks", type=names, multiple=True, help="Only these tasks.  [default: all of the app]")
 @click.option("--routing-key", metavar="KEY", help="Only jobs with this routing key.  [default: any]")
 @click.option("--unrouted", is_flag=True, help="Only jobs without a routing key.")
+@click.option(
+    "--batch-size",
+    "batch_size",
+    type=_sizes,
+    multiple=True,
+    metavar="TASK=N",
+    help="Jobs in one call of a batch task, e.g. embed=32.  [default: as declared]",
+)
 @click.option("--name", help="The worker's name.  [default: made of host and process]")
 @click.option("--poll", type=click.FloatRange(min=0, min_open=True), help="Seconds between looks at the store.")
 @click.option("--grace", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Seconds for a stop.")
@@ -222,6 +238,7 @@ def _worker_options(
     tasks: Sequence[Sequence[str]],
     routing_key: str | None,
     unrouted: bool,
+    batch_size: Sequence[tuple[str, int]],
     **rest: Any,
 ) -> dict[str, Any]:
     """The options as `app.worker` takes them: only what was given."""
@@ -236,6 +253,8 @@ def _worker_options(
             raise click.UsageError(f"the app has no task {', '.join(strangers)}; it has {', '.join(known)}")
     if unrouted or routing_key is not None:
         options["routing_key"] = routing_key
+    if batch_size:
+        options["batch_size"] = dict(batch_size)
     return options
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from ..verbs import needs_loop
 from .opening import retry_until_opened_or
 
 
@@ -25,6 +26,11 @@ class Lifetime(ABC):
     async def start(self) -> None:
         """Begin to work."""
 
+    @staticmethod
+    def _spelled() -> str:
+        return "worker"
+
+    @needs_loop
     async def run(self) -> None:
         """Start, and work until SIGTERM or SIGINT (a second one hurries) or `stop()`. A store that cannot be opened yet is
         tried again until it can. One that is cancelled stops as well, and ends as cancelled when that is done; a second
@@ -48,6 +54,7 @@ class Lifetime(ABC):
             finally:
                 removed()
 
+    @needs_loop
     async def stop(self) -> None:
         """Claim nothing more, let handlers finish for `grace`, tell the rest to stop, hand their jobs back."""
         await self._end(asyncio.Event())

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from ..errors import InvalidCall
 from ..observe import log
+from ..verbs import needs_loop
 from .lifetime import Lifetime
 from .opening import retry_until_opened
 from .worker import App, Worker, WorkerSpec
@@ -41,6 +42,7 @@ class WorkerPool(Lifetime):
         """The workers, in the order of their specs."""
         return tuple(self._workers)
 
+    @needs_loop
     async def start(self) -> None:
         """Start every worker that can be started."""
         if self._starting:

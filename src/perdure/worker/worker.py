@@ -25,6 +25,7 @@ from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..task import Definition, Task
 from ..upkeep.contact import Contact
+from ..verbs import needs_loop
 from .appetite import Appetite
 from .attempt import Attempt, hand_back, stopped
 from .blocked import BlockWatch
@@ -124,6 +125,7 @@ class Worker(Lifetime):
     def __repr__(self) -> str:
         return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
 
+    @needs_loop
     async def start(self) -> None:
         """Begin to claim. Refuses to start without tasks."""
         if self._running is not None:
