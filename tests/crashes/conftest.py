@@ -1,4 +1,4 @@
-"""Scenes on both SQLite drivers and on PostgreSQL, and the nursery of the processes that are killed in them."""
+"""Scenes on every kind of store, and the nursery of the processes that are killed in them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ import random
 
 import pytest
 
+from ..addresses import OF_EACH_KIND
 from .nursery import Nursery
 from .recording import Scene
 
 FILES = ["sqlite", *(["sqlite+apsw"] if importlib.util.find_spec("apsw") else [])]
-SCHEMES = [*FILES, "postgres"]
+SCHEMES = [*FILES, *OF_EACH_KIND]
 
 
 @pytest.fixture(scope="session")

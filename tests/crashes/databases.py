@@ -3,8 +3,9 @@ of a job down, and a look at the rows in the end."""
 
 from __future__ import annotations
 
-import fcntl
 import sqlite3
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,7 +13,13 @@ UNFINISHED = "state not in ('succeeded', 'skipped', 'dead', 'cancelled')"
 
 
 class Database(Protocol):
-    effect: str  # the statement by which a handler writes its effect
+    writes_effects: bool  # whether handlers can write in the transaction of their completion
+    writes_by_thread: bool  # and whether blocking ones can
+    watches_moves: bool  # whether `prepare` can have every move written down
+    effect: str  # the SQL statement by which a handler writes its effect
+
+    async def write_effect(self, tx: Any, job: str, attempt: int) -> None:
+        """Write a handler's effect in its transaction."""
 
     def prepare(self, *, watch: bool) -> None:
         """Make the table of effects and, when asked, the triggers that write every move down."""
@@ -23,8 +30,8 @@ class Database(Protocol):
     def held_by(self, worker: str) -> list[tuple[str, int]] | None:
         """(id, losses) of what a stopped worker holds; None when it was stopped in the middle of a write."""
 
-    def writable(self) -> bool:
-        """Nobody was stopped in the middle of a write that others have to wait for."""
+    def locked_by(self, pids: Collection[int]) -> bool:
+        """Whether these processes, which were stopped, hold a lock that others have to wait for."""
 
     def unfinished(self) -> int: ...
 
@@ -49,11 +56,25 @@ class Caller(Protocol):
 
 
 def database_of(url: str) -> Database:
-    return Postgres(url) if url.startswith("postgresql:") else Sqlite(url)
+    from .databases_without_sql import Mongo, Redis
+
+    kinds: dict[str, type[Any]] = {"postgresql": Postgres, "redis": Redis, "mongodb": Mongo}
+    database: Database = kinds.get(url.partition(":")[0], Sqlite)(url)
+    return database
+
+
+class _Sql:
+    """What the two databases with SQL have in common."""
+
+    writes_effects = writes_by_thread = watches_moves = True
+    effect: str
+
+    async def write_effect(self, tx: Any, job: str, attempt: int) -> None:
+        await tx.execute(self.effect, (job, attempt))
 
 
 # ---- SQLite ----------------------------------------------------------------------------------------
-class Sqlite:
+class Sqlite(_Sql):
     effect = "insert into effects values (?, ?)"
 
     def __init__(self, url: str) -> None:
@@ -61,75 +82,87 @@ class Sqlite:
         self._path = Path(path)
 
     def prepare(self, *, watch: bool) -> None:
-        if self._scheme == "sqlite+apsw":
-            import apsw
-
-            connection: Any = apsw.Connection(str(self._path))
-            run = connection.execute
-        else:
-            connection = sqlite3.connect(self._path)
-            run = connection.executescript
-        run("create table if not exists effects (job text not null, attempt integer not null)")
-        if watch:
-            run(SQLITE_MOVES)
-        connection.close()
+        with self._connected() as connection:
+            connection.execute("create table if not exists effects (job text not null, attempt integer not null)")
+            for statement in SQLITE_MOVES if watch else ():
+                connection.execute(statement)
 
     def rows(self, table: str | None = None) -> list[dict[str, Any]]:
-        connection = sqlite3.connect(self._path, timeout=10)
-        try:
-            connection.row_factory = sqlite3.Row
-            jobs = (
-                "perdure_jobs join perdure_bodies as body on body.number = perdure_jobs.number "
-                "left join perdure_policies on perdure_policies.number = body.policy"
-            )
-            return [dict(row) for row in connection.execute(f"select * from {table or jobs}")]
-        except sqlite3.OperationalError as missing:
-            if "no such table" in str(missing):
-                return []
-            raise
-        finally:
-            connection.close()
+        jobs = (
+            "perdure_jobs join perdure_bodies as body on body.number = perdure_jobs.number "
+            "left join perdure_policies on perdure_policies.number = body.policy"
+        )
+        with self._connected() as connection:
+            try:
+                cursor = connection.execute(f"select * from {table or jobs}")
+            except Exception as missing:
+                if "no such table" in str(missing):
+                    return []
+                raise
+            # asked for at each row: one of the drivers has no names to tell when the last row was read
+            return [dict(zip([column[0] for column in cursor.description], row, strict=True)) for row in cursor]
 
     def held_by(self, worker: str) -> list[tuple[str, int]] | None:
         statement = "select id, losses from perdure_jobs where state = 'running' and leased_by = ?"
         try:
-            connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=0.05)
-            try:
-                return connection.execute(statement, (worker,)).fetchall()
-            finally:
-                connection.close()
-        except sqlite3.OperationalError:
+            with self._connected(0.05) as connection:
+                held: list[tuple[str, int]] = connection.execute(statement, (worker,)).fetchall()
+                return held
+        except Exception as error:
+            if not _is_busy(error):
+                raise
             return None
 
-    def writable(self) -> bool:
-        connection = sqlite3.connect(self._path, timeout=0.05, isolation_level=None)
-        try:
-            with open(self._path.with_name(f"{self._path.name}-perdure") / "turn") as turn:
-                fcntl.flock(turn, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            connection.execute("begin immediate")
-            connection.execute("rollback")
-            return True
-        except (BlockingIOError, sqlite3.OperationalError):
-            return False
-        finally:
-            connection.close()
+    def locked_by(self, pids: Collection[int]) -> bool:
+        """As the kernel lists its locks. In WAL mode a lock for reading keeps nobody out."""
+        wal = Path(f"{self._path}-wal").exists()
+        turns = self._path.with_name(f"{self._path.name}-perdure")
+        any_kind = {_inode(turns / "next"), _inode(turns / "turn"), *(() if wal else (_inode(self._path),))}
+        for_writing = {_inode(self._path), _inode(Path(f"{self._path}-shm"))}
+        for line in Path("/proc/locks").read_text().splitlines():
+            words = line.split()
+            if "->" in words or int(words[4]) not in pids:  # an arrow: it only waits
+                continue
+            inode = words[5].rpartition(":")[2]
+            if inode in any_kind or (words[3] == "WRITE" and inode in for_writing):
+                return True
+        return False
 
     def unfinished(self) -> int:
-        connection = sqlite3.connect(f"file:{self._path}?mode=ro", uri=True, timeout=10)
-        try:
-            return connection.execute(f"select count(*) from perdure_jobs where {UNFINISHED}").fetchone()[0]
-        finally:
-            connection.close()
+        with self._connected() as connection:
+            count: int = connection.execute(f"select count(*) from perdure_jobs where {UNFINISHED}").fetchall()[0][0]
+            return count
 
     def sound(self) -> None:
-        connection = sqlite3.connect(self._path, timeout=10)
-        try:
+        with self._connected() as connection:
             assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+
+    @contextmanager
+    def _connected(self, timeout: float = 10.0) -> Iterator[Any]:
+        """By the driver of the store: of two SQLite libraries in one process, each drops the other's locks on a file."""
+        connection: Any
+        if self._scheme == "sqlite+apsw":
+            import apsw
+
+            connection = apsw.Connection(str(self._path))
+            connection.setbusytimeout(int(timeout * 1000))
+        else:
+            connection = sqlite3.connect(self._path, timeout=timeout, isolation_level=None)
+        try:
+            yield connection
         finally:
             connection.close()
 
     def caller(self) -> Caller:
         return SqliteCaller(self._scheme, str(self._path))
+
+
+def _inode(path: Path) -> str:
+    return str(path.stat().st_ino) if path.exists() else ""
+
+
+def _is_busy(error: Exception) -> bool:
+    return type(error).__name__ in ("OperationalError", "BusyError") and "locked" in str(error)
 
 
 class SqliteCaller:
@@ -157,28 +190,28 @@ class SqliteCaller:
 
 
 # The database itself writes down every change of a row, in the transaction that makes it.
-SQLITE_MOVES = """
-create table moves (
+SQLITE_MOVES = (
+    """create table moves (
     number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
-    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text);
-create trigger watch_inserts after insert on perdure_jobs begin
+    failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text)""",
+    """create trigger watch_inserts after insert on perdure_jobs begin
     insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
         result_changed, worker)
     values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
         new.unique_key, new.holds_key, 0, null);
-end;
-create trigger watch_updates after update on perdure_jobs begin
+end""",
+    """create trigger watch_updates after update on perdure_jobs begin
     insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
         result_changed, worker)
     values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
         new.unique_key, new.holds_key, new.result is not old.result,
         old.leased_by);
-end;
-"""
+end""",
+)
 
 
 # ---- PostgreSQL ------------------------------------------------------------------------------------
-class Postgres:
+class Postgres(_Sql):
     def __init__(self, url: str) -> None:
         self._url, _, self._schema = url.partition("?schema=")
         self.effect = f"insert into {self._schema}.effects values (%s, %s)"
@@ -207,8 +240,8 @@ class Postgres:
         with self._connected() as connection:
             return connection.execute(statement, (worker,)).fetchall()
 
-    def writable(self) -> bool:
-        return True  # a stopped client keeps nothing locked but its own jobs
+    def locked_by(self, pids: Collection[int]) -> bool:
+        return False  # a stopped client keeps nothing locked but its own jobs
 
     def unfinished(self) -> int:
         with self._connected() as connection:

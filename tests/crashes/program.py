@@ -17,7 +17,7 @@ from perdure.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.worker.worker import Worker
 
-from .databases import database_of
+from .databases import Database, database_of
 from .recording import Recorder
 
 LEASE = 0.9
@@ -35,13 +35,19 @@ class Program:
     def __init__(self, url: str, history: str, *, lease: float = LEASE) -> None:
         self.record = Recorder(history)
         self.app = Perdure(url, lease=lease, backoff=Backoff.fixed(0.02))
-        self.effect = database_of(url).effect
-        self.tasks = {task.name: task for task in _declare(self.app, self.record, self.effect)}
+        self.database = database_of(url)
+        self.tasks = {task.name: task for task in _declare(self.app, self.record, self.database)}
 
     def mixture(self, chance: random.Random, count: int) -> list[Any]:
         """Calls of every kind but poison."""
-        names = chance.choices(list(HARMLESS), list(HARMLESS.values()), k=count)
+        kinds = {name: share for name, share in HARMLESS.items() if self.possible(name)}
+        names = chance.choices(list(kinds), list(kinds.values()), k=count)
         return [self.call(name, chance) for name in names]
+
+    def possible(self, name: str) -> bool:
+        """Whether the store has the transaction that this task needs."""
+        needs = {"written": self.database.writes_effects, "written_by_thread": self.database.writes_by_thread}
+        return needs.get(name, True)
 
     def call(self, name: str, chance: random.Random) -> Any:
         if name in LASTING:
@@ -49,7 +55,7 @@ class Program:
         return self.tasks[name].call()
 
 
-def _declare(app: Perdure, record: Recorder, effect: str) -> list[Any]:
+def _declare(app: Perdure, record: Recorder, database: Database) -> list[Any]:
     def began(ctx: Context) -> dict[str, int]:
         record("began", ctx.job.id, attempt=ctx.job.attempt)
         return {"attempt": ctx.job.attempt}
@@ -78,7 +84,7 @@ def _declare(app: Perdure, record: Recorder, effect: str) -> list[Any]:
         told = began(ctx)
         await asyncio.sleep(seconds)
         tx = await ctx.transaction()
-        await tx.execute(effect, (str(ctx.job.id), ctx.job.attempt))
+        await database.write_effect(tx, str(ctx.job.id), ctx.job.attempt)
         ended(ctx, transactional=True)
         return told
 
@@ -87,7 +93,7 @@ def _declare(app: Perdure, record: Recorder, effect: str) -> list[Any]:
         told = began(ctx)
         time.sleep(seconds)
         tx = ctx.sync.transaction()
-        tx.sync.execute(effect, (str(ctx.job.id), ctx.job.attempt))
+        tx.sync.execute(database.effect, (str(ctx.job.id), ctx.job.attempt))
         ended(ctx, transactional=True)
         return told
 
@@ -194,6 +200,8 @@ def put(url: str, history: str, calls: list[list[Any]], lease: float = LEASE) ->
     async def main() -> None:
         async with program.app:
             for name, arguments, options in calls:
+                if not program.possible(name):
+                    continue
                 handle = await program.tasks[name].using(**options).enqueue(**arguments)
                 program.record("acknowledged", handle.id, task=name)
 

@@ -50,7 +50,7 @@ class Scene:
     def __init__(self, folder: Path, scheme: str = "sqlite") -> None:
         self.folder = folder
         self.scheme = scheme
-        self.url = _on_a_server(scheme) if scheme == "postgres" else f"{scheme}:///{folder / 'jobs.db'}"
+        self.url = f"{scheme}:///{folder / 'jobs.db'}" if scheme.startswith("sqlite") else _on_a_server(scheme)
         self.database = database_of(self.url)
         self.history = str(folder / "history.jsonl")
         self.record = Recorder(self.history)

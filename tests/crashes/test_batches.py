@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from perdure import Item, Perdure, State
+
+from ..addresses import OF_EACH_KIND, address
 
 PROGRAM = """
 import asyncio, os, signal, sys
@@ -26,8 +30,9 @@ asyncio.run(main())
 """
 
 
-async def test_items_settled_before_a_kill_stay_settled_and_the_others_run_again(tmp_path):
-    url = f"sqlite:///{tmp_path / 'jobs.db'}"
+@pytest.mark.parametrize("store", ["sqlite", *OF_EACH_KIND])
+async def test_items_settled_before_a_kill_stay_settled_and_the_others_run_again(store, tmp_path):
+    url = address(store, tmp_path)
     app = Perdure(url)
     ran = []
 

@@ -27,6 +27,7 @@ ENQUEUED = move(None, "ready", 1, attempt=0)
 CLAIMED = move("ready", "running", 2, stamp=7)
 SUCCEEDED = move("running", "succeeded", 3, settled=7, worker="w")
 ENDED = {"event": "ended", "id": "a", "attempt": 1}
+LIMITED = [BEGAN | {"at": 1.0, "limit": "l", "at_most": 1}, ENDED | {"at": 2.0}]
 FOLLOWED = [
     move(None, "blocked", 1, id="b", number=1),
     move("blocked", "ready", 2, id="b", number=2),
@@ -85,6 +86,10 @@ CRIMES = {
         rows=[row(), row(id="b", after='["a"]')],
         moves=[ENQUEUED, CLAIMED, *FOLLOWED, SUCCEEDED | {"number": 9}],
     ),
+    "I10: 2 jobs under limit 'l' ran at once, 1 are allowed": dict(
+        events=[ACKNOWLEDGED, *LIMITED, *(event | {"id": "b", "at": event["at"] + 0.5} for event in LIMITED)],
+        rows=[row(), row(id="b")],
+    ),
     "I12: key 'k' of scope any has 2 owners": dict(
         events=[ACKNOWLEDGED, BEGAN]
         + [{"event": "acknowledged", "id": id, "scope": "any", "key": "k", "duplicate": False} for id in "ab"],
@@ -105,6 +110,14 @@ CRIMES = {
 
 def test_a_good_history_is_accepted():
     check(History(**GOOD))
+
+
+def test_a_limit_is_kept_by_one_after_the_other_and_by_holds_that_were_lost():
+    later = [event | {"id": "b", "at": event["at"] + 1.0} for event in LIMITED]
+    lost = [LIMITED[0] | {"attempt": 1}, LIMITED[1] | {"attempt": 1, "at": 9.0}]  # a zombie: its second attempt counts
+    again = [LIMITED[0] | {"attempt": 2, "at": 5.0}, LIMITED[1] | {"attempt": 2, "at": 6.0}]
+    check(History([ACKNOWLEDGED, *LIMITED, *later], [row(), row(id="b")]))
+    check(History([ACKNOWLEDGED, *lost, *again, *later], [row(attempt=2, result=None), row(id="b")]))
 
 
 def test_a_follower_of_a_dead_letter_may_wait():

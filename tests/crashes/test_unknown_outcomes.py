@@ -11,6 +11,8 @@ import pytest
 from perdure import Context, Perdure, State
 from perdure.errors import StoreError
 
+from ..addresses import OF_EACH_KIND, address
+
 
 class Intercepted:
     """A store whose exchanges can be broken: `after(answer)` may raise once the real store has done its work, and
@@ -41,9 +43,9 @@ class Intercepted:
         return await self._inner.holding(worker, stamp)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", *OF_EACH_KIND])
 def app(request, tmp_path):
-    return Perdure("memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'jobs.db'}")
+    return Perdure(address(request.param, tmp_path))
 
 
 async def _intercepted(app: Perdure, monkeypatch) -> Intercepted:

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from ..addresses import OF_EACH_KIND
 from .conftest import FILES
 from .killer import Fleet, campaign, unfinished
 from .nursery import Nursery, until
@@ -44,8 +45,8 @@ def _expected(history, scene: Scene) -> None:
 # watched: a trigger writes every move of every row down, and takes the store off its shortest way
 @pytest.mark.parametrize(
     ("scheme", "watch"),
-    [("sqlite", True), ("sqlite", False), (FILES[-1], False), ("postgres", True)],
-    ids=["watched", "plain", "last", "postgres"],
+    [("sqlite", True), ("sqlite", False), (FILES[-1], False), *((kind, True) for kind in OF_EACH_KIND)],
+    ids=["watched", "plain", "last", *OF_EACH_KIND],
 )
 @pytest.mark.parametrize(
     ("kills", "jobs"), [(8, 120), pytest.param(200, 4000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]

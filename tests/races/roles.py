@@ -175,7 +175,7 @@ def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
         record("lost", ctx.job.id, attempt=ctx.job.attempt, reason=None if reason is None else str(reason))
 
     @app.task(max_attempts=25)
-    async def waits(ctx: Context, transactional: bool = False) -> dict[str, int]:
+    async def waits(ctx: Context) -> dict[str, int]:
         record("began", ctx.job.id, attempt=ctx.job.attempt)
         try:
             while ctx.job.attempt == 1 or not Path(gate).exists():
@@ -183,9 +183,6 @@ def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
         except asyncio.CancelledError:
             told(ctx)
             raise
-        if transactional:
-            tx = await ctx.transaction()
-            await tx.execute(program.effect, (str(ctx.job.id), ctx.job.attempt))
         return {"attempt": ctx.job.attempt}
 
     @app.task(max_attempts=25)
@@ -205,8 +202,9 @@ def stubborn_work(url: str, history: str, name: str, gate: str) -> None:
             time.sleep(0.001)
         while ctx.job.attempt > 1 and not Path(gate).exists():
             time.sleep(0.01)
-        tx = ctx.sync.transaction()
-        tx.sync.execute(program.effect, (str(ctx.job.id), ctx.job.attempt))
+        if program.database.writes_by_thread:
+            tx = ctx.sync.transaction()
+            tx.sync.execute(program.database.effect, (str(ctx.job.id), ctx.job.attempt))
         return {"attempt": ctx.job.attempt}
 
     async def main() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
+from ..crashes.conftest import SCHEMES
 from ..crashes.killer import Fleet, unfinished
 from ..crashes.nursery import Child, Nursery, until
 from ..crashes.recording import Scene
@@ -18,7 +21,7 @@ def test_two_workers_never_both_hold_a_job(nursery: Nursery, prepared: Scene, ch
     until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
     history = prepared.judge()
-    assert len(history.rows) == 180
+    assert len(history.rows) == (180 if prepared.database.writes_effects else 120)
     plain = [row for row in history.rows if row["task"] != "written"]
     assert {(row["state"], row["attempt"]) for row in plain} == {("succeeded", 1)}
 
@@ -57,18 +60,19 @@ def test_a_zombies_word_is_refused(nursery: Nursery, prepared: Scene):
         heir.finish()
     history = prepared.judge()
     assert {(row["state"], row["result"]) for row in history.rows} == {("succeeded", '{"attempt":2}')}
-    assert [effect["attempt"] for effect in history.effects] == [2]
+    assert [effect["attempt"] for effect in history.effects] == ([2] if prepared.database.writes_by_thread else [])
 
 
 def _stopped(worker: Child, scene: Scene) -> bool:
     """Stopped, but not in the middle of a write: a file of SQLite would be locked until it goes on."""
     worker.stop()
-    if scene.database.writable():
+    if not scene.database.locked_by([worker.pid]):
         return True
     worker.send(signal.SIGCONT)
     return False
 
 
+@pytest.mark.parametrize("scheme", [scheme for scheme in SCHEMES if scheme not in ("valkey", "redis")])
 def test_jobs_of_callers_transactions_run_if_and_only_if_they_were_committed(nursery: Nursery, prepared: Scene, chance):
     arguments = dict(url=prepared.url, history=prepared.history)
     fleet = Fleet(nursery, prepared, size=2)

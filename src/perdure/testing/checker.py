@@ -6,8 +6,9 @@ A history has three parts.
 - `events`: JSON objects, one a line, in the order in which they were written. Each has `event` and mostly `id`:
   acknowledged (a verb that enqueues returned this id; with `key`, `scope`, `duplicate` where it had a unique key),
   rolled_back (this id was enqueued in a transaction that was undone), began and ended (a handler, with `attempt`,
-  `pid` and `at` in seconds), effect (a handler's plain side effect), died (the handler said that nothing can help),
-  cancelled, retried, deleted (an admin's word took hold), killed (a `worker`, with the ids that it `held`).
+  `pid` and `at` in seconds; began also with `limit` and `at_most` where a limit on running jobs holds), effect (a
+  handler's plain side effect), died (the handler said that nothing can help), cancelled, retried, deleted (an admin's
+  word took hold), killed (a `worker`, with the ids that it `held`).
 - `rows`: the jobs as the store held them after all faults were over and everything had drained, column by column.
 - `effects`: rows (`job`, `attempt`) that handlers wrote in the transaction of their completion.
 - `moves`: where the store was watched, every change of a row as it was committed: `id`, `was`, `now`, `attempt`,
@@ -110,6 +111,7 @@ def violations(history: History) -> Iterator[str]:
     yield from _deaths_deserved(history)
     yield from _effects_once(history)
     yield from _followers_in_order(history)
+    yield from _limits_kept(history)
     yield from _keys_unique(history)
     yield from _rollbacks_leave_nothing(history)
 
@@ -341,6 +343,26 @@ def _holds_back(row: Entry, parent: Entry | None) -> bool:
 def _overlap(row: Entry, parent: Entry) -> bool:
     began, over = row.get("started_at"), parent.get("finished_at")
     return began is not None and over is not None and began < over
+
+
+# ---- I10 -------------------------------------------------------------------------------------------
+def _limits_kept(history: History) -> Iterator[str]:
+    """At most so many at once, among the attempts whose success was accepted: those were held from their begin to their end,
+    and no other attempt says for sure how long its hold stood."""
+    accepted = {(row["id"], row["attempt"]) for row in history.rows if row["state"] == "succeeded"}
+    ended = {(event["id"], event.get("attempt")): event["at"] for event in history.said("ended") if "at" in event}
+    steps: defaultdict[tuple[str, int], list[tuple[float, int]]] = defaultdict(list)
+    for event in history.said("began"):
+        held = (event["id"], event["attempt"])
+        if "limit" in event and held in accepted and held in ended:
+            steps[event["limit"], event["at_most"]] += [(event["at"], 1), (ended[held], -1)]
+    for (name, at_most), changes in steps.items():
+        running = most = 0
+        for _, change in sorted(changes):
+            running += change
+            most = max(most, running)
+        if most > at_most:
+            yield f"I10: {most} jobs under limit {name!r} ran at once, {at_most} are allowed"
 
 
 # ---- I12 -------------------------------------------------------------------------------------------
