@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from perdure.clock import Clock
 from perdure.errors import StoreError
 from perdure.storage.contract import Storage
+from perdure.storage.install_hint import install_command
 
 if TYPE_CHECKING:
     from perdure.storage.migrate import Ledger, Migration
@@ -169,7 +170,7 @@ def _door(scheme: str) -> Any:
     except ImportError as missing:
         extra = SERVERS[scheme]
         raise StoreError(
-            f"{scheme}:// needs a library that is not installed ({missing.name}): pip install 'perdure[{extra}]'"
+            f"{scheme}:// needs a library that is not installed ({missing.name}): {install_command(extra)}"
         ) from None
 
 

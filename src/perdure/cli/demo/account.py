@@ -13,6 +13,8 @@ from perdure import Job, JobHandle, Perdure
 from . import tasks
 from .screen import Screen
 
+READ_NEXT = "https://github.com/perdure/perdure/blob/main/docs/start/first-job.md"
+
 
 class Broken(Exception):
     """Something did not hold that the demo claims."""
@@ -105,7 +107,7 @@ class Account:
         screen.say("effects when they are written in the completion's own transaction.")
         screen.line()
         screen.say(f"The app that ran:   {tasks.__file__}")
-        screen.say("Read next:          docs/start, then docs/guide")
+        screen.say(f"Read next:          {READ_NEXT}")
         screen.say("Try next:           perdure demo --keep, perdure --help")
 
     def _facts(self) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any, Literal, Protocol
 
 from perdure.errors import StoreError
+from perdure.storage.install_hint import install_command
 
 BUSY, LOCKED, READONLY, INTERRUPT, IOERR, CORRUPT = 5, 6, 8, 9, 10, 11
 FULL, CANTOPEN, TOOBIG, NOTADB = 13, 14, 18, 26
@@ -128,7 +129,7 @@ class _Apsw:
             import apsw
         except ImportError:
             raise StoreError(
-                "sqlite+apsw:// needs the package apsw: pip install 'perdure[apsw]', or use sqlite:///"
+                f"sqlite+apsw:// needs the package apsw: {install_command('apsw')}, or use sqlite:///"
             ) from None
         self._apsw = apsw
         self.error: type[Exception] = apsw.Error
