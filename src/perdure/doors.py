@@ -23,8 +23,9 @@ from .ids import id_text
 from .job import FINAL, Job, JobId, Page, State, job_of, unreadable_fields
 from .later import Later
 from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
-from .moves import delete, move
+from .moves import delete, delete_unfollowed, move
 from .names import checked_name
+from .observe import log
 from .storage.contract import Filter, QueueRow, QueueSettings, Storage, Unreadable
 from .storage.fairness import weights_of
 from .verbs import verb
@@ -218,8 +219,8 @@ class DeadLetters(_Room):
 
     @verb
     async def purge(self, *, cascade: bool = False, **filter: Unpack[JobFilter]) -> int:
-        """Delete the dead letters that fit; how many. Without a filter it is refused, and so is one that others wait for,
-        unless `cascade` removes those as well, and counts them."""
+        """Delete the dead letters that fit; how many. One that others wait for stays, and the log says so; `cascade` deletes
+        it with those that wait, and counts them. Without a filter it is refused."""
         wanted = _dead(filter)
         if wanted == _dead({}):
             raise InvalidCall(
@@ -227,8 +228,17 @@ class DeadLetters(_Room):
             )
         storage = await self._storage()
         purged = 0
+        followed: list[str] = []
         async for records in pages(storage, wanted):
-            purged += await delete(storage, [record.id for record in records], cascade=cascade)
+            ids = [record.id for record in records]
+            if cascade:
+                purged += await delete(storage, ids, cascade=True)
+            else:
+                deleted, kept = await delete_unfollowed(storage, ids)
+                purged += deleted
+                followed += kept
+        if followed:
+            log.purge_refused(len(followed), followed[0])
         return purged
 
     @verb

@@ -37,6 +37,18 @@ async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
     return deleted + await move(storage, ids, Deleted())
 
 
+async def delete_unfollowed(storage: Storage, ids: Sequence[str]) -> tuple[int, list[str]]:
+    """Delete the jobs that nobody waits for; how many, and the ids of the others."""
+    followed = []
+    for start in range(0, len(ids), storage.chunk):
+        part = ids[start : start + storage.chunk]
+        children = dict(zip(part, await storage.followers(part), strict=True))
+        waiting = await _unfinished(storage, sorted({child for each in children.values() for child in each}))
+        followed += [id for id in part if not waiting.isdisjoint(children[id])]
+    kept = frozenset(followed)
+    return await move(storage, [id for id in ids if id not in kept], Deleted()), followed
+
+
 async def _followers(storage: Storage, ids: Sequence[str]) -> set[str]:
     """Jobs that wait for these and are not among them."""
     found: set[str] = set()

@@ -41,13 +41,26 @@ def test_purge_needs_a_filter_and_asks(shop):
     assert shop.perdure("dead", "purge", "--yes").exit_code == 2
     assert shop.perdure("dead", "purge", "--task", "broken").exit_code == 2
     assert shop.json("dead", "list")["jobs"]
-    assert shop.json("dead", "purge", "--before", "0s", "--yes") == {"purged": 1}
+    assert shop.json("dead", "purge", "--before", "0s", "--yes") == {"purged": 1, "refused": 0}
     assert shop.json("dead", "list")["jobs"] == []
+
+
+def test_purge_deletes_what_it_may_and_tells_what_it_refused(shop):
+    shop.fill(work=True)
+    (job,) = shop.json("dead", "list")["jobs"]
+    shop.names["add"].using(after=[job["id"]]).sync.enqueue(1, 2)
+    shop.app.sync.close()
+    done = shop.perdure("dead", "purge", "--task", "broken", "--yes")
+    assert done.exit_code == 1
+    assert "purged: 0 dead letters\nnot deleted: 1 dead letter that jobs wait for; --cascade deletes" in done.stdout
+    done = shop.perdure("dead", "purge", "--task", "broken", "--yes", "--json")
+    assert (done.exit_code, json.loads(done.stdout)) == (1, {"purged": 0, "refused": 1})
+    assert shop.json("dead", "purge", "--task", "broken", "--yes", "--cascade") == {"purged": 2, "refused": 0}
 
 
 def test_nobody_is_asked_about_nothing(shop):
     shop.fill()
-    assert shop.json("dead", "purge", "--task", "broken") == {"purged": 0}
+    assert shop.json("dead", "purge", "--task", "broken") == {"purged": 0, "refused": 0}
     assert shop.json("dead", "retry-all") == {"retried": 0}
     assert shop.json("jobs", "cancel", "--task", "slow") == {"asked": None, "cancelled": 0}
 

@@ -9,6 +9,7 @@ import pytest
 
 from perdure import (
     Context,
+    Dead,
     IllegalMove,
     InvalidCall,
     JobDead,
@@ -212,3 +213,29 @@ async def test_a_large_group(app, note):
             assert await handle.result(timeout=60) == 700
             await asyncio.gather(*(each.result(timeout=60) for each in fan_out))
         assert await app.jobs.count(state=State.BLOCKED) == 0
+
+
+async def test_a_purge_deletes_what_it_may(app, caplog):
+    """A dead letter that others wait for stays, and keeps nobody else from being deleted."""
+
+    @app.task(max_attempts=1)
+    async def broken(number: int) -> int:
+        raise Dead("bad address")
+
+    @app.task
+    async def after() -> None: ...
+
+    async with app:
+        async with app.worker():
+            jobs = [await broken.enqueue(number) for number in range(5)]
+            for job in jobs:
+                with pytest.raises(JobDead):
+                    await job.result(timeout=20)
+        followers = [await after.using(after=[jobs[number]]).enqueue() for number in (1, 3)]
+        caplog.clear()
+        assert await app.dead.purge(task="broken") == 3
+        assert [await app.jobs.get(job.id) is not None for job in jobs] == [False, True, False, True, False]
+        assert "2 dead letters were not deleted, because jobs wait for them, such as" in caplog.text
+        assert await app.dead.purge(task="broken") == 0
+        assert await app.dead.purge(task="broken", cascade=True) == 4
+        assert [await app.jobs.get(job.id) for job in (*jobs, *followers)] == [None] * 7

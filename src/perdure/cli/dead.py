@@ -93,7 +93,8 @@ async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> Non
 @json_option
 @on_store
 async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
-    """Delete dead letters that fit the filter, for good. A filter is required.
+    """Delete dead letters that fit the filter, for good. A filter is required. One that other jobs wait for stays, and the
+    exit code is 1, unless --cascade deletes those jobs too.
 
     \b
     Example:
@@ -104,7 +105,18 @@ async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: 
         raise click.UsageError("purge needs a filter, e.g. --task or --before; for everything: --before 0s")
     count = await _count(app, chosen)
     confirm(f"Delete {plural(count, 'dead letter')} for good?", yes or not count)
-    _tell("purged", await app.dead.purge(cascade=cascade, **chosen), as_json)
+    purged = await app.dead.purge(cascade=cascade, **chosen)
+    refused = await _count(app, chosen)
+    if as_json:
+        print_json({"purged": purged, "refused": refused})
+    else:
+        _tell("purged", purged, as_json)
+    if refused:
+        if not as_json:
+            click.echo(
+                f"not deleted: {plural(refused, 'dead letter')} that jobs wait for; --cascade deletes those jobs too"
+            )
+        raise SystemExit(FAILED)
 
 
 @command.command("export")

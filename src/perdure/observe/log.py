@@ -389,6 +389,14 @@ def ticks_ahead(names: Sequence[str]) -> None:
     )
 
 
+def purge_refused(number: int, example: str) -> None:
+    logger.warning(
+        "%s not deleted, because jobs wait for them, such as for %s; cascade=True (--cascade) deletes those jobs too",
+        "1 dead letter was" if number == 1 else f"{number} dead letters were",
+        example,
+    )
+
+
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line), extra=_fields(record))
 
