@@ -15,10 +15,10 @@ from .calls import Calls, bound_to
 from .errors import InvalidCall, PerdureError, QueueFull
 from .flow.events import Subscription, checked_address, event_text, record, recorded, subscriptions_of
 from .flow.flow import Flow, Graph, Node
-from .flow.jobs import linked
+from .flow.jobs import gathering, linked
 from .gatherer import room, stored
 from .handle import GroupHandle, JobHandle
-from .job import NewJob
+from .job import NewJob, Record
 from .options import Plan
 from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
@@ -201,17 +201,20 @@ class Client:
             raise InvalidCall("this call is stored with its job; connection= cannot be given")
         return bound.plan.job(call._payload, bound.definition.arguments_hash)
 
-    def continued(self, flow: Flow[Any], job_id: str, chain_id: str) -> tuple[NewJob, ...]:
-        """The jobs that go on with a job's chain."""
+    def continued(self, flow: Flow[Any], record: Record) -> tuple[NewJob, ...]:
+        """The jobs that go on with a job's chain, which ends with the last of them."""
+        chain_id = record.chain_id or record.id
         calls = Calls(self._app, [node._call for node in flow._nodes], flow._nodes)
         if calls.connection(None) is not None:
             raise InvalidCall("Continue takes calls without connection=: they are stored with the job's completion")
         jobs = linked(flow._nodes, calls.jobs(), chain_id)
-        if any(job_id in parents_of(job.after) for job in jobs):
+        if any(record.id in parents_of(job.after) for job in jobs):
             raise InvalidCall(
                 "Continue with a call after= the job itself would wait for ever: a job is over when its chain is; without "
                 "after= it begins when this job has ended"
             )
+        if flow._many:
+            jobs.append(gathering(record, jobs, chain_id))
         return tuple(jobs)
 
 

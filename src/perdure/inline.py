@@ -37,8 +37,17 @@ async def run_here(app: Perdure, definition: Definition, job: NewJob, parents: P
     with is run too, one call after the other, and the result is that of the last."""
     value = await _run_one(app, definition, job, parents)
     while isinstance(value, Continuing):
-        value = await _run_on(app, value.flow)
+        value = await (_run_group(app, value.flow) if value.flow._many else _run_on(app, value.flow))
     return value
+
+
+async def _run_group(app: Perdure, flow: Flow[Any]) -> list[Any]:
+    """Run the calls of a group, one after the other; gives their results."""
+    values = []
+    for node in flow._nodes:
+        bound, job, parents = _given(app, node, {})
+        values.append(await run_here(app, bound.definition, job, parents))
+    return values
 
 
 async def _run_on(app: Perdure, flow: Flow[Any]) -> Any:

@@ -13,6 +13,7 @@ from perdure import (
     Continue,
     Dead,
     InvalidCall,
+    Item,
     JobCancelled,
     JobDead,
     Perdure,
@@ -23,6 +24,8 @@ from perdure import (
     chain,
     group,
 )
+
+from ..addresses import address
 
 SOON = Backoff.fixed(0.01)
 
@@ -188,7 +191,7 @@ async def test_what_cannot_be_a_flow(app, tasks):
         (lambda: chain(), "at least one"),
         (lambda: chain(tasks.add), "takes calls"),
         (lambda: group(tasks.add.call(1), 2), "takes calls"),
-        (lambda: Continue(group(tasks.add.call(1))), "one end"),
+        (lambda: Continue(group()), "no job to go on with"),
         (lambda: Continue(7), "takes task.call"),
         (lambda: tasks.add.using(after="x"), "list of handles"),
         (lambda: tasks.add.using(after=["x"]), "not a job id"),
@@ -313,3 +316,96 @@ async def test_a_chain_whose_first_job_would_be_dropped_is_refused(app, store):
         async with app.worker(queues=["other"]):
             with pytest.raises(JobDead, match=r"QueueFull: a queue is full and would drop"):
                 await (await inside.enqueue()).result(timeout=20)
+
+
+@pytest.mark.parametrize("on_full", ["reject", "wait", "drop"])
+async def test_a_chain_goes_on_in_a_full_queue(app, tasks, on_full):
+    """The step that has ended is not undone because the next one finds no room."""
+
+    @app.task
+    async def first() -> int:
+        return Continue(tasks.add.using(queue="narrow").call(1))
+
+    async with app:
+        await app.queues.configure("narrow", max_depth=1, on_full=on_full)
+        await app.queues.pause("narrow")
+        await tasks.add.using(queue="narrow").enqueue(5)
+        async with app.worker():
+            job = await first.enqueue()
+            async with asyncio.timeout(20):
+                async for seen in job.watch():
+                    assert seen.state is not State.DEAD
+            assert (seen.state, seen.failures) == (State.SUCCEEDED, 0)
+            assert (await app.queues.list())[-1].depth == 2
+            await app.queues.resume("narrow")
+            assert await job.result(timeout=20) == 2
+
+
+async def test_continue_with_a_group_gives_the_list_of_its_results(app, tasks):
+    @app.task
+    async def both(a: int) -> list[int]:
+        return Continue(group(tasks.add.call(a), tasks.double.call(a), chained.call(a)))
+
+    @app.task
+    async def chained(a: int) -> int:
+        return Continue(tasks.add.call(a, 100))
+
+    @app.task
+    async def nested() -> list[int]:
+        return Continue(both.call(1))
+
+    @app.task
+    async def nested_groups() -> list[list[int]]:
+        return Continue(group(both.call(1), both.call(2)))
+
+    @app.batch_task(size=2)
+    async def together(items: list[Item[int]]) -> None:
+        for item in items:
+            await item.succeed(Continue(group(tasks.add.call(item.args), tasks.double.call(item.args))))
+
+    async with app, app.worker():
+        assert await (await both.enqueue(3)).result(timeout=20) == [4, 6, 103]
+        assert await (await nested.enqueue()).result(timeout=20) == [2, 2, 101]
+        assert await (await nested_groups.enqueue()).result(timeout=20) == [[2, 2, 101], [3, 4, 102]]
+        assert await (await app.enqueue(both.call(3).then(tasks.total))).result(timeout=20) == 113
+        assert await (await together.enqueue(4)).result(timeout=20) == [5, 8]
+        assert await both.run(3) == [4, 6, 103]
+        assert await nested_groups.run() == [[2, 2, 101], [3, 4, 102]]
+
+
+async def test_a_group_is_gathered_by_whoever_went_on_with_it(app, tasks):
+    """A worker that takes only one task, and one that pulls, find the end of their own chains."""
+
+    @app.task
+    async def both() -> list[int]:
+        return Continue(group(tasks.add.call(1), tasks.add.call(2)))
+
+    async with app:
+        job = await both.using(queue="mine", routing_key="r").enqueue()
+        async with app.worker(tasks=["add"]), app.worker(tasks=["both"], queues=["mine"], routing_key="r"):
+            assert await job.result(timeout=20) == [2, 3]
+        pulled = await both.enqueue()
+        async with app.claim(tasks=[both]) as (item,):
+            await item.succeed(Continue(group(tasks.add.call(1), tasks.add.call(2))))
+        async with app.worker(tasks=["add"]), asyncio.timeout(20):
+            while await app.jobs.count(task="both", state=State.READY) == 0:
+                await asyncio.sleep(0.02)
+        async with app.claim(tasks=[both], max_wait=0) as items:
+            assert items == []
+        assert await pulled.result(timeout=5) == [2, 3]
+
+
+async def test_results_of_a_group_that_are_too_large_together_are_a_dead_letter(store, tmp_path):
+    app = Perdure(address(store, tmp_path), max_bytes=1000)
+
+    @app.task
+    async def large() -> str:
+        return "x" * 600
+
+    @app.task
+    async def both() -> list[str]:
+        return Continue(group(large.call(), large.call()))
+
+    async with app, app.worker():
+        with pytest.raises(JobDead, match="the results of its group have 1207 bytes of JSON together, more than 1000"):
+            await (await both.enqueue()).result(timeout=20)

@@ -201,6 +201,11 @@ async def goes_astray() -> str:
     return Continue(measure.call("a"))  # mistake
 
 
+@app.task
+async def goes_on_with_a_group() -> int:
+    return Continue(group(measure.call("a"), measure.call("b")))  # mistake
+
+
 async def wrong_flows(ctx: Context) -> None:
     measure.call("a").then(measure)  # mistake
     measure.call("a").then(measure.call("b"))  # mistake

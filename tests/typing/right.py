@@ -265,6 +265,11 @@ async def going_on(ctx: Context, word: str) -> int:
     return Continue(bare.call(word).then(length))
 
 
+@app.task
+async def goes_on_with_a_group(word: str) -> list[str]:
+    return Continue(group(bare.call(word), bare.call(word)))
+
+
 @app.subscribe("created", routing_key=None)
 @app.subscribe("created", routing_key="x")
 @app.task

@@ -129,8 +129,8 @@ else:
         flow = chain(call) if isinstance(call, Call) else call
         if not isinstance(flow, Flow):
             raise InvalidCall(f"Continue takes task.call(…) or a flow, not {type(call).__name__}")
-        if flow._many or not flow._nodes:
-            raise InvalidCall("Continue takes a flow with one end; finish the group with .then(task)")
+        if not flow._nodes:
+            raise InvalidCall("Continue: a group of no calls has no job to go on with; give it .then(task)")
         return Continuing(flow)
 
 

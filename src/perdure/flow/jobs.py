@@ -9,13 +9,15 @@ import msgspec
 
 from ..codec import encode
 from ..errors import InvalidCall
-from ..job import NewJob
+from ..ids import new_id
+from ..job import NewJob, Record
 from ..options import parents_text
 
 if TYPE_CHECKING:
     from .flow import Node
 
 TAKES = "perdure.takes"  # in a job's meta: what it gets of its parents as its first argument
+RESULTS = "results"  # what it takes for its own result, without its handler being called
 
 
 def linked(nodes: Sequence[Node[Any]], jobs: Sequence[NewJob], chain_id: str | None = None) -> list[NewJob]:
@@ -45,6 +47,31 @@ def _linked(node: Node[Any], job: NewJob, ids: dict[Node[Any], str], chain_id: s
 def _with_first(job: NewJob, node: Node[Any], value: str, chain_id: str) -> NewJob:
     name = node._call._task._first_parameter()
     return msgspec.structs.replace(job, payload=with_argument(job.payload, name, value), chain_id=chain_id)
+
+
+def gathering(record: Record, jobs: Sequence[NewJob], chain_id: str) -> NewJob:
+    """The job with which a chain ends that goes on with a group: its result is the list of theirs. It is of the task, queue
+    and routing key of the job that went on, so that whoever ran that one takes it, and its handler is not called for it."""
+    ids = [job.id for job in jobs]
+    return NewJob(
+        id=new_id(),
+        task=record.task,
+        payload="{}",
+        queue=record.queue,
+        priority=record.priority,
+        max_attempts=record.max_attempts,
+        timeout=record.timeout,
+        lease=record.lease,
+        backoff=record.backoff,
+        retention=record.retention,
+        dead_retention=record.dead_retention,
+        tenant=record.tenant,
+        routing_key=record.routing_key,
+        meta=_marked(None, RESULTS),
+        chain_id=chain_id,
+        after=parents_text(record.task, ids),
+        waits=len(ids),
+    )
 
 
 def with_argument(payload: str, name: str, value: str) -> str:

@@ -228,8 +228,7 @@ def succeeded_by(attempt: Attempt, definition: Definition, value: object) -> Suc
     """What a handler's value means. InvalidCall when it cannot be stored."""
     if value.__class__ is Continuing:
         assert attempt.context is not None
-        record = attempt.record
-        jobs = attempt.context.app._client.continued(value.flow, record.id, record.chain_id or record.id)
+        jobs = attempt.context.app._client.continued(value.flow, attempt.record)
         return Continued(jobs, attempt.started_at)
     return Succeeded(definition.encode_result(value), attempt.started_at)
 

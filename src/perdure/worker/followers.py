@@ -8,18 +8,19 @@ from collections.abc import Callable, Iterator, Sequence
 
 from ..errors import InvalidCall
 from ..observe import log
+from ..outcome import Outcome
 from ..storage.contract import Storage
 from .attempt import Attempt
 from .parents import bring_parents
 from .patience import Patience
 
 Fit = Callable[[list[Attempt]], None]
-Unfit = Callable[[Attempt, InvalidCall | None], None]
+Unfit = Callable[[Attempt, InvalidCall | Outcome | None], None]
 
 
 class Followers:
-    """`fit` gets attempts that may begin; `unfit` those that cannot, with what is wrong with them, or None where it was the
-    store."""
+    """`fit` gets attempts that may begin; `unfit` those whose handler is not called, with their end, or None where the store
+    failed."""
 
     def __init__(self, store: Storage, patience: Patience, fit: Fit, unfit: Unfit) -> None:
         self._store = store
@@ -56,8 +57,8 @@ class Followers:
         """Nobody else knows these attempts meanwhile, so they are handed back whatever breaks, also when the pump stops and
         cancels this."""
         try:
-            unfit = await self._patience.answer(bring_parents(self._store, attempts))
-            for attempt, why in unfit.items():
+            over = await self._patience.answer(bring_parents(self._store, attempts))
+            for attempt, why in over.items():
                 self._unfit(attempt, why)
         except BaseException as error:
             for attempt in attempts:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ..errors import ArgumentsDoNotFit, InvalidCall
-from ..flow.jobs import takes_of, with_argument
+from ..flow.jobs import RESULTS, takes_of, with_argument
 from ..job import Record
+from ..lifecycle import Succeeded
+from ..outcome import Dead, Outcome
 from ..storage.contract import Storage
-from .attempt import Attempt
+from .attempt import Attempt, Told
 
 if TYPE_CHECKING:
     from ..task import Definition
@@ -19,20 +21,23 @@ if TYPE_CHECKING:
 Parent = tuple[str, str | None]  # the task that gave it, and the result as JSON text
 
 
-async def bring_parents(store: Storage, attempts: Sequence[Attempt]) -> dict[Attempt, InvalidCall]:
+async def bring_parents(store: Storage, attempts: Sequence[Attempt]) -> dict[Attempt, InvalidCall | Outcome]:
     """Give each attempt the results of its parents, in declared order, and its first argument where one is due. Gives those
-    that cannot take it."""
+    whose handler is not called, with their end: they cannot take the argument, or have nothing to do but to gather."""
     wanted = {attempt.record.id: _ids(attempt.record) for attempt in attempts}
     ends = await _ends_of(store, {id for ids in wanted.values() for id in ids})
-    unfit = {}
+    over: dict[Attempt, InvalidCall | Outcome] = {}
     for attempt in attempts:
         found = [ends.get(id) for id in wanted[attempt.record.id]]
         attempt.parents = tuple(("", None) if end is None else (end.task, end.result) for end in found)
+        if takes_of(attempt.record.meta) == RESULTS:
+            over[attempt] = _gathered(attempt)
+            continue
         try:
             attempt.record = _with_result(attempt.record, attempt.definition, attempt.parents)
         except InvalidCall as error:
-            unfit[attempt] = error
-    return unfit
+            over[attempt] = error
+    return over
 
 
 async def _ends_of(store: Storage, ids: Iterable[str]) -> dict[str, Record]:
@@ -50,6 +55,15 @@ async def _ends_of(store: Storage, ids: Iterable[str]) -> dict[str, Record]:
                     if record.next_id is not None:
                         ahead[id] = record.next_id
     return ends
+
+
+def _gathered(attempt: Attempt) -> Outcome:
+    """The end of a job that gathers the results of its parents."""
+    text = f"[{','.join(text or 'null' for _, text in attempt.parents)}]"
+    definition, size = attempt.definition, len(text.encode())
+    if definition is not None and size > definition.max_bytes:
+        return Dead(f"the results of its group have {size} bytes of JSON together, more than {definition.max_bytes}")
+    return Told(Succeeded(text))
 
 
 def _ids(record: Record) -> list[str]:

@@ -203,8 +203,9 @@ class Pull:
         self._held.add(attempts)
         following = [attempt for attempt in attempts if attempt.record.after is not None]
         if following:
-            await bring_parents(self._store, following)
-        items = [self._item(attempt) for attempt in attempts]
+            for attempt, end in (await bring_parents(self._store, following)).items():
+                self._ends.over(attempt, None, end)
+        items = [self._item(attempt) for attempt in attempts if not attempt.ended]
         self._adopting = []
         if other_lease:
             # a claim gives each job its own lease, a renewal the one that was asked for: failing this one, the next

@@ -23,6 +23,7 @@ from ..ids import new_stamp
 from ..job import FINAL, Record, State
 from ..lifecycle import Change, decide
 from ..observe import log
+from ..outcome import Outcome
 from ..storage.contract import ACCEPTED, Claim, Exchanged, Refusal, Started, Storage, Verdict
 from .appetite import Appetite
 from .attempt import Attempt, after_refusal, failed, hand_back
@@ -461,15 +462,15 @@ class Pump:
             self._appetite.fed = (monotonic(), len(attempts))
             self.slots.feed(attempts, served=served)
 
-    def _refuse(self, attempt: Attempt, error: InvalidCall | None) -> None:
-        """A follower cannot begin: the fault is its own, or the store's."""
+    def _refuse(self, attempt: Attempt, end: InvalidCall | Outcome | None) -> None:
+        """The handler of a follower is not called: its end is known without it, or the store failed (None)."""
         if attempt.ended:
             return
-        attempt.ended = True
-        if error is None:
+        if end is None:
+            attempt.ended = True
             self.tell(attempt, hand_back(attempt))
         else:
-            self.tell(attempt, decide(attempt.record, failed(attempt, error, self._now, retryable=True)))
+            self.slots.end_unbegun(attempt, end)
         self.wake()
 
     async def _recover_claim(self) -> None:

@@ -227,6 +227,10 @@ class Slots:
         if not self.busy:
             self._dry()
 
+    def end_unbegun(self, attempt: Attempt, end: BaseException) -> None:
+        """Report an attempt whose handler is not called."""
+        self._over(attempt, None, end)
+
     def _broke(self, run: Attempt | Batch, error: Exception) -> None:
         log.service_failed("a slot", error)
         for attempt in run.attempts if isinstance(run, Batch) else [run]:

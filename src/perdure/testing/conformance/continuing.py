@@ -65,12 +65,13 @@ async def case_an_orphan_stops_the_call(store: Storage, clock: Hand) -> None:
 
 
 async def case_bounds_do_not_stop_a_chain(store: Storage, clock: Hand) -> None:
-    first = await running(store)
-    await store.configure(QueueSettings("q", max_depth=1))
     await store.enqueue([job(queue="q")])
-    following = job(queue="q")
-    await told(store, first.id, Continued((following,)))
-    same((await seen(store, following.id)).state, State.READY, "a chain goes on in a full queue")
+    for on_full in ("reject", "wait", "drop"):
+        first = await running(store)
+        await store.configure(QueueSettings("q", max_depth=1, on_full=on_full))
+        following = job(queue="q")
+        await told(store, first.id, Continued((following,)))
+        same((await seen(store, following.id)).state, State.READY, f"a chain goes on in a full queue: {on_full}")
 
 
 async def case_unique_keys_hold(store: Storage, clock: Hand) -> None:
