@@ -62,7 +62,7 @@ async def case_taken_by_the_next_holder(store: Storage, clock: Hand) -> None:
     refused(await say(store, first, Succeeded("1")), Refusal.TAKEN, "the word of a holder whose job another took")
     untouched(second, await seen(store, first.id), "a stale holder's word")
     accepted(await say(store, second, Succeeded("2")), "the new holder's word")
-    refused(await say(store, first, Succeeded("1")), Refusal.COMPLETED, "the same word after the job's end")
+    refused(await say(store, first, Succeeded("1")), Refusal.TAKEN, "the same word after the job's end")
     same((await seen(store, first.id)).result, "2", "one success per job")
 
 
@@ -94,7 +94,7 @@ async def case_hidden_by_another_hold(store: Storage, clock: Hand) -> None:
     first = await running(store, retention=FORGET)
     second = await _reaped_and_taken(store, clock)
     await say(store, second, Succeeded())
-    refused(await say(store, first, Succeeded()), Refusal.NOT_FOUND, "a stale holder of a hidden job")
+    refused(await say(store, first, Succeeded()), Refusal.TAKEN, "a stale holder of a job that another took and ended")
 
 
 async def case_never_there(store: Storage, clock: Hand) -> None:
