@@ -39,6 +39,13 @@ def tasks_came_late(worker: str, tasks: Sequence[str]) -> None:
     )
 
 
+def unknown_tasks_wait(worker: str, tasks: Sequence[str]) -> None:
+    logger.warning(
+        "worker %s: jobs of tasks that no worker knows are waiting: %s; define or import them, or see `perdure jobs list`",
+        worker, _safe(", ".join(tasks)),
+    )  # fmt: skip
+
+
 def worker_stopping(worker: str, running: int, grace: float) -> None:
     within = f"at most {grace:.0f} s for them" if grace < float("inf") else "which may take their time"
     runs = f"{running} running, {within}" if running else "nothing runs in it"

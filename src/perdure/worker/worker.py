@@ -43,6 +43,7 @@ from .pump import Pump
 from .service import Service, rest
 from .slots import Slots
 from .speaker import StoreSpeaker
+from .unknown_tasks import UnknownTasks
 from .watch import Watch
 
 BEAT = 10.0  # seconds between two signs of life
@@ -264,6 +265,9 @@ class _Running:
             Service("watch", self._watch.run),
         ]
         self._block_watch = BlockWatch(lambda: self._slots.on_loop > 0, Slots.drivers())
+        if worker._unknown == "leave":
+            unknown = UnknownTasks(store, worker.id, self._known, worker._queues)
+            self._services.append(Service("look for unknown tasks", unknown.run))
         relay = worker._app._relay()
         if relay is not None:
             self._services.append(Service("relay", relay.run))
