@@ -47,8 +47,8 @@ SERVERS = {  # scheme: package, which is also the name of its extra
 SCHEMES = ("memory", "sqlite", "sqlite+apsw", *SERVERS)
 OPTIONS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "memory": {},
-    "sqlite": {"journal": ("auto", "wal", "persist", "truncate")},
-    "sqlite+apsw": {"journal": ("auto", "wal", "persist", "truncate")},
+    "sqlite": {"journal": ("auto", "wal", "persist", "truncate"), "signals": ("on", "off")},
+    "sqlite+apsw": {"journal": ("auto", "wal", "persist", "truncate"), "signals": ("on", "off")},
 }
 
 
@@ -193,6 +193,7 @@ class _SqliteOpener:
         self._path = None if address.path is None else address.path.absolute()
         self._scheme = address.scheme
         self._journal = address.options.get("journal", "auto")
+        self._signals = address.options.get("signals") != "off"
         self._clock = clock
         self._durability = durability
         self._migrate = migrate
@@ -208,6 +209,7 @@ class _SqliteOpener:
         return door.storage(
             self._path,
             self._scheme,
+            signals=self._signals,
             journal=self._journal,
             clock=self._clock,
             demand=self._durability,

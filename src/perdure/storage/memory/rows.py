@@ -477,6 +477,7 @@ class Rows:
                 self._expiring.add(record.id)
         if record.state is State.SCHEDULED:
             heappush(self._schedule, (record.run_at, record.id))
+            self.woken.add(record.queue)
         if record.state is State.READY:
             self.woken.add(record.queue)
             if record.min_version <= ROW_VERSION:

@@ -26,6 +26,7 @@ class MongoAddress:
     database: str
     url: str = field(repr=False)
     options: frozenset[str] = frozenset()  # their names, in lower case
+    signals: bool = True  # whether workers are woken through a change stream
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.hosts}/{self.database}"
@@ -47,9 +48,19 @@ def address_of(url: str) -> MongoAddress:
     database = _checked_database(unquote(path) or DATABASE)
     if "#" in url.rpartition("@")[2]:
         raise StoreError("a MongoDB URL has no #; write %23 for a # in a password")
+    signals, query = _signals(query)
     names = frozenset(part.partition("=")[0].lower() for part in query.split("&") if part)
     # the driver takes the path for the database of the credentials, so it stays as it was given
-    return MongoAddress(scheme, hosts, database, f"{scheme}://{rest}", names)
+    return MongoAddress(scheme, hosts, database, f"{scheme}://{body}{'?' if query else ''}{query}", names, signals)
+
+
+def _signals(query: str) -> tuple[bool, str]:
+    """Our own option, and the query without it, for the driver."""
+    parts = query.split("&")
+    own = [part.partition("=")[2] for part in parts if part.partition("=")[0] == "signals"]
+    if any(value not in ("on", "off") for value in own):
+        raise StoreError("signals is on or off: mongodb://host/perdure?signals=off")
+    return "off" not in own, "&".join(part for part in parts if part.partition("=")[0] != "signals")
 
 
 def _checked_database(name: str) -> str:

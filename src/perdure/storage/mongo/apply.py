@@ -88,7 +88,11 @@ def _apply(
     yield from knock((before[row.id], row) for row in moved)
     applied = Applied(
         verdicts,
-        ready={row.queue for row in moved if row.state is State.READY or _makes_room(before[row.id], row)},
+        ready={
+            row.queue
+            for row in moved
+            if row.state in (State.READY, State.SCHEDULED) or _makes_room(before[row.id], row)
+        },
         changed=any(row.state in FINAL for row in moved),
         parents=[row.id for row in moved if row.followed and row.state in FINAL],
         left=[],

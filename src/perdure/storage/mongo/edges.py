@@ -58,7 +58,7 @@ def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str
         later |= look.following - set(waiting)
         if not waiting:
             waiting, later = sorted(later), set()
-        ready |= {child.queue for child in look.moved() if child.state is State.READY}
+        ready |= {child.queue for child in look.moved() if child.state in (State.READY, State.SCHEDULED)}
         changed |= any(child.state in FINAL for child in look.moved())
     return Followed(looked, [*waiting, *sorted(later)], ready, changed)
 

@@ -98,7 +98,7 @@ def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, b
     unmade = yield from leave(for_edges, "make")
     if bounded:
         yield from _touch({job.queue for job in fresh if _is_bounded(settings, job)})
-    ready = {record.queue for record in records if record.state is State.READY}
+    ready = {record.queue for record in records if record.state is not State.BLOCKED}
     return Stored(placed, ready, _waited_for(following, fresh), left, unmade)
 
 

@@ -68,7 +68,9 @@ class Signals:
     # -- telling -------------------------------------------------------------------------------------
     def inside(self, ready: Collection[str], changed: bool) -> list[Document]:
         """The signal that a transaction may carry itself; none when others were sent just now."""
-        if not (ready or changed) or self._post is not None or monotonic() - self._sent < GAP:
+        if not (ready or changed) or not self._server.address.signals:
+            return []
+        if self._post is not None or monotonic() - self._sent < GAP:
             return []
         return [signal_document(ready, changed, self._name)]
 
@@ -82,6 +84,8 @@ class Signals:
         if self._closed or not (ready or changed):
             return
         self._listeners.tell(ready, changed)
+        if not self._server.address.signals:
+            return
         self._ready |= set(ready)
         self._changed |= changed
         if self._post is None:
@@ -107,7 +111,7 @@ class Signals:
     ) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
-        if topic not in self._ears:
+        if topic not in self._ears and self._server.address.signals:
             self._ears[topic] = asyncio.create_task(self._hear(topic), name=f"perdure ear for {topic}")
         return listener.stop
 

@@ -336,7 +336,7 @@ class _Moves:
                 self.unsettled.add(after.id)
         else:
             self.waiting.append(waiting_row(after))
-            if after.state is State.READY:
+            if after.state is State.READY or after.state is State.SCHEDULED:
                 self.ready.add(after.queue)
                 self.parked += [after] if after.parked else []
         if change.errors is not None:

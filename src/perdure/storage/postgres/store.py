@@ -393,5 +393,5 @@ class PostgresStorage(Storage):
 def _effects_of(jobs: Sequence[NewJob]) -> Effects:
     """What follows from an enqueue once it is committed: for jobs that wait, and for those who wait for jobs."""
     kinds = kinds_of(jobs)
-    ready = {job.queue for job in kinds if not job.delay and not job.waits}
+    ready = {job.queue for job in kinds if not job.waits}
     return Effects(ready, settles=any(job.after is not None for job in kinds))

@@ -14,7 +14,7 @@ from perdure.errors import StoreError
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "redis+unix", "valkey+unix")
 PREFIX = "perdure"
 PORT = 6379
-_OPTIONS = ("prefix", "ca", "db")
+_OPTIONS = ("prefix", "ca", "db", "signals")
 _PREFIX = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _EXAMPLE = "redis://localhost:6379/0, with a password redis://:password@host, with TLS rediss://host"
 
@@ -33,6 +33,7 @@ class Address:
     tls: bool = False
     ca: str | None = None
     prefix: str = PREFIX
+    signals: bool = True  # whether workers are woken by PUBLISH
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -63,6 +64,7 @@ def address_of(url: str) -> Address:
         "username": unquote(parts.username) if parts.username else None,
         "password": unquote(parts.password) if parts.password else None,
         "prefix": options.get("prefix", PREFIX),
+        "signals": options.get("signals") != "off",
     }
     if scheme.endswith("+unix"):
         if not parts.path or parts.hostname:
@@ -96,6 +98,8 @@ def _check_options(options: dict[str, str]) -> None:
             near = difflib.get_close_matches(name, _OPTIONS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(_OPTIONS)}"
             raise StoreError(f"unknown option {name!r} of a Redis URL: {hint}")
+    if options.get("signals", "on") not in ("on", "off"):
+        raise StoreError(f"signals={options['signals'][:40]!r}: signals is on or off")
     prefix = options.get("prefix", PREFIX)
     if not _PREFIX.fullmatch(prefix):
         raise StoreError(f"prefix={prefix[:80]!r}: 1 to 64 letters, digits and _ . : - (no braces, no spaces)")

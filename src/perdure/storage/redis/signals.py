@@ -45,7 +45,8 @@ class Signals:
     def listen(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
-        self._prick_up()
+        if self._link.address.signals:
+            self._prick_up()
         return listener.stop
 
     async def close(self) -> None:

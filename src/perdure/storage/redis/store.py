@@ -96,7 +96,8 @@ class RedisStorage(Storage):
         self._migrate = migrate
         self._opening = asyncio.Lock()
         self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
-        self._origin = os.urandom(8).hex().encode()
+        # begins every signal of this store; none is sent where it is empty
+        self._origin = os.urandom(8).hex().encode() if address.signals else b""
         self._link: Link | None = None
         self._signals: Signals | None = None
         self._process = os.getpid()
@@ -331,8 +332,9 @@ class RedisStorage(Storage):
             return
         try:
             link = self._used()
-            message = self._origin + b"\x00".join(escaped(queue) for queue in queues)
-            await link.command("PUBLISH", link.keys.ready, message)
+            if self._origin:
+                message = self._origin + b"\x00".join(escaped(queue) for queue in queues)
+                await link.command("PUBLISH", link.keys.ready, message)
         except StoreError:
             _log.debug("a signal was not sent", exc_info=True)
         self._tell(queues, False)

@@ -200,7 +200,7 @@ class _Judgement:
         )
         if change.errors is not None or change.next_id is not None:
             self._moved_on.append((row.id, change.errors, change.next_id))
-        if state is State.READY:
+        if state is State.READY or state is State.SCHEDULED:
             self._work.ready.add(row.queue)
         elif state in FINAL:
             self._work.changed = True

@@ -19,9 +19,9 @@ from .schema import SqliteLedger, migrations, outbox_migrations
 from .store import SqliteStorage
 
 
-def storage(path: Path | None, scheme: str, **options: Any) -> SqliteStorage:
+def storage(path: Path | None, scheme: str, *, signals: bool = True, **options: Any) -> SqliteStorage:
     """The store of a checked address."""
-    return SqliteStorage(Place(path), driver=_driver_of(scheme), **options)
+    return SqliteStorage(Place(path, signals), driver=_driver_of(scheme), **options)
 
 
 def outbox(path: Path, scheme: str, **options: Any) -> SqliteOutbox:

@@ -181,8 +181,7 @@ def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: 
         all_new = work.connection.change(_sql["insert_alike"], rows) == many
         bodies = _sql["bodies_alike" if all_new and in_step else "bodies_by_id"]
         work.connection.change(bodies, {"payloads": payloads, "policy": number_of(policy)})
-        if ready:
-            work.ready.add(queue)
+        work.ready.add(queue)
         if ready and limited:  # they wait at one gate, which asks after the best of them alone
             parked.append(first)
     know(work, parked)
@@ -198,7 +197,7 @@ def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: 
 
 def _row(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:
     state, run_at = place_of(job, now)
-    if state == "ready":
+    if state != "blocked":
         work.ready.add(job.queue)
     parked = state == "ready" and job.limits is not None
     rank = run_at if share is None else share

@@ -24,13 +24,19 @@ FileId = tuple[int, int]  # device and inode
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The path of a database, or None for one in memory."""
+    """The path of a database, or None for one in memory. `signals`: whether this process wakes others, and is woken."""
 
     path: Path | None
+    signals: bool = True
 
     @property
     def in_memory(self) -> bool:
         return self.path is None
+
+    @property
+    def reaches_others(self) -> bool:
+        """Whether signals go to and come from other processes."""
+        return self.signals and not self.in_memory
 
     def __str__(self) -> str:
         return ":memory:" if self.path is None else str(self.path)

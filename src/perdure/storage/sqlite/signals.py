@@ -27,7 +27,7 @@ class Signals:
     def tell(self, ready: Collection[str], changed: bool) -> None:
         """Something is committed here. Called by the writer's thread."""
         self._tell_here(ready, changed)
-        if self._place.in_memory:
+        if not self._place.reaches_others:
             return
         if self._post is None:
             self._post = Post(self._place.beside())
@@ -69,7 +69,7 @@ class Signals:
                 self._ear.listen_for({one.topic for one in self._listeners})
 
     def _prick_up(self) -> None:
-        if self._place.in_memory:
+        if not self._place.reaches_others:
             return
         if self._ear is None:
             self._ear = Ear(self._place, self._tell_here, self._ours)

@@ -55,6 +55,19 @@ async def case_whatever_becomes_ready_wakes(store: Storage, clock: Hand) -> None
     ear.stop()
 
 
+async def case_a_job_for_later_wakes(store: Storage, clock: Hand) -> None:
+    """Whoever sleeps must learn when the next job is due, however long it means to sleep."""
+    record, limited = await running(store), job(delay=2 * SECOND, limits='[["k",1,null,null]]')
+    ear = Ear(store, "ready")
+    await store.enqueue([job(delay=SECOND)])
+    await ear.hears("an enqueue of a job for later")
+    await store.enqueue([job(at=await store.now() + SECOND), limited])
+    await ear.hears("an enqueue of jobs for an instant, or under limits")
+    await told(store, record.id, Snoozed(delay=SECOND))
+    await ear.hears("a job that comes back later")
+    ear.stop()
+
+
 async def case_promotion_wakes(store: Storage, clock: Hand) -> None:
     await store.enqueue([job(delay=SECOND)])
     ear = Ear(store, "ready")

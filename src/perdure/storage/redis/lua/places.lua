@@ -151,7 +151,7 @@ end
 local function place_waiting(row)
   local found = details(row)
   if may_expire(row) then note(came, expiring, found.expires_at, row[ID]) end
-  if row[STATE] == READY then woken[queue_of(row[LANE])] = true end
+  if row[STATE] ~= BLOCKED then woken[queue_of(row[LANE])] = true end
   if row[STATE] == SCHEDULED then
     note(came, schedule, found.run_at, row[ID])
   elseif row[STATE] == BLOCKED then

@@ -265,7 +265,7 @@ local function placing(now)
     for shape in pairs(shapes) do
       tally(shape.lane, shape.state, shape.stored)
       shape.stored = 0
-      if shape.state == READY then woken[shape.queue] = true end
+      if shape.state ~= BLOCKED then woken[shape.queue] = true end
     end
   end
 

@@ -207,6 +207,7 @@ local function note_format() call('HSETNX', meta, 'format', 4) end
 local function publish(origin)
   local names = {}
   for queue in pairs(woken) do names[#names + 1] = queue end
+  if origin == '' then return names end -- signals are switched off
   if #names > 0 then redis.pcall('PUBLISH', meta .. ':ready', origin .. table.concat(names, '\0')) end
   if ended_some then redis.pcall('PUBLISH', meta .. ':changed', origin) end
   return names

@@ -38,7 +38,7 @@ local function stored_as_usual(now, origin)
   local queue = string.match(lane, '^[^%z]*')
   call('HINCRBY', counts, lane .. '\0' .. READY, length)
   call('HINCRBY', depths, queue, length)
-  redis.pcall('PUBLISH', meta .. ':ready', origin .. queue)
+  if origin ~= '' then redis.pcall('PUBLISH', meta .. ':ready', origin .. queue) end
   return { {}, { queue }, 0 }
 end
 

@@ -39,7 +39,7 @@ local function exchanged_as_usual(now, origin)
   add_up(counts, totals)
   add_up(depths, deeper)
   add_up(gates, slots)
-  if length > 0 then redis.pcall('PUBLISH', meta .. ':changed', origin) end
+  if length > 0 and origin ~= '' then redis.pcall('PUBLISH', meta .. ':changed', origin) end
   return { string.rep('0', length), {}, length > 0 and 1 or 0, due and due - now or false, 0, records, 0 }
 end
 
