@@ -244,7 +244,7 @@ async def test_our_own_writes_do_not_come_back_to_us(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         store.listen("ready", event.set)
         await asyncio.sleep(0.1)
-        await store.enqueue([job(delay=10**9)])
+        await store.enqueue([job(waits=1)])
         with pytest.raises(TimeoutError):
             await woken(event, 0.15)
 
