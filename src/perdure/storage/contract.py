@@ -413,13 +413,13 @@ class Storage(ABC):
     @abstractmethod
     async def signal(self, queues: Sequence[str]) -> None:
         """Wake listeners of these queues, in this process and others. Never raises. The store does this by itself after
-        an enqueue or a change that makes jobs ready."""
+        an enqueue or a change that makes jobs ready or scheduled: who sleeps must learn when the next job is due."""
 
     @abstractmethod
     def listen(
         self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
     ) -> Callable[[], None]:
-        """Call `wake` in this loop's thread when something became ready ("ready"; of these queues, None: any), or when
+        """Call `wake` in this loop's thread when something became ready or scheduled ("ready"; of these queues, None: any), or when
         some job ended or told progress ("changed"). Gives the function that stops it."""
 
     # -- the handler's own transaction ---------------------------------------------------------------
