@@ -419,8 +419,8 @@ class Storage(ABC):
     def listen(
         self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
     ) -> Callable[[], None]:
-        """Call `wake` in this loop's thread when something became ready or scheduled ("ready"; of these queues, None: any), or when
-        some job ended or told progress ("changed"). Gives the function that stops it."""
+        """Call `wake` in this loop's thread when something became ready or scheduled ("ready"; of these queues, None:
+        any), or when some job ended or told progress ("changed"). Gives the function that stops it."""
 
     # -- the handler's own transaction ---------------------------------------------------------------
     @abstractmethod
