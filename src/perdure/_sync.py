@@ -222,7 +222,7 @@ class SyncQueues:
         self._inner = inner
 
     def list(self) -> tuple[QueueInfo, ...]:
-        """Every queue that has settings or waiting jobs, by name."""
+        """Every queue that has settings, waiting jobs, or had jobs that a worker claimed; by name."""
         return run(lambda: self._inner.list())
 
     def pause(self, name: str, /) -> None:

@@ -26,6 +26,7 @@ from .lifecycle import Cancelled, Completed, HurriedUp, Retried, Said
 from .moves import delete, delete_unfollowed, move
 from .names import checked_name
 from .observe import log
+from .observe.queue_names import queue_rows
 from .storage.contract import Filter, QueueRow, QueueSettings, Storage, Unreadable
 from .storage.fairness import weights_of
 from .verbs import verb
@@ -284,8 +285,8 @@ class Queues(_Room):
 
     @verb
     async def list(self) -> tuple[QueueInfo, ...]:
-        """Every queue that has settings or waiting jobs, by name."""
-        return tuple(_queue_info(row) for row in await (await self._storage()).queues())
+        """Every queue that has settings, waiting jobs, or had jobs that a worker claimed; by name."""
+        return tuple(_queue_info(row) for row in await queue_rows(await self._storage()))
 
     @verb
     async def pause(self, name: str, /) -> None:

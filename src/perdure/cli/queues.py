@@ -82,9 +82,11 @@ def _in_words(queue: Any) -> str:
 async def _scale(app: Perdure, target: float | None, as_json: bool) -> None:
     from perdure.observe.scale import DEFAULT_TARGET, scale
 
-    told = await scale(await app._storage(), DEFAULT_TARGET if target is None else target)
+    listed = await app.queues.list()
+    names = [queue.name for queue in listed]
+    told = await scale(await app._storage(), DEFAULT_TARGET if target is None else target, names)
     if as_json:
-        settings = {queue.name: {name: getattr(queue, name) for name in SETTINGS} for queue in await app.queues.list()}
+        settings = {queue.name: {name: getattr(queue, name) for name in SETTINGS} for queue in listed}
         queues = [asdict(each) | {"settings": settings.get(each.name)} for each in told.queues]
         print_json(asdict(told) | {"queues": queues})
         return

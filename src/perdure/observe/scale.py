@@ -9,7 +9,7 @@ whose jobs nobody has run yet is worth one worker: it will tell.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..clock import SECOND
@@ -49,19 +49,20 @@ class Scale:
     queues: tuple[QueueScale, ...]
 
 
-async def scale(store: Storage, target: float = DEFAULT_TARGET) -> Scale:
-    """Look at queues and workers. Jobs whose time has come are made ready first: where no worker is, nobody else does it."""
+async def scale(store: Storage, target: float = DEFAULT_TARGET, also: Collection[str] = ()) -> Scale:
+    """Look at queues and workers, and at the queues of these names though they may be empty. Jobs whose time has come are
+    made ready first: where no worker is, nobody else does it."""
     if not 0 < target < math.inf:
         raise InvalidCall(f"target must be a number of seconds greater than 0, it is {target!r}")
     await store.promote(PROMOTED)
     members = await fleet(store)
-    needs = [await _need(store, row, members, target) for row in await _lines(store, members)]
+    needs = [await _need(store, row, members, target) for row in await _lines(store, members, also)]
     return Scale(target, _whole(sum(need for _, need in needs)), len(members), tuple(queue for queue, _ in needs))
 
 
-async def _lines(store: Storage, members: Sequence[Member]) -> list[QueueRow]:
-    """The queues that the store lists, and those that were emptied lately."""
-    emptied = {name for member in members for name in member.ended}
+async def _lines(store: Storage, members: Sequence[Member], also: Collection[str]) -> list[QueueRow]:
+    """The queues that the store lists, those that were emptied lately, and those that are asked for."""
+    emptied = {*also, *(name for member in members for name in member.ended)}
     rows = {name: QueueRow(QueueSettings(name), 0, None) for name in emptied}
     rows |= {row.settings.name: row for row in await store.queues()}
     return [rows[name] for name in sorted(rows)]

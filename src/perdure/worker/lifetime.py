@@ -11,6 +11,7 @@ from typing import Self
 
 from ..verbs import needs_loop
 from .opening import retry_until_opened_or
+from .service import first_of
 
 
 class Lifetime(ABC):
@@ -47,7 +48,7 @@ class Lifetime(ABC):
         try:
             await retry_until_opened_or(self._give_up, self.start, self.id)
             if not self._give_up.is_set():
-                await _first_of(self._stopped, asked)
+                await first_of(self._stopped, asked)
         finally:
             try:
                 await self._end(hurry)
@@ -86,15 +87,6 @@ class Lifetime(ABC):
     @abstractmethod
     async def _stop(self, hurry: asyncio.Event) -> None:
         """Come to an end, at once when told to hurry."""
-
-
-async def _first_of(*events: asyncio.Event) -> None:
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
 
 
 def _on_signals(callback: Callable[[], None]) -> Callable[[], None]:

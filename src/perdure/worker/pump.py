@@ -31,6 +31,7 @@ from .followers import Followers
 from .held import Held
 from .messengers import Errand, Messengers
 from .patience import Patience, Unanswered
+from .seen_queues import SeenQueues
 from .service import to_pulse
 from .slots import Slots
 from .store_trouble import StoreRecovery
@@ -73,6 +74,7 @@ class Pump:
         self._followers = Followers(store, self._patience, self._feed, self._refuse)
         self._recovery = StoreRecovery(store, self._store_works)
         self.tally = Tally()
+        self.queues = SeenQueues(store)
         self._ended: deque[tuple[Attempt, Change]] = deque()
         self._ended_since = 0.0
         self._messengers = Messengers(
@@ -445,6 +447,7 @@ class Pump:
         """`served`: whoever brought them goes on as a slot."""
         attempts = Attempt.of_all(records, self._definitions, asked_at)
         self._held.add(attempts)
+        self.queues.note(records)
         if self._held.board is not None:
             self._held.board.claimed(claim.stamp)
         self._appetite.adopted(attempts, alone=claim.wants[0].alone)

@@ -129,3 +129,13 @@ async def sleep(stopping: asyncio.Event, seconds: float) -> bool:
 async def rest(stopping: asyncio.Event, seconds: float) -> bool:
     """Sleep for about as long, until others wake up, too."""
     return await sleep(stopping, to_pulse(seconds))
+
+
+async def first_of(*events: asyncio.Event) -> None:
+    """Wait until one of the events is set."""
+    waiting = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

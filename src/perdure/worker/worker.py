@@ -265,6 +265,7 @@ class _Running:
             Service("watch", self._watch.run),
         ]
         self._block_watch = BlockWatch(lambda: self._slots.on_loop > 0, Slots.drivers())
+        self._services.append(Service("names of queues", self._pump.queues.run))
         if worker._unknown == "leave":
             unknown = UnknownTasks(store, worker.id, self._known, worker._queues)
             self._services.append(Service("look for unknown tasks", unknown.run))
