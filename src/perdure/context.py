@@ -7,6 +7,7 @@ reason, and it is set from the worker's loop while a handler may look at it from
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextvars import ContextVar
@@ -269,7 +270,7 @@ class Context:
         """The result of a function that runs once per job: `await ctx.step("charge", charge, order)`. It is kept, and a
         later attempt gets it without calling the function again."""
         self._refuse_in_transaction("ctx.step")
-        return await self._durable().step(name, fn, args, kwargs)
+        return await self._durable().step(name, fn, args, kwargs, _result_kind)
 
     @verb
     async def sleep(self, duration: Duration, /) -> None:
@@ -326,6 +327,18 @@ def line_of(line: str) -> str:
     clean = "".join(char if char.isprintable() or char == "\t" else repr(char)[1:-1] for char in line)
     data = clean.encode("utf-8", "backslashreplace")
     return data[:LINE_BYTES].decode("utf-8", "ignore")
+
+
+def _result_kind(fn: Callable[..., Any]) -> Any:
+    """What a function returns that the handler of the running attempt has given."""
+    from .signature import result_kind
+    from .sync import frame_of_caller
+    from .task import Task
+
+    owner = getattr(fn, "__self__", None)
+    if isinstance(owner, Task) and getattr(fn, "__name__", "") == "run":
+        return owner._declared.shape.hint("return")
+    return result_kind(fn, frame_of_caller() or sys._getframe(1))
 
 
 def _result_of(app: Perdure, task: str, text: str | None) -> Any:

@@ -89,29 +89,7 @@ class Handler:
         return self.signature.parameters[name].annotation
 
     def _resolved(self, raw: Any) -> Any:
-        if raw is None or isinstance(raw, type):
-            return raw
-        names = dict(self._closure())
-        if self._frame is not None:
-            names.update(self._frame.f_locals)
-
-        def carrier() -> None: ...
-
-        carrier.__annotations__ = {"hint": raw}
-        space = getattr(self._function, "__globals__", {})
-        return typing.get_type_hints(carrier, space, names, include_extras=True)["hint"]
-
-    def _closure(self) -> dict[str, Any]:
-        code: CodeType | None = getattr(self._function, "__code__", None)
-        cells = getattr(self._function, "__closure__", None) or ()
-        free = code.co_freevars if code is not None else ()
-        known = {}
-        for name, cell in zip(free, cells, strict=False):
-            try:
-                known[name] = cell.cell_contents
-            except ValueError:  # assigned later
-                continue
-        return known
+        return _resolved(raw, self._function, self._frame)
 
     def _is_context(self, first: inspect.Parameter) -> bool:
         if first.kind not in _FIRST:
@@ -157,6 +135,44 @@ class BatchHandler(Handler):
                 f"batch task {self.task}: {_place(self.items)} is annotated {hint}; it must be list[Item[Arguments]]"
             )
         return _inside(item)
+
+
+def result_kind(function: Callable[..., Any], frame: FrameType | None) -> Any:
+    """What a function returns by its annotation, Any if it has none. The annotation is resolved with the names inside the
+    function that defines it, if that is among the callers of `frame`. NameError and others when it does not resolve."""
+    if isinstance(function, type):
+        return function
+    plain = _function_of(function)
+    raw = _signature(plain).return_annotation
+    return Any if raw is NOT_GIVEN else _resolved(raw, plain, _defined_in(plain, frame))
+
+
+def _resolved(raw: Any, function: Any, frame: FrameType | None) -> Any:
+    """An annotation of a function, resolved with its globals, its closure and the locals of the frame."""
+    if raw is None or isinstance(raw, type):
+        return raw
+    names = _closure(function)
+    if frame is not None:
+        names.update(frame.f_locals)
+
+    def carrier() -> None: ...
+
+    carrier.__annotations__ = {"hint": raw}
+    space = getattr(function, "__globals__", {})
+    return typing.get_type_hints(carrier, space, names, include_extras=True)["hint"]
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    code: CodeType | None = getattr(function, "__code__", None)
+    cells = getattr(function, "__closure__", None) or ()
+    free = code.co_freevars if code is not None else ()
+    known = {}
+    for name, cell in zip(free, cells, strict=False):
+        try:
+            known[name] = cell.cell_contents
+        except ValueError:  # assigned later
+            continue
+    return known
 
 
 def _check_kind(handler: object, task: str) -> None:
@@ -236,10 +252,15 @@ def _definer(function: Any, frame: FrameType | None) -> FrameType | None:
     """The frame in which the handler was defined, if it is a function's and still there."""
     if "<locals>" not in getattr(function, "__qualname__", ""):
         return None
+    return _defined_in(function, frame) or frame
+
+
+def _defined_in(function: Any, frame: FrameType | None) -> FrameType | None:
+    """The frame among these whose code defines the function."""
     code = getattr(function, "__code__", None)
     around = frame
     while around is not None:
         if code in around.f_code.co_consts:
             return around
         around = around.f_back
-    return frame
+    return None

@@ -19,6 +19,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
+from types import FrameType
 from typing import Any, TypeVar
 
 from .errors import InvalidCall
@@ -59,6 +60,7 @@ class _Caller:
 
     def __init__(self) -> None:
         self.box: SimpleQueue[Callable[[], Any] | _Done] = SimpleQueue()
+        self.thread = threading.get_ident()
 
     def wait(self) -> Any:
         while True:
@@ -201,6 +203,12 @@ def run_if_running(verb: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run an async verb in the loop thread if there is one; what was never opened there needs no closing."""
     if _running is not None and asyncio._get_running_loop() is not _running.loop:
         _run_on(None, verb)
+
+
+def frame_of_caller() -> FrameType | None:
+    """The frame of the thread that waits for the verb which runs now, if it was called in its blocking form."""
+    caller = _waiting_caller.get()
+    return None if caller is None else sys._current_frames().get(caller.thread)
 
 
 def is_blocking() -> bool:

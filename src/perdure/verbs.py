@@ -29,6 +29,7 @@ def verb(function: F) -> F:
 
     if inspect.iscoroutinefunction(function):
         _mark_as_async(checked)
+        checked.is_async_verb = True  # type: ignore[attr-defined]
     return cast(F, checked)
 
 

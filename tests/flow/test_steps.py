@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from dataclasses import dataclass
 
@@ -231,3 +232,88 @@ async def test_without_a_store(app):
 
 def test_timeout_is_a_kind_of_timeout():
     assert issubclass(ResultTimeout, TimeoutError)
+
+
+@pytest.mark.parametrize("kind", ["async", "def"])
+async def test_a_kept_result_is_of_a_class_that_is_local_to_a_function(app, kind):
+    """The annotations of this file are texts: they must be resolved with the names around the function."""
+
+    @dataclass
+    class Outside:
+        price: int
+
+    async def used_in_its_body() -> Outside:
+        return Outside(1)
+
+    @app.task
+    async def bill(price: int) -> Outside:
+        return Outside(price)
+
+    seen: list[list[str]] = []
+
+    if kind == "async":
+
+        @app.task(backoff=SOON)
+        async def shop(ctx: Context) -> None:
+            @dataclass
+            class Inside:
+                price: int
+
+            numbers = [Inside(3)]
+
+            async def inside() -> Inside:
+                return numbers[0]
+
+            def in_a_list(price: int) -> list[Inside]:
+                return [*numbers]
+
+            results = [await ctx.step("outside", used_in_its_body), await ctx.step("inside", inside)]
+            results += await ctx.step("list", in_a_list, price=4)
+            results += await ctx.step("partial", functools.partial(in_a_list, 5))
+            results.append(await ctx.step("class", Outside, 6))
+            results.append(await ctx.step("task", bill.run, 7))
+            seen.append([type(result).__name__ for result in results])
+            if ctx.job.attempt == 1:
+                raise ValueError("again")
+
+    else:
+
+        @app.task(backoff=SOON)
+        def shop(ctx: Context) -> None:
+            @dataclass
+            class Inside:
+                price: int
+
+            numbers = [Inside(3)]
+
+            def inside() -> Inside:
+                return numbers[0]
+
+            results = [ctx.sync.step("outside", used_in_its_body), ctx.sync.step("inside", inside)]
+            seen.append([type(result).__name__ for result in results])
+            if ctx.job.attempt == 1:
+                raise ValueError("again")
+
+    async with app, app.worker():
+        await (await shop.enqueue()).result(timeout=20)
+    names = ["Outside", "Inside", "Inside", "Inside", "Outside", "Outside"]
+    assert seen == [names if kind == "async" else names[:2]] * 2
+
+
+async def test_a_kept_result_whose_annotation_does_not_resolve_is_told(app, caplog):
+    async def unknown() -> NobodyKnowsThis:  # noqa: F821
+        return {"price": 1}
+
+    @app.task(backoff=SOON)
+    async def shop(ctx: Context) -> dict[str, int]:
+        kept = await ctx.step("unknown", unknown)
+        if ctx.job.attempt == 1:
+            raise ValueError("again")
+        return kept
+
+    async with app, app.worker():
+        assert await (await shop.enqueue()).result(timeout=20) == {"price": 1}
+    assert (
+        "the result of step 'unknown' is given as plain JSON, because the annotation of its function cannot"
+        in caplog.text
+    )

@@ -20,6 +20,7 @@ from ..clock import Duration, micros_of
 from ..errors import HoldLost, InvalidCall, ResultTimeout
 from ..job import Hold, Loss
 from ..names import checked_name
+from ..observe import log
 from ..outcome import Snooze
 from ..storage.contract import Shelved, Shelving
 
@@ -51,8 +52,16 @@ class Steps:
         self._seen: set[str] = set()
         self._sleeps = 0
 
-    async def step(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The result of `fn`, which is called once per job and not once per attempt."""
+    async def step(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        kind_of: Callable[[Callable[..., Any]], Any],
+    ) -> Any:
+        """The result of `fn`, which is called once per job and not once per attempt. `kind_of` tells what it returns by its
+        annotation."""
         checked_name(name, "ctx.step name")
         if not callable(fn):
             raise InvalidCall(f"ctx.step takes a function: ctx.step({name!r}, fn, …), not {type(fn).__name__}")
@@ -61,7 +70,7 @@ class Steps:
         self._seen.add(name)
         known = await self._texts()
         if name in known:
-            return _decoded(fn, known[name])
+            return _decoded(name, known[name], fn, kind_of)
         try:
             value = await _called(fn, args, kwargs)
             await self._keep(STEP, name, codec.encode(value, f"the result of step {name!r}"))
@@ -117,7 +126,9 @@ class Steps:
 
 async def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The function's value; a plain function blocks a thread, not the loop."""
-    if inspect.iscoroutinefunction(fn):
+    if inspect.iscoroutinefunction(fn) or getattr(
+        fn, "is_async_verb", False
+    ):  # Python 3.11 does not see a verb as async
         return await fn(*args, **kwargs)
     value = await asyncio.to_thread(fn, *args, **kwargs)
     return await value if inspect.isawaitable(value) else value
@@ -143,11 +154,12 @@ def _later(at: int, reason: str) -> Snooze:
     return outcome
 
 
-def _decoded(fn: Callable[..., Any], text: str) -> Any:
+def _decoded(name: str, text: str, fn: Callable[..., Any], kind_of: Callable[[Callable[..., Any]], Any]) -> Any:
     """A kept result as the function's annotation says; plain JSON where it says nothing."""
     try:
-        kind = typing.get_type_hints(fn).get("return", Any)
-    except Exception:
+        kind = kind_of(fn)
+    except Exception as error:  # an annotation may raise anything
+        log.step_is_plain(name, error)
         kind = Any
     if typing.get_origin(kind) in (Awaitable, typing.Coroutine):
         kind = typing.get_args(kind)[-1]

@@ -404,6 +404,14 @@ def purge_refused(number: int, example: str) -> None:
     )
 
 
+def step_is_plain(name: str, error: BaseException) -> None:
+    logger.warning(
+        "the result of step %r is given as plain JSON, because the annotation of its function cannot be resolved: %s",
+        name,
+        error,
+    )
+
+
 def said_by_handler(record: Record, line: str) -> None:
     logger.info("job %s (%s): %s", record.id, _safe(record.task), _safe(line), extra=_fields(record))
 
