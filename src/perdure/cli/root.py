@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -66,10 +67,18 @@ class Root(click.Group):
         except Exception as error:
             from perdure import PerdureError
 
-            if debugging(ctx) or not isinstance(error, PerdureError):
+            if debugging(ctx):
                 raise
-            click.echo(f"perdure: {one_line(error)}", err=True)
-            ctx.exit(exit_code_of(error))
+            if isinstance(error, PerdureError):
+                click.echo(f"perdure: {one_line(error)}", err=True)
+                ctx.exit(exit_code_of(error))
+            if ctx.invoked_subcommand == "worker" or _is_broken_pipe(
+                error
+            ):  # a worker's crash is told with all there is
+                raise
+            told = f"{ctx.invoked_subcommand} failed: {type(error).__name__}: {one_line(error)} (--debug shows where)"
+            click.echo(f"perdure: {told}", err=True)
+            ctx.exit(FAILED)
 
 
 def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
@@ -111,6 +120,11 @@ def exit_code_of(error: PerdureError) -> int:
     from perdure import InvalidCall
 
     return WRONG_USE if isinstance(error, InvalidCall) else FAILED
+
+
+def _is_broken_pipe(error: Exception) -> bool:
+    """Whoever read the output has gone: click ends quietly."""
+    return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 
 def one_line(error: BaseException) -> str:
