@@ -84,6 +84,23 @@ async def test_leases_that_end_one_after_the_other_are_judged_together():
     assert [(job.state, job.losses, job.suspect) for job in seen] == [(State.READY, 0, True)] * 2
 
 
+async def test_a_job_does_not_wait_for_one_with_a_far_longer_lease():
+    clock = ManualClock()
+    store = MemoryStorage(clock)
+    await store.enqueue([new_job(lease=20 * SECOND), new_job(lease=600 * SECOND)])
+    short, long = await store.claim(Claim("w", 7, (Want(2),)))
+    clock.advance(7)
+    await store.renew([short.hold])
+    clock.advance(2)
+    await store.renew([long.hold])  # the last sign of the worker
+    clock.advance(19)
+    assert await reap(store, await store.lapsed(100, 600 * SECOND)) == 0
+    clock.advance(1)
+    assert await reap(store, await store.lapsed(100, 600 * SECOND)) == 1
+    seen = await store.get([short.id, long.id])
+    assert [(job.state, job.losses, job.suspect) for job in seen] == [(State.READY, 0, True), (State.RUNNING, 0, False)]
+
+
 async def test_a_stray_of_a_worker_that_lives_comes_back_though_the_others_are_renewed():
     clock = ManualClock()
     store = MemoryStorage(clock)

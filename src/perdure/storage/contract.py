@@ -296,6 +296,11 @@ class Storage(ABC):
         Leases that reach further than now + lease (the clock went back) are cut to that first; the version stays."""
 
     @abstractmethod
+    async def next_lapse(self) -> int | None:
+        """How many microseconds it takes at least until a lease is over, by the ends of leases on record. 0 or less: one may
+        be over now. None: nothing is held. Reads, and writes nothing."""
+
+    @abstractmethod
     async def expired(self, limit: int) -> list[Record]:
         """Waiting jobs that were not started within their `expires`, the longest over first."""
 

@@ -6,7 +6,8 @@ attempt ends by the handler's own word. Noted starts cannot tell them apart: one
 never noted, and its long-running neighbour is.
 
 The leases of a dead worker end one after the other. So while it still holds others whose lease ends soon, its jobs wait
-for those: only together they show who was alone. Jobs ended from outside only give up their hold.
+for those: only together they show who was alone. None waits longer than its own lease after the last sign of its worker.
+Jobs ended from outside only give up their hold.
 """
 
 from __future__ import annotations
@@ -39,30 +40,33 @@ async def reap(store: Storage, records: Sequence[Record]) -> int:
     return sum(verdict.accepted for verdict in verdicts)
 
 
-def changes_of(records: Sequence[Record], now: int, still_held: Mapping[str, int] | None = None) -> Iterable[Change]:
-    """What follows for each lapsed job, worker by worker. `still_held`: how many more a worker held when it was lost, or
-    holds because it lives."""
+def changes_of(
+    records: Sequence[Record], now: int, still_held: Mapping[str, Sequence[Record]] | None = None
+) -> Iterable[Change]:
+    """What follows for each lapsed job, worker by worker. `still_held`: what else a worker held when it was lost, or holds
+    because it lives."""
     by_worker: defaultdict[str, list[Record]] = defaultdict(list)
     for record in records:
         by_worker[record.leased_by or ""].append(record)
     for worker, group in by_worker.items():
-        others = (still_held or {}).get(worker, 0)
+        others = (still_held or {}).get(worker, ())
         for record in group:
             if record.state in FINAL:
                 yield decide(record, LeaseEnded())
-            elif not others or _waited(group, now):
+            elif not others or _waited(group, others, now):
                 alone = not others and len(group) == 1
                 yield decide(record, LeaseEnded(_fault(record, now), charged=alone, suspect=not alone))
 
 
-def _waited(group: Sequence[Record], now: int) -> bool:
-    """Renewed every third of a lease, all leases of a dead worker end within that time. Who waits longer waits for a worker
-    that lives, or for a job with a far longer lease."""
-    return any(now >= (record.leased_until or 0) + record.lease // 2 for record in group)
+def _waited(group: Sequence[Record], others: Sequence[Record], now: int) -> bool:
+    """Leases as long as these have all ended, if their worker died after its last sign. Should it live, it gives signs all
+    the time: renewed every third of a lease, these would have ended together with others half a lease ago."""
+    last_sign = max(map(_last_sign, (*group, *others)))
+    return any(now >= min(last_sign + record.lease, (record.leased_until or 0) + record.lease // 2) for record in group)
 
 
-async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, int]:
-    """How many jobs the workers of these hold besides."""
+async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, list[Record]]:
+    """What the workers of these hold besides."""
     lost_at: dict[str, int] = {}
     for record in lapsed:
         if record.state not in FINAL:
@@ -75,12 +79,12 @@ async def _still_held(store: Storage, lapsed: Sequence[Record]) -> dict[str, int
         return {}
     # a worker with a name of its own that was started again holds its new jobs under the old name
     lives = {row.id: row.started_at for row in await store.workers(LIFE)}
-    held: defaultdict[str, int] = defaultdict(int)
+    held: defaultdict[str, list[Record]] = defaultdict(list)
     for record in others:
         worker = record.leased_by or ""
         began = lives.get(worker, 0)
         if not lost_at[worker] < began <= _last_sign(record):
-            held[worker] += 1
+            held[worker].append(record)
     return held
 
 

@@ -1,9 +1,12 @@
 """The round of upkeep: about three questions in four seconds, so that an idle worker costs the store next to nothing.
 
-Every round looks for lapsed leases. Every other one does a chore as well, in turns: edges that are unsettled, expired jobs,
-answers that were not heard, promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are
-full.) One chore in ten also inspects some rows, for those that cannot be read. Where jobs are known to expire, or to be kept
-for a short time only, the rounds between look for those: who does not use that pays nothing for it.
+Every round looks when the next lease ends, and for lapsed leases if one may be over. If a lease ends before the next round
+is due, there is a look at that moment, so that the jobs of a dead host come back right after their lease.
+
+Every other round does a chore as well, in turns: edges that are unsettled, expired jobs, answers that were not heard,
+promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are full.) One chore in ten also
+inspects some rows, for those that cannot be read. Where jobs are known to expire, or to be kept for a short time only, the
+rounds between look for those: who does not use that pays nothing for it.
 
 The steps of a round are independent: one that fails rests for a while, longer each time, and the others go on.
 """
@@ -14,15 +17,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
+from ..clock import SECOND
 from ..flow.answers import tell_due
 from ..job import Record
 from ..observe import log
 from ..storage.contract import Storage
-from .contact import Contact
+from .contact import FOR_EVER, Contact
 from .expire import expire
 from .reap import reap
 
 ROUND = 2.4  # seconds
+WHOLE = 0.6  # of a round that is at least between two whole ones, however often leases are looked at
+SOON = 100_000  # microseconds between two looks at leases, at least
+AT_TIMES = 500_000  # microseconds between two looks while a lease that is over has to wait
+PATIENT = 60 * SECOND  # if it has to wait for longer, leases are looked at in every round only
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 FIRST_LOOKS = 2  # rounds in which it is looked at whether that clock moves at all
 LIMIT = 500
@@ -96,24 +104,41 @@ class Upkeep:
             (expiring_step,),
         )
         self._chore = 0
+        self._chore_has_more = False
+        self._round_at = 0.0  # when the next whole round is due
+        self.pause = ROUND  # seconds until the next look
 
     async def run(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set():
-            again = await self.one_round()
-            await self._sleep(stopping, 0.01 if again else ROUND)
+            again = await self.look()
+            await self._sleep(stopping, 0.01 if again else self.pause)
+
+    async def look(self) -> bool:
+        """A whole round if one is due, else a look at leases alone. True when there is more of the same to do."""
+        if monotonic() < self._round_at:
+            return await self._one_round(())
+        again = await self.one_round()
+        self._round_at = 0.0 if again else monotonic() + WHOLE * ROUND
+        return again
 
     async def one_round(self) -> bool:
-        """True when there is more of the same to do. A step that fails stops no other. When all of them fail, the store is
-        to blame, and the first error is raised."""
+        """True when there is more of the same to do."""
         self._round += 1
+        if self._round % 2 == 0:
+            return await self._one_round(self._steps_between())
+        again = await self._one_round(self._chores[self._chore])
+        if not self._chore_has_more:
+            self._chore = (self._chore + 1) % len(self._chores)
+        return again
+
+    async def _one_round(self, steps: tuple[Step, ...]) -> bool:
+        """Reap, and take these steps. One that fails stops no other. When all of them fail, the store is to blame, and the
+        first error is raised."""
+        self.pause = ROUND
         failed: dict[Step, Exception] = {}
         try:
             again = await self._do(self._reaping, failed)
-            chores = self._round % 2 == 1
-            steps = self._chores[self._chore] if chores else self._steps_between()
             more = [await self._do(step, failed) for step in steps]
-            if chores and not any(more):
-                self._chore = (self._chore + 1) % len(self._chores)
             if len(failed) > len(steps):
                 raise failed[self._reaping]
         except Exception:
@@ -121,6 +146,7 @@ class Upkeep:
             raise
         for step, error in failed.items():
             log.upkeep_failed(step.name, error, step.pause())
+        self._chore_has_more = any(more)
         return again or any(more)
 
     def _steps_between(self) -> tuple[Step, ...]:
@@ -158,16 +184,40 @@ class Upkeep:
         return 0
 
     async def _reap(self, limit: int) -> int:
-        """Before anybody is reaped the store's clock is looked at: leases that all lapse at once may be its doing."""
-        if self._round <= FIRST_LOOKS or self._round % CLOCK_EVERY == 1:
+        """Before anybody is reaped the clock of the store is looked at: it may be why leases lapse all at once. If it went
+        back, leases may reach too far: `lapsed` cuts them, so it is asked now and then in any case."""
+        looked = self._round <= FIRST_LOOKS or self._round % CLOCK_EVERY == 1
+        if looked:
             await self._look_at_clock()
+        next_lapse = await self._store.next_lapse()
+        if not looked and (next_lapse is None or next_lapse > 0):
+            self._look_within(next_lapse)
+            return 0
         records = await self._store.lapsed(limit, self._contact.unbroken)
         if not records:
+            self._look_within(await self._lapses_in(next_lapse))
             return 0
+        self._look_within(SOON)  # some may wait for others of their worker, or have more after them
         await self._look_at_clock()
         trusted = 3 * self._contact.unbroken
         lost = [record for record in records if record.lease <= trusted and self._is_lost(record)]
         return await reap(self._store, lost)
+
+    async def _lapses_in(self, next_lapse: int | None) -> int | None:
+        """How long to wait for a lease that is to be looked at. One that is over may have to wait until we have reached the
+        store for long enough; others may end meanwhile."""
+        if next_lapse is None or next_lapse > 0:
+            return next_lapse
+        over = await self._store.lapsed(1, FOR_EVER)
+        if not over:  # a store may know only now that there was none
+            return await self._store.next_lapse()
+        missing = over[0].lease // 3 - self._contact.unbroken
+        return None if missing > PATIENT else min(missing, AT_TIMES)
+
+    def _look_within(self, micros: int | None) -> None:
+        """Look again after this time, or when the next round is due."""
+        if micros is not None:
+            self.pause = min(self.pause, max(micros, SOON) / SECOND)
 
     def _is_lost(self, record: Record) -> bool:
         """A clock that is moved by hand ends the leases of our own jobs too, and we are there."""

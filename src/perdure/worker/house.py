@@ -93,8 +93,8 @@ class House:
 
     async def _one_round(self) -> None:
         self._due_at = monotonic() + ROUND
-        if await self._upkeep.one_round():
-            self._due_at = monotonic()
+        again = await self._upkeep.look()
+        self._due_at = monotonic() + (0.0 if again else min(ROUND, self._upkeep.pause))
 
 
 _houses: WeakKeyDictionary[Place, House] = WeakKeyDictionary()

@@ -189,6 +189,10 @@ class MemoryStorage(Storage):
                     leases.append((row.leased_until, row.id, row))
             return _copies(rows.readable([row for _, _, row in sorted(leases, key=lambda each: each[:2])[:limit]], now))
 
+    async def next_lapse(self) -> int | None:
+        with self._work() as (rows, now):
+            return min(((row.leased_until or now) - now for row in rows.held()), default=None)
+
     async def expired(self, limit: int) -> list[Record]:
         with self._work() as (rows, now):
             return _copies(rows.readable(rows.expired(now)[:limit], now))

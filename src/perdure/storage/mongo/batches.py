@@ -74,6 +74,12 @@ def leases(now: int, seen: Sequence[str], limit: int) -> Steps[list[Document]]:
     return (yield from find("batches", {"$or": over} | unseen, sort={"at": 1}, limit=limit))
 
 
+def next_lease() -> Steps[int | None]:
+    """When a lease may be over first."""
+    found = yield from find("batches", {"kind": LEASE}, sort={"at": 1}, limit=1)
+    return found[0]["at"] if found else None
+
+
 def tidy(batches: Iterable[Document], held: dict[str, Record], now: int) -> Steps[None]:
     """Put batches of which no lease is over to when that may be, or away. Renewed leases stand in batches of their own."""
     gone: list[str] = []

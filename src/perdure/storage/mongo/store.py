@@ -273,6 +273,9 @@ class MongoStorage(Storage):
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
         return await self._look_first(lambda: upkeep.lapsed(limit, contact, self._now()))
 
+    async def next_lapse(self) -> int | None:
+        return await self._read(lambda: upkeep.next_lapse(self._now()))
+
     async def expired(self, limit: int) -> list[Record]:
         return await self._read(lambda: upkeep.expired(limit, self._now()))
 

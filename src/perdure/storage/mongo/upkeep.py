@@ -44,6 +44,12 @@ def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
     return _longest(over)[: max(limit, 0)]
 
 
+def next_lapse(now: int) -> Steps[int | None]:
+    """How long it takes at least until a lease is over. Batches of renewed leases may say so too early."""
+    first = yield from batches.next_lease()
+    return None if first is None else first - now
+
+
 def _held(ids: Sequence[str]) -> Steps[dict[str, Record]]:
     held: dict[str, Record] = {}
     for begin in range(0, len(ids), AT_ONCE):

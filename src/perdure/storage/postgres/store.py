@@ -256,6 +256,9 @@ class PostgresStorage(Storage):
         lapsed = self._upkeep.lapsed
         return await self._server().plainly(lambda connection: lapsed(connection, limit, contact, self._now()))
 
+    async def next_lapse(self) -> int | None:
+        return await self._server().plainly(lambda connection: self._upkeep.next_lapse(connection, self._now()))
+
     async def expired(self, limit: int) -> list[Record]:
         return await self._server().plainly(lambda connection: self._upkeep.expired(connection, limit, self._now()))
 

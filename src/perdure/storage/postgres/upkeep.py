@@ -45,6 +45,12 @@ class Upkeep:
         cursor = await connection.execute(self._sql["lapsed"], values)
         return records_of(await cursor.fetchall())
 
+    async def next_lapse(self, connection: Connection, now: int | None) -> int | None:
+        """How long it takes until a lease is over."""
+        cursor = await connection.execute(self._sql["next_lapse"], {"now": now})
+        first: int | None = (await cursor.fetchall())[0][0]
+        return first
+
     async def expired(self, connection: Connection, limit: int, now: int | None) -> list[Record]:
         cursor = await connection.execute(self._sql["expired"], {"now": now, "limit": limit})
         return records_of(await cursor.fetchall())

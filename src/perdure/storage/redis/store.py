@@ -252,6 +252,10 @@ class RedisStorage(Storage):
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
         return records_of(await self._used().run("lapsed", [self._time(), limit, 3 * contact], repeat=True))
 
+    async def next_lapse(self) -> int | None:
+        told = await self._used().run("next_lapse", [self._time()], repeat=True)
+        return None if told is None else int(told)
+
     async def expired(self, limit: int) -> list[Record]:
         return records_of(await self._used().run("expired", [self._time(), limit], repeat=True))
 

@@ -254,6 +254,9 @@ class SqliteStorage(Storage):
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
         return await self._write(lambda work: upkeep.lapsed(work, limit, contact, self._now()))
 
+    async def next_lapse(self) -> int | None:
+        return await self._read(lambda connection: upkeep.next_lapse(connection, self._now()))
+
     async def expired(self, limit: int) -> list[Record]:
         return await self._read(lambda connection: upkeep.expired(connection, limit, self._now()))
 

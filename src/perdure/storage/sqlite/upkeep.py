@@ -31,6 +31,12 @@ def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
     return records_of(work.connection.value(_sql["lapsed"], lapsed))
 
 
+def next_lapse(connection: Connection, now: int) -> int | None:
+    """How long it takes until a lease is over."""
+    first: int | None = connection.value(_sql["next_lapse"])
+    return None if first is None else first - now
+
+
 def expired(connection: Connection, limit: int, now: int) -> list[Record]:
     return records_of(connection.value(_sql["expired"], (now, limit)))
 

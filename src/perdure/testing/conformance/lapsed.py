@@ -7,7 +7,7 @@ from perdure.job import State
 from perdure.lifecycle import Cancelled, Deleted, LeaseEnded, Succeeded
 from perdure.storage.contract import Storage
 
-from .tools import LONG_ENOUGH, Hand, accepted, claim, ids, job, running, same, say, seen, told
+from .tools import LONG_ENOUGH, Hand, accepted, claim, ids, job, running, same, say, seen, told, true
 
 
 async def case_when_the_lease_is_over(store: Storage, clock: Hand) -> None:
@@ -16,6 +16,28 @@ async def case_when_the_lease_is_over(store: Storage, clock: Hand) -> None:
     same(await store.lapsed(9, LONG_ENOUGH), [], "a microsecond too early")
     clock.advance(0.000001)
     same(await store.lapsed(9, LONG_ENOUGH), [record], "from leased_until on; the row as it stands")
+
+
+async def case_when_the_next_lease_ends(store: Storage, clock: Hand) -> None:
+    same(await store.next_lapse(), None, "nothing is held")
+    first = await running(store, lease=30 * SECOND)
+    limited = job(lease=20 * SECOND, limits='[["k",1,null,null]]')
+    await store.enqueue([limited])
+    same(await store.next_lapse(), 30 * SECOND, "until the only lease ends")
+    (second,) = await claim(store, 9, limited=True)
+    same(await store.next_lapse(), 20 * SECOND, "until the first of two ends")
+    clock.advance(5)
+    same(await store.next_lapse(), 15 * SECOND, "time goes by")
+    accepted(await say(store, second, Succeeded()), "a success")
+    true((await store.next_lapse() or 0) in (15 * SECOND, 25 * SECOND), "never later than the first end of a lease")
+    clock.advance(25)
+    true((await store.next_lapse() or 0) <= 0, "one is over")
+    same(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is told of")
+    await told(store, first.id, Cancelled())
+    true((await store.next_lapse() or 0) <= 0, "an ended job has its hold until somebody takes it away")
+    accepted(await say(store, await seen(store, first.id), LeaseEnded()), "its end")
+    await store.lapsed(9, LONG_ENOUGH)
+    same(await store.next_lapse(), None, "nothing is held any more")
 
 
 async def case_the_longest_over_first(store: Storage, clock: Hand) -> None:

@@ -12,6 +12,10 @@ FROM (
 ) AS late CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = late.id OFFSET 0) AS j {moving_by_id}
 ORDER BY late.leased_until, late.id;
 
+-- name: next_lapse
+-- How long it takes until a lease is over.
+SELECT min(leased_until) - {now} FROM {schema}.holds;
+
 -- name: expired
 -- Waiting jobs that were not started in time.
 SELECT {record}

@@ -5,6 +5,14 @@ UPDATE perdure_jobs SET leased_until = lease + :now WHERE number IN (
     UNION ALL
     SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + :now);
 
+-- name: next_lapse
+-- The earliest end of a lease.
+SELECT min(leased_until) FROM (
+    SELECT min(leased_until) AS leased_until FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
+    UNION ALL
+    SELECT min(leased_until) FROM perdure_jobs INDEXED BY perdure_jobs_limited
+    WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until IS NOT NULL);
+
 -- name: lapsed
 -- Jobs whose lease is over, the longest over first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
