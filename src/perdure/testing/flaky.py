@@ -24,6 +24,7 @@ FLAKY_VERBS = frozenset(
         "note",
         "promote",
         "lapsed",
+        "next_lapse",
         "expired",
         "prune",
         "get",

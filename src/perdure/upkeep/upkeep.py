@@ -29,8 +29,8 @@ from .reap import reap
 ROUND = 2.4  # seconds
 WHOLE = 0.6  # of a round that is at least between two whole ones, however often leases are looked at
 SOON = 100_000  # microseconds between two looks at leases, at least
-AT_TIMES = 500_000  # microseconds between two looks while a lease that is over has to wait
-PATIENT = 60 * SECOND  # if it has to wait for longer, leases are looked at in every round only
+AT_TIMES = 600_000  # microseconds between two looks that find nothing
+PATIENT = 60 * SECOND  # a lease that has to wait for longer is looked for in every round only
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 FIRST_LOOKS = 2  # rounds in which it is looked at whether that clock moves at all
 LIMIT = 500
@@ -204,15 +204,15 @@ class Upkeep:
         return await reap(self._store, lost)
 
     async def _lapses_in(self, next_lapse: int | None) -> int | None:
-        """How long to wait for a lease that is to be looked at. One that is over may have to wait until we have reached the
-        store for long enough; others may end meanwhile."""
+        """How long to wait for a lease that is to be looked at, when none was found. One that is over may have to wait until
+        we have reached the store for long enough. Some stores know only now that none was over."""
         if next_lapse is None or next_lapse > 0:
             return next_lapse
-        over = await self._store.lapsed(1, FOR_EVER)
-        if not over:  # a store may know only now that there was none
-            return await self._store.next_lapse()
-        missing = over[0].lease // 3 - self._contact.unbroken
-        return None if missing > PATIENT else min(missing, AT_TIMES)
+        if self._contact.unbroken < PATIENT and (over := await self._store.lapsed(1, FOR_EVER)):
+            missing = over[0].lease // 3 - self._contact.unbroken
+            return None if missing > PATIENT else min(missing, AT_TIMES)
+        after = await self._store.next_lapse()
+        return None if after is None else max(after, AT_TIMES)
 
     def _look_within(self, micros: int | None) -> None:
         """Look again after this time, or when the next round is due."""
