@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 
 from ..clock import SECOND
+from ..errors import StoreUnavailable
 from ..flow.answers import tell_due
 from ..job import Record
 from ..observe import log
@@ -132,14 +133,14 @@ class Upkeep:
         return again
 
     async def _one_round(self, steps: tuple[Step, ...]) -> bool:
-        """Reap, and take these steps. One that fails stops no other. When all of them fail, the store is to blame, and the
-        first error is raised."""
+        """Reap, and take these steps. One that fails stops no other. If there were several and all failed, the store is to
+        blame, and the first error is raised."""
         self.pause = ROUND
         failed: dict[Step, Exception] = {}
         try:
             again = await self._do(self._reaping, failed)
             more = [await self._do(step, failed) for step in steps]
-            if len(failed) > len(steps):
+            if steps and len(failed) > len(steps):
                 raise failed[self._reaping]
         except Exception:
             self._contact.lost()
@@ -160,7 +161,7 @@ class Upkeep:
             return False
         try:
             done = await self._answer(step.run(LIMIT))
-        except ConnectionError:  # no other step would be answered either
+        except (ConnectionError, StoreUnavailable):  # no other step would be answered either
             raise
         except Exception as error:
             failed[step] = error
