@@ -67,6 +67,14 @@ class Server:
         """End it, with all its processes, as kill -9 does."""
         self._own().kill()
 
+    def freeze(self) -> None:
+        """Stop it, with all its processes: connections stay, and nobody answers."""
+        self._own().freeze()
+
+    def thaw(self) -> None:
+        """Let it go on after `freeze`."""
+        self._own().thaw()
+
     def halt(self) -> None:
         """End it in an orderly way; `restart` brings it back."""
         self._own().halt()

@@ -87,6 +87,19 @@ class Process:
                 os.kill(pid, signal.SIGKILL)
         self._wait_for(self._ended, "it outlived a kill")
 
+    def freeze(self) -> None:
+        """Stop it and all its children: connections stay, and nobody answers."""
+        os.kill(self.pid, signal.SIGSTOP)
+        for pid in _children(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after `freeze`."""
+        for pid in (*_children(self.pid), self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
     def close(self, *, wait: bool = True) -> None:
         """One user less. The last one ends it and removes its folder."""
         if self._users < 0:

@@ -136,10 +136,15 @@ class Client:
                 await _let_go(storage)  # while the next is made
             while under_way:
                 await next_stored()
+        except asyncio.CancelledError:
+            for _, storing in under_way:
+                storing.cancel()
+            raise
         finally:
             for start, storing in under_way:  # after a failure: what was on its way may be stored too
-                with suppress(Exception):
-                    stored.append((start, await storing))
+                if not storing.cancelling():
+                    with suppress(Exception):
+                        stored.append((start, await storing))
 
     async def publish(
         self, topic: str, event: object, routing_key: str | None, connection: object

@@ -1,5 +1,7 @@
 """Group commit: single enqueues that come while one is under way are stored together when it is done. A lone one goes
-straight through. Nobody is hurt by another's job: when a gathered call fails, each is tried by itself."""
+straight through. Nobody is hurt by another's job: when a gathered call fails, each is tried by itself.
+
+A store that is down or busy is waited for by all at once, and each caller has its error when its own time is over."""
 
 from __future__ import annotations
 
@@ -14,12 +16,15 @@ from .job import NewJob
 from .storage.contract import Full, Orphan, Placed, Storage
 from .storage.rules import explained_orphan
 
-REPEAT_FOR = 60.0  # rows that ended stay, hidden, for ten minutes: within one a repeated enqueue finds its first self
+
+class NotReached(StoreUnavailable):
+    """The store did not take the jobs before the time of the call was over."""
 
 
 class Waiting(NamedTuple):
     job: NewJob
     placed: asyncio.Future[Placed]
+    until: float  # by the loop's clock; then its caller gets an error
 
 
 class Gatherer:
@@ -34,8 +39,9 @@ class Gatherer:
     async def place(self, job: NewJob) -> Placed:
         """Store one job. `Full` and StoreError concern this job alone."""
         if self._busy:
-            future: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-            self._waiting.append(Waiting(job, future))
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[Placed] = loop.create_future()
+            self._waiting.append(Waiting(job, future, loop.time() + self._storage.gives_up_after))
             return await future
         self._busy = True
         try:
@@ -72,7 +78,9 @@ class Gatherer:
                 await self._settle_one(each)
             return
         try:
-            placed = await stored(self._storage, [each.job for each in batch])
+            placed = await stored(self._storage, [each.job for each in batch], batch[0].until)
+        except NotReached as error:
+            self._give_up(batch, error)
         except Full as full:
             await self._settle_full([each for each in batch if each.job.queue == full.queue])
             await self._settle([each for each in batch if each.job.queue != full.queue])
@@ -83,6 +91,14 @@ class Gatherer:
             for each, place in zip(batch, placed, strict=True):
                 if not each.placed.done():
                     each.placed.set_result(place)
+
+    def _give_up(self, batch: Sequence[Waiting], error: NotReached) -> None:
+        """The store was not reached until the time of the first was over; the others wait on."""
+        now = asyncio.get_running_loop().time()
+        for each in batch:
+            if each.until <= now:
+                _fail(each, NotReached(str(error)).at(error.place))
+        self._waiting = [each for each in batch if not each.placed.done()] + self._waiting
 
     async def _settle_full(self, batch: Sequence[Waiting]) -> None:
         """Jobs of a queue without room for all: one by one until it is full, then at once for all that it would hold to
@@ -97,7 +113,7 @@ class Gatherer:
 
     async def _settle_one(self, each: Waiting) -> Exception | None:
         try:
-            (placed,) = await stored(self._storage, [each.job])
+            (placed,) = await stored(self._storage, [each.job], each.until)
         except Exception as error:
             _fail(each, error)
             return error
@@ -111,30 +127,47 @@ def _fail(each: Waiting, error: Exception) -> None:
         each.placed.set_exception(error)
 
 
-async def stored(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
-    """Enqueue in one call. A broken connection leaves open whether it took hold; ids make repeating safe."""
+async def stored(storage: Storage, jobs: Sequence[NewJob], until: float | None = None) -> list[Placed]:
+    """Enqueue in one call. A broken connection leaves open whether it took hold; ids make repeating safe: rows that ended
+    stay, hidden, for ten minutes, so a repeated enqueue finds its first self. `until`: when to give up; without it, when
+    the store would for a call that begins now."""
     loop = asyncio.get_running_loop()
-    until = loop.time() + REPEAT_FOR
-    pause = 0.05
+    began, pause = loop.time(), 0.05
+    trouble: BaseException | None = None
+    if until is None:
+        try:
+            return await _tried(storage, jobs)  # the store keeps the limit itself
+        except ConnectionError as error:
+            trouble, until = error, began + storage.gives_up_after
     while True:
         try:
-            return await storage.enqueue(jobs)
+            async with asyncio.timeout_at(until):
+                return await _tried(storage, jobs)
         except ConnectionError as error:
-            if loop.time() + pause > until:
-                raise StoreUnavailable(
-                    f"the {storage.name} store was not reached for {REPEAT_FOR:.0f} s: {error}; whether the last "
-                    "try was stored is not known, and repeating the same calls within ten minutes is safe"
-                ).at(storage.place) from error
-        except Orphan as orphan:
-            raise explained_orphan(orphan, jobs) from None
-        except (PerdureError, Full):
-            raise
-        except Exception as error:
-            raise StoreError(
-                f"the {storage.name} store refused the jobs: {type(error).__name__}: {error}; nothing was stored"
-            ) from error
-        await asyncio.sleep(pause * random.uniform(0.5, 1))
+            trouble = error
+        except TimeoutError as error:
+            trouble = trouble or error
+        left = until - loop.time()
+        if left <= 0:
+            raise NotReached(
+                f"the {storage.name} store was not reached for {storage.gives_up_after:.0f} s: {trouble or 'no answer'}; "
+                "whether the last try was stored is not known, and repeating the same calls within ten minutes is safe"
+            ).at(storage.place) from trouble
+        await asyncio.sleep(min(pause * random.uniform(0.5, 1), left))
         pause = min(pause * 2, 1.0)
+
+
+async def _tried(storage: Storage, jobs: Sequence[NewJob]) -> list[Placed]:
+    try:
+        return await storage.enqueue(jobs)
+    except Orphan as orphan:
+        raise explained_orphan(orphan, jobs) from None
+    except (ConnectionError, PerdureError, Full):
+        raise
+    except Exception as error:
+        raise StoreError(
+            f"the {storage.name} store refused the jobs: {type(error).__name__}: {error}; nothing was stored"
+        ) from error
 
 
 async def room(storage: Storage, pause: float) -> None:

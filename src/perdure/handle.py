@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 R_co = TypeVar("R_co", covariant=True)
 
 FIRST_LOOK = 1.0  # seconds
+OPENED_WITHIN = 3.0  # seconds that the store gets to open, however short the timeout
 
 
 class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
@@ -118,10 +119,15 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         loop = asyncio.get_running_loop()
         seconds = 0.0 if timeout is None else micros_of(timeout, "timeout") / SECOND
         deadline = until if timeout is None or until is not None else loop.time() + seconds
-        # a job that has ended is told, however short the timeout
-        patience = None if deadline is None else max(deadline, loop.time() + FIRST_LOOK)
         state: State | None = None
-        async with aclosing((await self._app._place()).lookout.changes(self._id)) as changes:
+        try:
+            async with asyncio.timeout_at(_at_least(deadline, OPENED_WITHIN)):
+                place = await self._app._place()
+        except TimeoutError:
+            raise self._not_yet(state, seconds) from None
+        # a job that has ended is told, however short the timeout
+        patience = _at_least(deadline, FIRST_LOOK)
+        async with aclosing(place.lookout.changes(self._id)) as changes:
             while True:
                 try:
                     async with asyncio.timeout_at(patience):
@@ -208,6 +214,11 @@ def ids_of(refs: Iterable[object]) -> list[str]:
 def each_of(refs: Iterable[object]) -> list[object]:
     """These, the jobs of a group in its place."""
     return [job for ref in refs for job in (ref.jobs if isinstance(ref, GroupHandle) else (ref,))]
+
+
+def _at_least(deadline: float | None, seconds: float) -> float | None:
+    """A deadline that leaves at least so many seconds from now on."""
+    return None if deadline is None else max(deadline, asyncio.get_running_loop().time() + seconds)
 
 
 def _taken_away(record: Record) -> bool:

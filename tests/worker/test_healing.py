@@ -177,8 +177,7 @@ async def test_waiting_for_room_can_be_cancelled_at_any_moment():
 # ---- a file ----------------------------------------------------------------------------------------
 async def test_a_file_that_others_keep_locked(tmp_path, monkeypatch):
     """Longer than a piece of work is patient: an error in the log, and no more."""
-    patience = database.patience
-    monkeypatch.setattr(database, "patience", lambda driver: patience(driver, 0.2))
+    monkeypatch.setattr(database, "BUSY_LIMIT", 0.2)
     app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}", lease=20)
 
     @app.task

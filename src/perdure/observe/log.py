@@ -283,6 +283,18 @@ def pump_started_anew(seconds: float) -> None:
     logger.error("no claim has been answered for %.0f s: the pump is started anew", seconds)
 
 
+def connections_replaced() -> None:
+    logger.error("claims stay unanswered: all connections to the store are given up and replaced by new ones")
+
+
+def only_a_restart_helps(seconds: float) -> None:
+    logger.critical(
+        "no claim has been answered for %.0f s although the store was reached over new connections: only a restart of this "
+        "process helps; /live says so",
+        seconds,
+    )
+
+
 def loop_did_not_end(name: str, seconds: float) -> None:
     logger.error("%s did not end within %.0f s after it was cancelled; it is left behind", name, seconds)
 

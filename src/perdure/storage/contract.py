@@ -132,12 +132,20 @@ class Storage(ABC):
     # seconds without an answer after which a worker gives a question up and asks on another connection; a slow store is
     # given longer. Infinite where that would mend nothing.
     answers_within: float = float("inf")
+    # seconds after which every verb has answered or raised, however many callers wait for a store that is down or busy
+    gives_up_after: float = 60.0
 
     # -- life ----------------------------------------------------------------------------------------
     @abstractmethod
     async def open(self) -> None:
         """Connect, check the schema (migrating it when the settings say so) and the durability. Opening twice is harmless.
         StoreError says what is wrong and what to do."""
+
+    async def reconnect(self) -> None:
+        """Give up all connections to the server and what runs on them, and reach it over new ones. StoreError: it cannot be
+        reached. Who waits for an answer gets an error or goes on over the new ones. A store without connections only shows
+        that it answers."""
+        await self.now()
 
     @abstractmethod
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from time import monotonic
 
 from ..errors import StoreError
 from ..observe import log
+from .patience import Unanswered
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -36,6 +37,7 @@ class Service:
         self._anew = asyncio.Event()
         self._pause = SHORTEST_PAUSE
         self._said: dict[str, float] = {}  # troubles, and when each was told
+        self.refused_at = 0.0  # when the store last answered with an error
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._live(), name=f"perdure {self.name}")
@@ -47,7 +49,7 @@ class Service:
             return
         await asyncio.wait([self._task], timeout=timeout)
         self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.wait([self._task], timeout=LET_GO)
 
     @property
     def lives(self) -> bool:
@@ -65,6 +67,8 @@ class Service:
                 if await self._one_round():
                     return
             except Exception as error:
+                if not isinstance(error, Unanswered):
+                    self.refused_at = monotonic()
                 self._tell(error)
             if monotonic() - began > LASTED:
                 self.worked()

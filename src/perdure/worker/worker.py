@@ -50,6 +50,7 @@ BEAT = 10.0  # seconds between two signs of life
 LOOK = 2.0  # seconds after which one tells how many handlers run now, if that has changed
 TOLD_TO_STOP = 5.0  # seconds that handlers get to end after they were told
 FLUSH = 10.0  # seconds for the last words to reach the store
+SERVICE_END = 5.0  # seconds for background loops to end by themselves
 GOODBYE = 5.0  # seconds for it to hear that the worker is gone
 
 
@@ -255,7 +256,7 @@ class _Running:
         patience = Patience(4 * store.answers_within, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)
-        self._watch = Watch(self._pump, worker._poll, self._pumping.start_anew, self._take_in_orphans)
+        self._watch = Watch(self._pump, worker._poll, self._pumping, store.reconnect, self._take_in_orphans)
         self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
         self._services = [
             *self._asking,
@@ -317,30 +318,36 @@ class _Running:
         log.worker_stopping(self._worker.id, self._slots.running, grace)
         self._unlisten()
         self._claim_no_more()
-        await self._until(lambda: not self._slots.busy, grace, hurry)
+        stuck = self._watch.stuck  # no word of ours reaches the store any more: there is nothing to wait for
+        told_to_stop, flush, service_end = (0.5, 0.0, 0.5) if stuck else (TOLD_TO_STOP, FLUSH, SERVICE_END)
+        await self._until(lambda: not self._slots.busy, 0.0 if stuck else grace, hurry)
         for attempt in self._held.at_work():
             self._held.lose(attempt, Loss.SHUTDOWN)
-        await self._until(lambda: not self._slots.busy, TOLD_TO_STOP, None)
+        await self._until(lambda: not self._slots.busy, told_to_stop, None)
         self._orphans.close()
         for attempt in self._held.at_work():
-            log.handler_goes_on(attempt.record, TOLD_TO_STOP)
+            log.handler_goes_on(attempt.record, told_to_stop)
             self._give_up(attempt)
-        await self._until(lambda: self._pump.settled or not self._pumping.lives, FLUSH, None)
+        await self._until(lambda: self._pump.settled or not self._pumping.lives, flush, None)
         self._block_watch.stop()
         self._pump.close()
         for service in self._services:
             service.stopping.set()
         self._pump.wake()  # it may sleep until its next poll
         self._scheduler.wake()
-        await asyncio.gather(*(service.stop() for service in self._services))
+        await asyncio.gather(*(service.stop(service_end) for service in self._services))
         await self._slots.close()
         await self._close_opened()
+        if not stuck:
+            await self._say_goodbye()
+        log.worker_stopped(self._worker.id, self._held.settled)
+
+    async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(GOODBYE):
                 await self._store.leave(self._worker.id)
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
-        log.worker_stopped(self._worker.id, self._held.settled)
 
     def _take_in_orphans(self) -> None:
         """Hand back what is held and not worked on. There should be none, but if there is, its lease must come to an end."""
@@ -415,12 +422,13 @@ class _Running:
         trouble = [
             *(f"{name} has ended" for name in dead),
             *(() if self._watch.turns else ("the event loop is blocked",)),
+            *(("claims are not answered over new connections either: restart it",) if self._watch.stuck else ()),
         ]
         live = not trouble
         if self._pump.waits_for_store:
             trouble.append("the store failed under a handler; nothing is claimed until it works again")
         if not self._watch.claims:
-            trouble.append(f"no claim has been answered for {self._watch.unanswered_for:.0f} s")
+            trouble.append(f"no claim has been answered for {monotonic() - self._pump.answered_at:.0f} s")
         facts = {
             **self._about,
             "worker": self._worker.id,

@@ -197,14 +197,14 @@ async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):
     for number in itertools.count(1):
         url, questions = server.fresh(), 0
 
-        async def interrupted(link, connection, packed, url=url, number=number):
+        async def interrupted(link, connection, packed, until, url=url, number=number):
             nonlocal questions
             questions += 1
             if questions == number:
                 monkeypatch.setattr(Link, "_asked", asked)
                 async with opened(url) as other:
                     await other.enqueue([job()])
-            return await asked(link, connection, packed)
+            return await asked(link, connection, packed, until)
 
         monkeypatch.setattr(Link, "_asked", interrupted)
         async with opened(url) as store:

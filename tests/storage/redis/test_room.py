@@ -12,7 +12,7 @@ async def test_places_are_given_in_the_order_they_were_asked_for():
     assert (room.taken(), room.taken(), room.taken()) == (True, True, False)
 
     async def comes(number):
-        await room.take()
+        await room.take(10)
         came.append(number)
 
     waiting = [asyncio.create_task(comes(number)) for number in range(4)]
@@ -34,8 +34,8 @@ async def test_places_are_given_in_the_order_they_were_asked_for():
 
 async def test_a_place_that_nobody_waits_for_is_free():
     room = Room(1)
-    await room.take()
-    waiting = asyncio.create_task(room.take())
+    await room.take(10)
+    waiting = asyncio.create_task(room.take(10))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([waiting])

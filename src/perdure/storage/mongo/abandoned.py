@@ -18,6 +18,7 @@ from pymongo import AsyncMongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from perdure.clock import SECOND
+from perdure.storage.driver_calls import DriverCalls, GivenUp
 
 APPNAME = "perdure"
 EVERY = 0.5  # seconds between two looks
@@ -38,9 +39,10 @@ _LISTED: list[dict[str, Any]] = [
 class Abandoned:
     """Looks for them, through one client."""
 
-    def __init__(self, client: AsyncMongoClient[dict[str, Any]], *, ours: bool) -> None:
+    def __init__(self, client: AsyncMongoClient[dict[str, Any]], calls: DriverCalls, *, ours: bool) -> None:
         """`ours`: the server knows our clients by their name."""
         self._client = client
+        self._calls = calls
         self._ours = ours
         self._next_look = 0.0
 
@@ -50,16 +52,19 @@ class Abandoned:
             return False
         self._next_look = monotonic() + EVERY
         try:
-            async with await self._client.admin.aggregate(_LISTED) as cursor:
-                found = found_in(await cursor.to_list())
-            if found.abandoned:
-                await self._client.admin.command("killSessions", [{"id": id} for id in found.abandoned])
-            return not found.unsure
+            return await self._calls.run(self._end())
         except OperationFailure:
             self._next_look = monotonic() + NOT_ALLOWED
-        except PyMongoError:
+        except (PyMongoError, GivenUp):
             pass
         return False
+
+    async def _end(self) -> bool:
+        async with await self._client.admin.aggregate(_LISTED) as cursor:
+            found = found_in(await cursor.to_list())
+        if found.abandoned:
+            await self._client.admin.command("killSessions", [{"id": id} for id in found.abandoned])
+        return not found.unsure
 
 
 class Found(NamedTuple):

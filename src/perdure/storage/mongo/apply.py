@@ -220,6 +220,17 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     return [standing(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
 
 
+def noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
+    """The answer to `note` if its lines are the last on record, else None: then it may be said again."""
+    lines = {note.hold.id: list(note.lines) for note in notes if note.lines}
+    found = yield from find("logs", {"_id": {"$in": sorted(lines)}})
+    last = {document["_id"]: document["lines"] for document in found}
+    if not lines or any(last.get(id, [])[-len(texts) :] != texts[-LOG_LINES:] for id, texts in lines.items()):
+        return None
+    rows = yield from look({note.hold.id for note in notes})
+    return [standing(rows.get(note.hold.id), note.hold) for note in notes], True
+
+
 def _stands(rows: dict[str, Record], hold: Hold) -> bool:
     return standing(rows.get(hold.id), hold) is ACCEPTED
 

@@ -9,22 +9,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import NamedTuple, Protocol
 
 from perdure.job import Record
 from perdure.lifecycle import Change
 from perdure.storage.contract import Claim, Exchanged, Started
+from perdure.storage.guards import judged
 
 from . import slots
-from .apply import apply, note_started
+from .apply import apply, holding, note_started
 from .claim import Choice, Outlook, guess_of, is_vain, look_out
 from .claim import claim as claim_jobs
 from .documents import Document
 from .faults import Conflict
 from .gates import is_quiet
 from .knocks import without_knocks
-from .rows import Outdated, as_claimed
+from .rows import Outdated, as_claimed, look
 from .server import Patience, Server
 from .settling import Way, settled, ways
 from .steps import Steps, insert, inserting_last
@@ -74,7 +76,13 @@ def exchange(
 class Write(Protocol):
     """Take steps in a transaction."""
 
-    async def __call__(self, steps: Callable[[], Steps[Told]], *, through_conflicts: bool) -> Told: ...
+    async def __call__(
+        self,
+        steps: Callable[[], Steps[Told]],
+        *,
+        through_conflicts: bool,
+        read_back: Callable[[], Steps[Told | None]] | None,
+    ) -> Told: ...
 
 
 class Read(Protocol):
@@ -210,4 +218,16 @@ class Exchanges:
             yield from insert("signals", signal)
             return told._replace(inside=bool(signal))
 
-        return await self._write(steps, through_conflicts=claim is None)
+        read_back = None if claim is None else partial(_read_back, changes, claim, self._now())
+        return await self._write(steps, through_conflicts=claim is None, read_back=read_back)
+
+
+def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Told | None]:
+    """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
+    since changes that took hold are told as repeated."""
+    records = yield from holding(claim.worker, claim.stamp)
+    if not records:
+        return None
+    rows = yield from look([change.id for change in changes])
+    verdicts = [judged(rows.get(change.id), change, now) for change in changes]
+    return Told(Exchanged(verdicts, records, next_due=0, unsettled=True), set(), True, [])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo import errors
 
 from perdure.errors import InvalidCall, PerdureError, StoreError, StoreUnavailable
+from perdure.storage.driver_calls import GivenUp
 
 TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
 WRITE_CONFLICT, DUPLICATE_KEY, UNAUTHORIZED, NO_SUCH_TRANSACTION = 112, 11000, 13, 251
@@ -24,6 +25,10 @@ _WORDS = {
     11602: "this server is no longer the primary",
     11600: "the server is shutting down",
     14031: "the server's disk is full; make room and go on, nothing that was acknowledged is lost",
+    NO_SUCH_TRANSACTION: (
+        "the server has lost the transaction (it restarted, or the transaction took too long), and nothing of it was "
+        "stored; run it again"
+    ),
     263: "the server cannot do this inside a transaction",
     20: "the server takes no transactions; a replica set is needed",
 }
@@ -45,17 +50,29 @@ def is_transient(error: BaseException) -> bool:
 
 def is_conflict(error: BaseException) -> bool:
     """Somebody else's transaction was in the way."""
-    return isinstance(error, errors.OperationFailure) and error.code == WRITE_CONFLICT
+    return has_code(error, WRITE_CONFLICT)
 
 
 def is_unknown_commit(error: BaseException) -> bool:
     return isinstance(error, errors.PyMongoError) and error.has_error_label(UNKNOWN_COMMIT)
 
 
+def has_code(error: BaseException, code: int) -> bool:
+    return isinstance(error, errors.OperationFailure) and error.code == code
+
+
+def is_forgotten(error: BaseException) -> bool:
+    """The server does not know the transaction that was to be committed, and does not say that nothing of it was done: it
+    restarted, or another one took over, and what it knows is not on a majority yet."""
+    return has_code(error, NO_SUCH_TRANSACTION) and not is_transient(error)
+
+
 def is_broken(error: BaseException) -> bool:
     """The connection is gone, or could not be made, or too few members of the set have confirmed a write, for a reason that
     may pass. A server that has just come back has no sessions for a moment, which the driver takes for a mistake of the
     URL."""
+    if isinstance(error, GivenUp):
+        return True
     if isinstance(error, errors.ConfigurationError):
         return "Sessions are not supported" in str(error)
     return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError | errors.WTimeoutError)
@@ -63,8 +80,7 @@ def is_broken(error: BaseException) -> bool:
 
 def is_unavailable(error: BaseException) -> bool:
     """The server cannot be reached, or the one that had the transaction is gone."""
-    lost = isinstance(error, errors.OperationFailure) and error.code == NO_SUCH_TRANSACTION
-    return lost or is_broken(error)
+    return has_code(error, NO_SUCH_TRANSACTION) or is_broken(error)
 
 
 def is_duplicate(error: BaseException) -> bool:

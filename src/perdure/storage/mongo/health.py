@@ -5,14 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from pymongo.errors import PyMongoError
-
 from perdure.clock import SECOND
 from perdure.errors import StoreError
 from perdure.storage.contract import Durability, Finding
 
 from .address import MongoAddress
-from .server import Server
+from .server import TROUBLE, Server
 
 OLDEST_WIRE = 13  # MongoDB 5.0
 CLOCKS_APART = 0.1  # seconds
@@ -67,8 +65,8 @@ async def durability(server: Server, hello: dict[str, Any]) -> Durability:
 async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Finding]:
     """What the doctor wants to know: version, members, indexes, and a clock that agrees with the server's."""
     found = []
-    with suppress(PyMongoError):
-        build = await server.client.admin.command("buildInfo")
+    with suppress(*TROUBLE):
+        build = await server.command("buildInfo")
         engine = await _engine(server) or "unknown"
         found.append(Finding("server", "ok", f"MongoDB {build['version']}, storage engine {engine}"))
     members = [*hello.get("hosts", ()), *hello.get("passives", ())]
@@ -90,8 +88,8 @@ async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Find
 async def _engine(server: Server) -> str | None:
     """The storage engine; None when this user may not know."""
     try:
-        status = await server.client.admin.command("serverStatus")
-    except PyMongoError:
+        status = await server.command("serverStatus")
+    except TROUBLE:
         return None
     engine: str | None = status.get("storageEngine", {}).get("name")
     return engine

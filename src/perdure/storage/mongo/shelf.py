@@ -49,6 +49,19 @@ def shelve(
     return done, (yield from enqueue(jobs, now, chunk, way))
 
 
+def shelved(writes: Sequence[Shelving]) -> Steps[tuple[list[bool], Enqueued] | None]:
+    """The answer to `shelve` if all that it wrote is on record, else None: then it may be written again."""
+    rows = yield from _found({(write.kind, write.name) for write in writes})
+    for write in writes:
+        row = rows.get((write.kind, write.name))
+        if write.version is None or (None if row is None else row.text) != write.text:
+            return None
+        if row is not None and row.version != write.version + 1:
+            return None
+    queues = {job.queue for write in writes for job in write.jobs}
+    return [True] * len(writes), Enqueued([], queues, [], [], False)
+
+
 def _write(writes: Sequence[Shelving], pinned: Collection[str]) -> Steps[list[bool]]:
     """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
     standing_holds = yield from _standing(writes, pinned)

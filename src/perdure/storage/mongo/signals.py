@@ -22,14 +22,12 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
-from pymongo.errors import PyMongoError
-
 from perdure.storage.contract import Topic
 from perdure.storage.listeners import Listener, Listeners
 
 from .documents import Document
 from .faults import explained
-from .server import Server
+from .server import TROUBLE, Server
 from .steps import PREFIX
 
 _log = logging.getLogger("perdure")
@@ -99,8 +97,8 @@ class Signals:
                 document = signal_document(self._ready, self._changed, self._name)
                 self._ready, self._changed = set(), False
                 self._sent = monotonic()
-                with suppress(PyMongoError):
-                    await self._server.database[COLLECTION].insert_one(document)
+                with suppress(*TROUBLE):
+                    await self._server.calls.run(self._server.database[COLLECTION].insert_one(document))
                 await asyncio.sleep(GAP)
         finally:
             self._post = None
@@ -112,8 +110,17 @@ class Signals:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
         if topic not in self._ears and self._server.address.signals:
-            self._ears[topic] = asyncio.create_task(self._hear(topic), name=f"perdure ear for {topic}")
+            self._start_ear(topic)
         return listener.stop
+
+    def start_anew(self) -> None:
+        """The client was replaced: open the change streams on the new one."""
+        for topic, ear in list(self._ears.items()):
+            ear.cancel()
+            self._start_ear(topic)
+
+    def _start_ear(self, topic: Topic) -> None:
+        self._ears[topic] = asyncio.create_task(self._hear(topic), name=f"perdure ear for {topic}")
 
     async def _hear(self, topic: Topic) -> None:
         pause = FIRST_PAUSE
@@ -155,7 +162,8 @@ class Signals:
         tasks = [*self._ears.values(), *([self._post] if self._post is not None else [])]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            await asyncio.wait(tasks, timeout=FLUSH)
         self._ears = {}
         self._listeners.clear()
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Literal, TypeVar
 
 from perdure.clock import Clock, reader
@@ -43,14 +43,14 @@ from perdure.storage.filtering import parse_cursor
 from . import carrying, edges, health, listing, queues, shelf, upkeep
 from .address import MongoAddress
 from .afterwards import Afterwards
-from .apply import check, holding, note, renew_started
+from .apply import check, holding, note, noted, renew_started
 from .claim import promote
 from .clock import ServerClock
 from .enqueue import Enqueued, enqueue
 from .exchange import Exchanges
-from .faults import Conflict, is_duplicate
+from .faults import Conflict, Unreachable, is_duplicate
 from .schema import META, MongoLedger, connect, migrations
-from .server import Server
+from .server import CALLS_WITHIN, Server
 from .sessions import SessionEnqueue
 from .settling import settle, ways
 from .signals import Signals
@@ -92,7 +92,7 @@ class MongoStorage(Storage):
         async with self._opening:
             if self._server is not None and not self._forked():
                 return
-            server = Server(self._address)
+            server = Server(self._address, self.gives_up_after, self._client_replaced)
             try:
                 health.check(await server.hello(), self._address)
                 await self._prepare(server)
@@ -119,11 +119,23 @@ class MongoStorage(Storage):
             closing, self._server = self._server, None
             if closing is None or self._forked():
                 return
-            while self._under_way:
-                self._idle.clear()
-                await self._idle.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(CALLS_WITHIN):
+                    while self._under_way:
+                        self._idle.clear()
+                        await self._idle.wait()
+                    await closing.calls.finish()
             await self._signals.close()
             await closing.close()
+
+    async def reconnect(self) -> None:
+        server = self._in_use()
+        server.replace_client()
+        await server.hello()
+
+    def _client_replaced(self) -> None:
+        if self._server is not None:  # else it is just being opened
+            self._signals.start_anew()
 
     async def durability(self) -> Durability:
         server = self._in_use()
@@ -228,7 +240,7 @@ class MongoStorage(Storage):
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         if any(note.hold.id in self._pinned for note in notes):
             raise StoreError("inside ctx.transaction() a job's progress and log cannot be written: tell them before it")
-        verdicts, changed = await self._write(lambda: note(notes))
+        verdicts, changed = await self._write(lambda: note(notes), read_back=lambda: noted(notes))
         self._signals.tell((), changed)
         return verdicts
 
@@ -257,7 +269,8 @@ class MongoStorage(Storage):
         ways_to_settle = ways()
 
         done, enqueued = await self._write(
-            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle))
+            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
+            read_back=lambda: shelf.shelved(writes),
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
         await self._afterwards.settle(enqueued.left)
@@ -375,10 +388,17 @@ class MongoStorage(Storage):
 
     # -- below ---------------------------------------------------------------------------------------
     async def _write(
-        self, steps: Callable[[], Steps[T]], *, patience: float | None = None, through_conflicts: bool = True
+        self,
+        steps: Callable[[], Steps[T]],
+        *,
+        patience: float | None = None,
+        through_conflicts: bool = True,
+        read_back: Callable[[], Steps[T | None]] | None = None,
     ) -> T:
         async with self._work() as server:
-            return await server.write(steps, patience=patience, through_conflicts=through_conflicts)
+            return await server.write(
+                steps, patience=patience, through_conflicts=through_conflicts, read_back=read_back
+            )
 
     async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:
@@ -390,14 +410,21 @@ class MongoStorage(Storage):
 
     @asynccontextmanager
     async def _work(self) -> AsyncIterator[Server]:
-        """The server, for a verb under way; `close` waits for it."""
+        """The server, for a verb; `close` waits for it."""
         server = self._in_use()
         mark = object()
         self._under_way.add(mark)
+        limit = asyncio.timeout(self.gives_up_after)
         try:
-            if self._clock is None:
-                await self._time.follow()
-            yield server
+            async with limit:
+                if self._clock is None:
+                    await self._time.follow()
+                yield server
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            told = f"{self._address}: no answer within {self.gives_up_after:g} s"
+            raise Unreachable(told).at(self._address) from None
         finally:
             self._under_way.discard(mark)
             if not self._under_way:
@@ -420,7 +447,7 @@ class MongoStorage(Storage):
     async def _prepare(self, server: Server) -> None:
         """Check the schema, and make what is missing if that is wished."""
         await asyncio.to_thread(self._migrated)
-        noted = await server.database[META].find_one({"_id": "schema"})
+        noted = await server.calls.run(server.database[META].find_one({"_id": "schema"}))
         self._identity = "" if noted is None else str(noted["identity"])
 
     def _migrated(self) -> None:

@@ -17,7 +17,6 @@ transaction was found abandoned, and ended (see `abandoned`).
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -25,14 +24,12 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, NamedTuple
 
-from pymongo.errors import PyMongoError
-
 from perdure.clock import SECOND
 from perdure.storage.contract import Claim, Want
 
 from .claim import Position, best_positions
 from .faults import Conflict
-from .server import Server
+from .server import TROUBLE, Server
 
 DRAWN_FOR = 30.0  # seconds after a conflict
 WORTH = 10 * SECOND
@@ -90,7 +87,7 @@ class Tickets:
             raise
         finally:
             if mine:
-                await asyncio.shield(_give_back(server, ticket))
+                await _give_back(server, ticket)
 
     def _pass_by(self, seen: Sequence[Position], mine: Sequence[Position]) -> None:
         self._in_vain += 1
@@ -110,13 +107,14 @@ class Tickets:
         passed: list[Range] = [(each.first, each.last) for each in self._passed]
         try:
             for _ in range(TRIES):
-                noted = await server.quick["perdure_meta"].find_one(_PLACE) or {"number": 0, "tickets": []}
+                found = await server.calls.run(server.quick["perdure_meta"].find_one(_PLACE))
+                noted = found or {"number": 0, "tickets": []}
                 others = [each for each in noted["tickets"] if each["at"] > now - WORTH]
                 seen = await server.read(lambda: best_positions(want, most))
                 mine = _chosen(seen, [*_ranges(others), *passed], want.limit)
                 if not mine or await _noted(server, noted["number"], others, _ticket(ticket, mine, now)):
                     return seen, mine
-        except PyMongoError:
+        except TROUBLE:
             pass
         return [], None
 
@@ -139,13 +137,15 @@ async def _noted(server: Server, number: int, others: Sequence[Ticket], mine: Ti
     tickets = {"$set": {"tickets": [*others, mine]}, "$inc": {"number": 1}}
     meta = server.quick["perdure_meta"]
     if number == 0:
-        await meta.update_one(_PLACE, {"$setOnInsert": {"number": 0, "tickets": []}}, upsert=True)
-    return bool((await meta.update_one({**_PLACE, "number": number}, tickets)).modified_count)
+        empty = {"$setOnInsert": {"number": 0, "tickets": []}}
+        await server.calls.run(meta.update_one(_PLACE, empty, upsert=True))
+    written = await server.calls.run(meta.update_one({**_PLACE, "number": number}, tickets))
+    return bool(written.modified_count)
 
 
 async def _give_back(server: Server, ticket: str) -> None:
     gone = {"$pull": {"tickets": {"ticket": ticket}}, "$inc": {"number": 1}}
     try:
-        await server.quick["perdure_meta"].update_one(_PLACE, gone)
-    except PyMongoError:
+        await server.calls.run(server.quick["perdure_meta"].update_one(_PLACE, gone))
+    except TROUBLE:
         pass  # it will be worth nothing soon

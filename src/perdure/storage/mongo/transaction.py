@@ -9,24 +9,23 @@ waits, for at most the few seconds that a transaction may last; renewals pass it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
-
-from pymongo.errors import PyMongoError
 
 from perdure.clock import SECOND
 from perdure.errors import StoreError
 from perdure.job import Hold, NewJob
 from perdure.lifecycle import Change
-from perdure.storage.contract import ACCEPTED, Placed, StoreTransaction, Verdict
+from perdure.storage.contract import ACCEPTED, REPEATED, Placed, StoreTransaction, Verdict
+from perdure.storage.driver_calls import GivenUp
 from perdure.storage.guards import judged
 
 from .apply import Applied, apply
 from .enqueue import enqueue
-from .faults import explained, is_conflict, is_transient, is_unavailable
+from .faults import NO_SUCH_TRANSACTION, explained, has_code, is_conflict, is_transient, is_unavailable
 from .rows import look
-from .server import Patience, Server
+from .server import TROUBLE, Patience, Server
 from .settling import Way, settled
 from .steps import Steps, awaited, update
 
@@ -51,6 +50,7 @@ class MongoTransaction(StoreTransaction):
         self._ready: set[str] = set()
         self._left: list[str] = []  # entries on the list for `settle`
         self._stack = AsyncExitStack()
+        self._turn = asyncio.Lock()  # a session makes one call at a time
         self._why_over: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._undoing: asyncio.Task[None] | None = None
@@ -78,13 +78,22 @@ class MongoTransaction(StoreTransaction):
             if hold is None:
                 return
             try:
-                await awaited(_pin(hold), self._server.database, self.connection)
+                await self._run(awaited(_pin(hold), self._server.database, self.connection))
                 return
-            except PyMongoError as error:
+            except TROUBLE as error:
                 if not is_transient(error) or patience.over:
                     raise explained(error, self._server.address) from error
-            await self._stack.aclose()
+            await self._run(self._stack.aclose())
             await patience.pause()
+
+    async def _run(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run a call of the session to its end, after those before it, also if its caller is cancelled."""
+
+        async def in_turn() -> T:
+            async with self._turn:
+                return await call
+
+        return await self._server.calls.run(in_turn())
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         self._check()
@@ -114,8 +123,9 @@ class MongoTransaction(StoreTransaction):
     async def _complete(self, change: Change) -> Verdict:
         try:
             try:
-                applied = await awaited(_last_word(change, self._now()), self._server.database, self.connection)
-            except PyMongoError as error:
+                steps = _last_word(change, self._now())
+                applied = await self._run(awaited(steps, self._server.database, self.connection))
+            except TROUBLE as error:
                 if not is_conflict(error):
                     raise
                 return await self._overtaken(change)
@@ -123,8 +133,12 @@ class MongoTransaction(StoreTransaction):
             if verdict is not ACCEPTED:
                 await self._undo("its completion was refused")
                 return verdict
-            await self._server.commit(self.connection, Patience())
-        except PyMongoError as error:
+            try:
+                await self._run(self._server.commit(self.connection, Patience()))
+            except TROUBLE as error:
+                if not has_code(error, NO_SUCH_TRANSACTION) or not await self._took_place(change):
+                    raise
+        except TROUBLE as error:
             await self._undo("it could not be committed")
             raise explained(error, self._server.address) from error
         except BaseException:
@@ -135,6 +149,11 @@ class MongoTransaction(StoreTransaction):
         if left := self._left + applied.left:
             await self._settle(left)
         return verdict
+
+    async def _took_place(self, change: Change) -> bool:
+        """Whether a transaction that the server has forgotten was committed: then the job has ended by this change."""
+        verdict = await self._server.write(lambda: _judged(change, self._now()))
+        return verdict is REPEATED
 
     async def _overtaken(self, change: Change) -> Verdict:
         """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
@@ -147,8 +166,8 @@ class MongoTransaction(StoreTransaction):
     async def _take(self, steps: Steps[T]) -> T:
         self._check()
         try:
-            return await awaited(steps, self._server.database, self.connection)
-        except PyMongoError as error:
+            return await self._run(awaited(steps, self._server.database, self.connection))
+        except TROUBLE as error:
             self._check()
             raise explained(error, self._server.address) from error
 
@@ -174,7 +193,8 @@ class MongoTransaction(StoreTransaction):
         if self._timer is not None:
             self._timer.cancel()
         try:
-            await self._stack.aclose()
+            with suppress(GivenUp):  # and with it the session
+                await self._run(self._stack.aclose())
         finally:
             if self._job is not None:
                 self._pinned.discard(self._job)

@@ -22,14 +22,12 @@ from itertools import count
 from secrets import token_hex
 from time import monotonic
 
-from pymongo.errors import PyMongoError
-
 from perdure.clock import SECOND
 from perdure.storage.contract import Claim
 
 from .documents import Document
 from .notes import MET, TURNS
-from .server import Server
+from .server import TROUBLE, Server
 from .steps import PREFIX, Steps, update
 
 MET_FOR = 30.0  # seconds that nobody goes abreast after two processes have met
@@ -173,5 +171,6 @@ class Turns:
         if monotonic() - self._told < MET_FOR / 3:
             return
         self._told = monotonic()
-        with suppress(PyMongoError):
-            await server.quick[f"{PREFIX}notes"].update_one({"_id": MET}, {"$set": {"at": now}}, upsert=True)
+        with suppress(*TROUBLE):
+            place = server.quick[f"{PREFIX}notes"]
+            await server.calls.run(place.update_one({"_id": MET}, {"$set": {"at": now}}, upsert=True))

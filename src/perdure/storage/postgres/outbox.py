@@ -20,7 +20,7 @@ from perdure.errors import StoreError
 from perdure.ids import new_id
 from perdure.job import NewJob
 from perdure.storage import migrate
-from perdure.storage.contract import Insertion
+from perdure.storage.contract import Insertion, Storage
 from perdure.storage.home import Home
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queue_text, rows_text
 
@@ -80,7 +80,7 @@ class PostgresOutbox(Outbox):
         async with self._opening:
             if self._opened is not None and self._opened[2] == os.getpid():
                 return
-            server = OutboxServer(self._address)
+            server = OutboxServer(self._address, Storage.gives_up_after)
             await server.open()
             await asyncio.to_thread(self._check_schema)
             self._opened = (server, Signals(server, new_id()), os.getpid())

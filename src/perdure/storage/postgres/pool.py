@@ -40,15 +40,17 @@ class Pool:
         self._line: deque[asyncio.Future[Connection | None]] = deque()
         self._closed = False
 
-    async def take(self, within: float) -> Connection:
-        """A connection that works, as far as can be seen from here. TimeoutError: all were busy for so long."""
+    async def take(self, within: float, open_within: float | None = None) -> Connection:
+        """A connection that works, as far as can be seen from here. TimeoutError: all were busy for so long, or none could
+        be opened within `open_within`."""
         until = monotonic() + within
+        open_until = until if open_within is None else monotonic() + open_within
         while not self._closed:
             if (connection := self._idle_one()) is not None:
                 return connection
             if len(self._busy) + self._opening < self._most:
                 try:
-                    return await self._opened()
+                    return await self._opened(open_until - monotonic())
                 except psycopg.Error as error:
                     if state_of(error) != FULL_HOUSE or not (self._busy or self._idle):
                         raise
@@ -76,6 +78,12 @@ class Pool:
         while self._idle:
             _close(self._idle.pop()[0])
 
+    def hang_up(self) -> None:
+        """End all connections, also under those who use them."""
+        self.forget()
+        for connection in self._busy:
+            hang_up(connection)
+
     async def close(self, within: float) -> None:
         """Close everything; those at work may finish."""
         self._closed = True
@@ -85,8 +93,7 @@ class Pool:
         until = monotonic() + within
         while (self._busy or self._opening) and monotonic() < until:
             await asyncio.sleep(0.005)
-        for connection in self._busy:
-            hang_up(connection)
+        self.hang_up()
 
     def _idle_one(self) -> Connection | None:
         while self._idle:
@@ -97,17 +104,28 @@ class Pool:
             _close(connection)
         return None
 
-    async def _opened(self) -> Connection:
+    async def _opened(self, within: float) -> Connection:
+        """Open one. It is opened to the end even if its taker is gone by then: it is there for the next one."""
         self._opening += 1
+        opening = asyncio.ensure_future(self._connect())
+        opening.add_done_callback(self._came)
         try:
-            connection = await self._connect()
+            async with asyncio.timeout(within):
+                return await asyncio.shield(opening)
         except BaseException:
-            self._opening -= 1
-            self._hand_on(None)
+            opening.add_done_callback(self._unwanted)
             raise
+
+    def _came(self, opening: asyncio.Future[Connection]) -> None:
         self._opening -= 1
-        self._busy.add(connection)
-        return connection
+        if opening.cancelled() or opening.exception() is not None:
+            self._hand_on(None)
+        else:
+            self._busy.add(opening.result())
+
+    def _unwanted(self, opening: asyncio.Future[Connection]) -> None:
+        if not opening.cancelled() and opening.exception() is None:
+            self.give(opening.result())
 
     async def _in_line(self, within: float) -> Connection | None:
         place: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()

@@ -7,8 +7,9 @@ jobs, for which everybody takes turns: who waits there keeps nobody else waiting
 other has its turn, and their statements, which are the longest to plan, are planned no more often. The fourth pool is for
 transactions of handlers.
 
-Work runs in a task of its own. A caller who is cancelled does not cut a statement in two: it ends, or its connection is
-given up, before the caller goes on. A server that does not answer for long is hung up on.
+Work runs in a task of its own. A caller who is cancelled stops waiting at once, and does not cut a statement in two: it
+ends, or its connection is given up a little later. A server that does not answer for long is hung up on. However many
+callers wait, each has its answer or an error within the store's limit.
 
 Behind a pooler (PgBouncer in transaction mode) a session is not ours: nothing is prepared or listened to there, and
 settings are made for one transaction at a time.
@@ -31,6 +32,7 @@ from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
 from perdure.errors import StoreError
+from perdure.storage.driver_calls import DriverCalls
 
 from .address import CONNECT_WITHIN, Address
 from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, state_of
@@ -47,7 +49,8 @@ QUICK, TURNS, PLAIN, TRANSACTIONS = 4, 2, 4, 32  # connections at most
 OLDEST = 130000
 TAKE_WITHIN = 10.0  # seconds that a caller waits in line for a connection
 ANSWER_WITHIN = {"quick": 20.0, "plain": 300.0}  # seconds after which a silent server is hung up on
-SETTLE_WITHIN = 2.0  # seconds that a cancelled caller waits for the end of its statement
+SETTLE_WITHIN = 2.0  # seconds that a statement may go on after its caller was cancelled
+CLOSE_WITHIN = 2.0  # seconds that work gets to end when the store is closed
 PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
 CONFLICTS = 20
 ANSWER_BYTES = 262_144  # read at once: libpq keeps the buffer that its largest message so far has needed
@@ -120,8 +123,11 @@ def _numbered(query: str) -> tuple[bytes, list[str]]:
 class Server:
     """One loop's connections."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, limit: float) -> None:
+        """`limit`: seconds within which every caller has an answer or an error."""
         self.address = address
+        self.calls = DriverCalls()  # of handlers' transactions, which have limits of their own
+        self._limit = limit
         self.pooled = address.pooler == "on"  # somebody stands between us and the server
         self.version = 0
         self._sql = load("server", address.schema)
@@ -137,7 +143,9 @@ class Server:
         try:
             connection = await self.connect()
             try:
+                late = asyncio.get_running_loop().call_later(CONNECT_WITHIN, hang_up, connection)
                 cursor = await connection.execute(self._sql["look"], prepare=False)
+                late.cancel()
                 ((backend, encoding, read_only, standby),) = await cursor.fetchall()
                 self.version = connection.info.server_version
                 if self.address.pooler == "auto":
@@ -163,7 +171,12 @@ class Server:
             raise StoreError(f"{self.address}: this server takes no writes ({why}); use the address of the primary")
 
     async def close(self) -> None:
-        await asyncio.gather(*(pool.close(5.0) for pool in self._pools))
+        await asyncio.gather(*(pool.close(CLOSE_WITHIN) for pool in self._pools))
+
+    def hang_up(self) -> None:
+        """Give up all connections and what runs on them: the next caller opens a new one."""
+        for pool in self._pools:
+            pool.hang_up()
 
     async def connect(self, kind: type[Connection] = AsyncConnection) -> Connection:
         """A connection beside the pools."""
@@ -195,7 +208,7 @@ class Server:
     async def lend(self) -> Connection:
         """A connection for a handler's transaction; give it back."""
         try:
-            return await self._transactions.take(TAKE_WITHIN)
+            return await self._transactions.take(TAKE_WITHIN, self._limit)
         except TimeoutError as error:
             told = f"all {TRANSACTIONS} connections for transactions have been in use for {TAKE_WITHIN:g} s"
             raise Unreached(f"{self.address}: {told}").at(self.address) from error
@@ -207,11 +220,12 @@ class Server:
 
     async def _patiently(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
         loop = asyncio.get_running_loop()
-        until = loop.time() + patience
+        began = loop.time()
+        until = began + min(patience, self._limit)
         tries = 0
         while True:
             try:
-                return await self._once(pool, work, within)
+                return await self._once(pool, work, min(within, began + self._limit - loop.time()))
             except (psycopg.Error, OSError) as error:
                 tries += 1
                 if state_of(error) == READ_ONLY:
@@ -225,27 +239,18 @@ class Server:
 
     async def _once(self, pool: Pool, work: Work[T], within: float) -> T:
         loop = asyncio.get_running_loop()
-        connection = await pool.take(TAKE_WITHIN)
-        late = loop.call_later(within, self._given_up, connection)
+        until = loop.time() + within
+        connection = await pool.take(min(TAKE_WITHIN, within), within)
+        late = loop.call_at(until, self._given_up, connection)
         running = loop.create_task(work(connection))
         running.add_done_callback(partial(_ended, pool, connection, late))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             if not running.done():
-                await self._settled(running, connection)
+                late = loop.call_later(SETTLE_WITHIN, self._given_up, connection)
+                running.add_done_callback(lambda _: late.cancel())
             raise
-
-    async def _settled(self, running: asyncio.Task[Any], connection: Connection) -> None:
-        """Wait for the end of a statement whose caller was cancelled."""
-        late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, self._given_up, connection)
-        try:
-            await asyncio.wait([running])
-        except asyncio.CancelledError:
-            hang_up(connection)
-            raise
-        finally:
-            late.cancel()
 
     def _given_up(self, connection: Connection) -> None:
         """Nobody answers there. Those that lie idle may lead nowhere as well."""
@@ -282,11 +287,14 @@ class Server:
         return connection
 
     async def _prepared(self, connection: Connection, setting: Statement) -> None:
+        late = asyncio.get_running_loop().call_later(CONNECT_WITHIN, hang_up, connection)
         try:
             await connection.execute(*setting, prepare=False)
         except BaseException:
             await connection.close()
             raise
+        finally:
+            late.cancel()
 
     def _setting(self, settings: Mapping[str, str], *, local: bool) -> Statement:
         return self._sql["set"], {"names": list(settings), "values": list(settings.values()), "local": local}

@@ -165,6 +165,11 @@ class Signals:
         if told.sender != self._sender:
             self._listeners.tell(told.ready, told.changed)
 
+    def hang_up(self) -> None:
+        """End the connection that listens; another is opened."""
+        if self._line is not None:
+            hang_up(self._line)
+
     # -- the end -------------------------------------------------------------------------------------
     async def close(self) -> None:
         self._cancel_due()
@@ -173,8 +178,7 @@ class Signals:
                 await self.flush()
         self._closed = True
         if self._ear is not None:
-            if self._line is not None:
-                hang_up(self._line)  # whatever it waits for
+            self.hang_up()  # whatever it waits for
             self._ear.cancel()
             with suppress(asyncio.CancelledError):
                 await self._ear

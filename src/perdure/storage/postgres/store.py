@@ -112,7 +112,7 @@ class PostgresStorage(Storage):
             if self._opened is not None and self._opened[2] == os.getpid():
                 return
             await asyncio.to_thread(self._check_schema)
-            server = Server(self._address)
+            server = Server(self._address, self.gives_up_after)
             await server.open()
             self._opened = (server, Signals(server, new_id()), os.getpid())
             try:
@@ -124,6 +124,12 @@ class PostgresStorage(Storage):
     async def close(self) -> None:
         async with self._opening:
             await self._close()
+
+    async def reconnect(self) -> None:
+        server, signals, _ = self._in_use()
+        server.hang_up()
+        signals.hang_up()
+        await server.quickly(self._listing.now)
 
     async def _close(self) -> None:
         if self._opened is None:

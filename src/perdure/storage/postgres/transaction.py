@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import psycopg
@@ -26,9 +27,11 @@ from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, Placed, StoreTr
 from .apply import Apply, Effects
 from .enqueue import Enqueue
 from .faults import broken, explained
-from .server import Connection, Server
+from .pool import hang_up
+from .server import SETTLE_WITHIN, Connection, Server
 
 T = TypeVar("T")
+BEGIN_WITHIN = 20.0  # seconds after which a server that does not begin a transaction is hung up on
 Finish = Callable[[Effects], Awaitable[None]]  # what is done after the commit
 
 # words of statements that outlive their transaction
@@ -64,6 +67,8 @@ class PostgresTransaction(StoreTransaction):
         self._late: asyncio.Task[None] | None = None
         self._too_late: str | None = None
         self._connection: Any = None
+        self._committing = False
+        self._unwanted = False  # whoever began it was cancelled before it had begun
         self._changed = False  # the session is not as it was
 
     @property
@@ -73,7 +78,17 @@ class PostgresTransaction(StoreTransaction):
         return self._connection
 
     async def begin(self) -> None:
+        try:
+            await self._server.calls.run(self._begin())
+        except asyncio.CancelledError:
+            self._unwanted = True
+            if self._connection is not None:
+                await self.rollback()
+            raise
+
+    async def _begin(self) -> None:
         connection = await self._server.lend()
+        late = asyncio.get_running_loop().call_later(BEGIN_WITHIN, hang_up, connection)
         try:
             await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
             longest = f"{max(1000, round(2000 * self._longest))}ms"
@@ -81,8 +96,13 @@ class PostgresTransaction(StoreTransaction):
         except psycopg.Error as error:
             await self._server.give_back(connection)
             raise explained(error, str(self._server.address)) from error
+        finally:
+            late.cancel()
         self._connection = connection
-        self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
+        if self._unwanted:
+            await self._end(True, "its caller was cancelled")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         self._changed = self._changed or _LASTING.search(statement) is not None
@@ -103,12 +123,24 @@ class PostgresTransaction(StoreTransaction):
 
     async def complete(self, change: Change) -> Verdict:
         # who stops waiting for the answer must not leave the commit to chance
-        return await asyncio.shield(asyncio.ensure_future(self._complete(change)))
+        return await self._server.calls.run(self._complete(change))
 
     async def rollback(self) -> None:
         if self._why_over is None:
-            async with self._turn:
-                await self._end(True, "it was rolled back")
+            await self._server.calls.run(self._undo("it was rolled back"))
+
+    async def _undo(self, why: str) -> None:
+        """End the statement that still runs, whose caller is gone, and roll back."""
+        if self._turn.locked() and not self._committing:
+            with suppress(psycopg.Error, OSError):
+                await self._connection.cancel_safe(timeout=SETTLE_WITHIN)
+            late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, hang_up, self._connection)
+        else:
+            late = None
+        async with self._turn:
+            if late is not None:
+                late.cancel()
+            await self._end(True, why)
 
     async def is_lost(self, error: BaseException) -> bool:
         return broken(error) and self._why_over is None and bool(self._connection.closed)
@@ -117,6 +149,7 @@ class PostgresTransaction(StoreTransaction):
     async def _complete(self, change: Change) -> Verdict:
         async with self._turn:
             self._check()
+            self._committing = True
             connection: Connection = self._connection
             try:
                 if connection.info.transaction_status == TransactionStatus.INERROR:
@@ -136,15 +169,18 @@ class PostgresTransaction(StoreTransaction):
                 await self._end(True, "its completion was refused")
             return verdict
 
-    async def _inside(self, run: Callable[[Connection], Awaitable[T]]) -> T:
+    async def _inside(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        try:
+            return await self._server.calls.run(self._in_turn(run))
+        except psycopg.Error as error:
+            if self._too_late is not None:
+                raise StoreError(f"this transaction is over: {self._too_late}") from error
+            raise explained(error, str(self._server.address)) from error
+
+    async def _in_turn(self, run: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         async with self._turn:
             self._check()
-            try:
-                return await run(self._connection)
-            except psycopg.Error as error:
-                if self._too_late is not None:
-                    raise StoreError(f"this transaction is over: {self._too_late}") from error
-                raise explained(error, str(self._server.address)) from error
+            return await run(self._connection)
 
     def _check(self) -> None:
         over = self._why_over or self._too_late  # the latter is about to undo it
@@ -158,10 +194,8 @@ class PostgresTransaction(StoreTransaction):
 
     async def _undo_late(self) -> None:
         self._too_late = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
-        if self._turn.locked() and self._why_over is None:
-            await self._connection.cancel_safe(timeout=5.0)
-        async with self._turn:
-            await self._end(True, self._too_late)
+        if self._why_over is None:
+            await self._undo(self._too_late)
 
     async def _end(self, undo: bool, why: str) -> None:
         if self._why_over is not None:
@@ -170,6 +204,7 @@ class PostgresTransaction(StoreTransaction):
         if self._timer is not None:
             self._timer.cancel()
         connection: Connection = self._connection
+        late = asyncio.get_running_loop().call_later(SETTLE_WITHIN, hang_up, connection)
         try:
             if undo and not connection.closed:
                 await connection.rollback()
@@ -177,4 +212,6 @@ class PostgresTransaction(StoreTransaction):
                 await connection.close()
         except psycopg.Error:
             await connection.close()
+        finally:
+            late.cancel()
         await self._server.give_back(connection)

@@ -3,7 +3,8 @@
 A command goes out on a connection of its own and comes back, or the connection is thrown away: nobody can tell what a half
 read one would say next. Commands that are safe to repeat are said again when the connection broke; the others only
 when the server surely did nothing: it was not reached, it is loading, it has become a replica, our keys have moved.
-A server that has forgotten a script (restart, SCRIPT FLUSH, failover) is given its text again.
+A server that has forgotten a script (restart, SCRIPT FLUSH, failover) is given its text again. However many callers wait for
+a connection, each has its answer or an error within the store's limit.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from time import monotonic
 from typing import Any, NamedTuple
@@ -18,6 +20,7 @@ from typing import Any, NamedTuple
 from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
 
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.storage.contract import Storage
 
 from .address import Address
 from .faults import Kind, explained, kind_of
@@ -32,6 +35,7 @@ PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
 REFUSED_WITHIN = 0.2  # seconds in which a server that lets nobody in says why
 SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
+CLOSE_WITHIN = 2.0  # seconds that commands get to end when the store is closed
 MOST_CONNECTIONS = 32
 
 
@@ -50,8 +54,11 @@ class Question(NamedTuple):
 class Link:
     """The connections of one store in one event loop."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: Address, limit: float = Storage.gives_up_after) -> None:
+        """`limit`: seconds within which every caller has an answer or an error."""
         self.address = address
+        self._limit = limit
+        self._in_use: set[Wire] = set()
         self.keys = Keys(address.prefix)
         self._known: dict[str, Beginning] = {}  # how each script is called
         self._idle: list[Wire] = []
@@ -84,10 +91,10 @@ class Link:
         """A plain command."""
         return await self._answered(packed(arguments), repeat, patience)
 
-    async def connect(self, heard: Callable[[Any], None] | None = None) -> Wire:
+    async def connect(self, heard: Callable[[Any], None] | None = None, within: float = CONNECT_WITHIN) -> Wire:
         """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
         try:
-            return await connected(self.address, heard, CONNECT_WITHIN)
+            return await connected(self.address, heard, min(within, CONNECT_WITHIN))
         except ConnectionError as error:
             if (refusal := await self._refusal()) is not None:
                 raise refusal from error
@@ -113,11 +120,19 @@ class Link:
         return ResponseError(said[1:].decode("utf-8", "replace").strip()) if said.startswith(b"-") else None
 
     async def close(self) -> None:
-        """Let commands under way end, then close the connections."""
-        while self._busy:
-            self._quiet = self._quiet or asyncio.Event()
-            await self._quiet.wait()
+        """Let commands under way end, for a while, then close the connections."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_WITHIN):
+                while self._busy:
+                    self._quiet = self._quiet or asyncio.Event()
+                    await self._quiet.wait()
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Give up all connections and what is asked on them: the next command opens a new one."""
         self._forget()
+        for wire in self._in_use:
+            wire.close()
 
     # -- below ---------------------------------------------------------------------------------------
     async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
@@ -129,16 +144,17 @@ class Link:
     async def _patiently(self, packed: bytes, repeat: bool, patience: float) -> Any:
         self._busy += 1
         began, pause = monotonic(), PAUSE
+        until = began + self._limit
         try:
             while True:
                 sent = False
                 try:
                     if not self._room.taken():
-                        await self._room.take()
+                        await self._room.take(until - monotonic())
                     try:
-                        wire = self._lively() or await self.connect()
+                        wire = self._lively() or await self.connect(within=until - monotonic())
                         sent = True
-                        return await self._asked(wire, packed)
+                        return await self._asked(wire, packed, until)
                     finally:
                         self._room.leave()
                 except StoreError:
@@ -177,17 +193,19 @@ class Link:
             wire.close()
         return None
 
-    async def _asked(self, wire: Wire, packed: bytes) -> Any:
+    async def _asked(self, wire: Wire, packed: bytes, until: float) -> Any:
         whole = False
         began = monotonic()
+        self._in_use.add(wire)
         try:
-            answer = await wire.asked(packed, ANSWER_WITHIN)
+            answer = await wire.asked(packed, min(ANSWER_WITHIN, until - began))
             whole = True
             return answer
         except ResponseError:
             whole = True
             raise
         finally:
+            self._in_use.discard(wire)
             if whole:
                 self._idle.append(wire)
             else:

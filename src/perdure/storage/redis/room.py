@@ -20,14 +20,15 @@ class Room:
         self._free -= 1
         return True
 
-    async def take(self) -> None:
-        """Wait for a place."""
+    async def take(self, within: float) -> None:
+        """Wait for a place; TimeoutError when there is none for so long."""
         if self.taken():
             return
         place: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(place)
         try:
-            await place
+            async with asyncio.timeout(within):
+                await place
         except BaseException:
             if place.done() and not place.cancelled():  # it was given to us, and we are gone
                 self.leave()

@@ -56,6 +56,11 @@ class Signals:
             self._ear.cancel()
             await asyncio.wait([self._ear])
 
+    def hang_up(self) -> None:
+        """End the connection that listens; another is opened."""
+        if self._wire is not None:
+            self._wire.close()
+
     # -- the ear -------------------------------------------------------------------------------------
     def _prick_up(self) -> None:
         """Hear at least what is listened for. A channel once heard stays: leaving it would gain little."""

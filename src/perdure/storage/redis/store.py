@@ -108,7 +108,7 @@ class RedisStorage(Storage):
         async with self._opening:
             if self._link is not None and self._process == os.getpid():
                 return
-            link = Link(self._address)
+            link = Link(self._address, self.gives_up_after)
             try:
                 await prepared(link, self._demand, self._migrate)
             except BaseException:
@@ -117,6 +117,13 @@ class RedisStorage(Storage):
             self._process = os.getpid()
             self._link = link
             self._signals = Signals(link, self._origin)
+
+    async def reconnect(self) -> None:
+        link = self._used()
+        link.hang_up()
+        assert self._signals is not None
+        self._signals.hang_up()
+        await link.command("PING")
 
     async def close(self) -> None:
         async with self._opening:

@@ -5,6 +5,9 @@ of them fail, all are undone and each is run in a transaction of its own, so tha
 work is a function of the connection; it may be run twice and must not keep anything from the first time. Answers go
 back to each loop by one wake-up. Who no longer waits for an answer leaves the file as good as before: his work was
 done whole, or not begun.
+
+However many wait for a file that another program has locked, each of them has its answer or an error within the limit,
+counted from when it asked. Work that nobody waits for any more is not begun.
 """
 
 from __future__ import annotations
@@ -12,18 +15,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from asyncio import AbstractEventLoop, Future, get_running_loop
+from asyncio import AbstractEventLoop, Future, TimerHandle, get_running_loop
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
-from perdure.errors import PerdureError, StoreError
+from perdure.errors import PerdureError, StoreError, StoreUnavailable
 from perdure.job import Record
 
 from .checkpoints import CHECKPOINT, QUIET, Checkpoints
 from .driver import BUSY, LOCKED, Connection, Driver
-from .faults import explained
+from .faults import explained, explanation
 from .links import Links, Prepare
 from .place import Place
 from .turns import Turns
@@ -34,6 +37,7 @@ Patiently = Callable[..., Any]
 TOGETHER = 128  # pieces of work in one transaction
 BUSY_PAUSE = 0.0003  # SQLite's own back-off is coarse
 BUSY_LIMIT = 30.0
+JOIN_WITHIN = 5.0  # seconds that the threads get to end
 MODE_CHECKED_EVERY = 60.0
 STILL_WITHIN = 10.0
 POLICIES_LOOKED_AT_EVERY = 3600.0
@@ -79,15 +83,21 @@ class Work:
 class Piece(Generic[T]):
     """A piece of work under way, and who waits for it."""
 
-    __slots__ = ("answer", "error", "future", "loop", "run", "transaction")
+    __slots__ = ("answer", "error", "future", "loop", "run", "timer", "transaction")
 
     def __init__(self, run: Callable[[Any], T], *, transaction: bool) -> None:
         self.run = run
         self.transaction = transaction
         self.loop: AbstractEventLoop = get_running_loop()
         self.future: Future[T] = self.loop.create_future()
+        self.timer: TimerHandle | None = None
         self.answer: T | None = None
         self.error: BaseException | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether somebody still waits for it."""
+        return not self.future.done()
 
 
 class Database:
@@ -104,9 +114,12 @@ class Database:
     ) -> None:
         self.place = place
         self.driver = driver
+        self.limit = BUSY_LIMIT  # seconds within which every caller has an answer or an error
+        self._busy = False  # another program keeps the file locked
+        self._at_work = threading.local()  # the pieces that this thread is at
         self._check_mode = check_mode
         self._told = told
-        self.patiently = patience(driver)
+        self.patiently = patience(driver, self.limit, self._told_busy)
         self.prepares: dict[object, Prepare] = {}  # by who uses the file
         self._links = Links(place, partial(self.patiently, connect), self._prepare)
         self._turns = Turns(None)
@@ -129,9 +142,9 @@ class Database:
         """Run a piece of work in a write transaction, perhaps together with others."""
         return self._put(self._writes, Piece(run, transaction=True))
 
-    def alone(self, run: Callable[[Connection], T]) -> Future[T]:
-        """Run something on the writer's connection that begins its own transactions."""
-        return self._put(self._writes, Piece(run, transaction=False))
+    def alone(self, run: Callable[[Connection], T], *, limited: bool = True) -> Future[T]:
+        """Run something on the writer's connection that begins its own transactions. `limited`: within the limit."""
+        return self._put(self._writes, Piece(run, transaction=False), limited=limited)
 
     def read(self, run: Callable[[Connection], T]) -> Future[T]:
         """Run something that only reads, and may be run again when the file is busy."""
@@ -144,8 +157,10 @@ class Database:
             self._reads.put(None)
 
     def join(self) -> None:
+        """Wait for the threads, but not for ever: another program may keep the file locked."""
+        until = time.monotonic() + JOIN_WITHIN
         for thread in self._threads:
-            thread.join()
+            thread.join(max(0.0, until - time.monotonic()))
 
     def hold_still(self) -> None:
         """Before a fork: wait for what is under way and close the connections, which open again when needed. SQLite
@@ -166,10 +181,27 @@ class Database:
         """In a forked child: the threads are gone, and the connections are the parent's."""
         self._turns.close()
 
-    @staticmethod
-    def _put(queue: SimpleQueue[Piece[Any] | None], piece: Piece[T]) -> Future[T]:
+    def _put(self, queue: SimpleQueue[Piece[Any] | None], piece: Piece[T], *, limited: bool = True) -> Future[T]:
+        if limited:
+            piece.timer = piece.loop.call_later(self.limit, self._expire, piece)
         queue.put(piece)
         return piece.future
+
+    def _expire(self, piece: Piece[Any]) -> None:
+        if piece.wanted:
+            piece.future.set_exception(self.no_answer())
+
+    def no_answer(self) -> StoreUnavailable:
+        """For a caller whose time is over."""
+        why = explanation(BUSY) if self._busy else "what was asked before takes too long"
+        return StoreUnavailable(f"{self.place}: no answer within {self.limit:g} s: {why}").at(self.place)
+
+    def _told_busy(self, busy: bool) -> bool:
+        """Whether to go on trying: a thread that found the file locked asks, with True, and tells that it is free, with
+        False."""
+        self._busy = busy
+        pieces: Sequence[Piece[Any]] = getattr(self._at_work, "pieces", ())
+        return not pieces or any(piece.wanted for piece in pieces)
 
     # -- the writer ----------------------------------------------------------------------------------
     def _write_on(self) -> None:
@@ -183,6 +215,7 @@ class Database:
                 for piece in batch:
                     piece.error = error
             _answer(batch)
+            self._at_work.pieces = ()
             del batch
         self._links.close("writer")
         self._turns.close()
@@ -192,7 +225,7 @@ class Database:
         batch: list[Piece[Any]] = []
         piece = self._first()
         while piece is not None:
-            if not piece.future.cancelled():
+            if piece.wanted:
                 batch.append(piece)
             if not piece.transaction or len(batch) >= TOGETHER:
                 return batch, False
@@ -227,8 +260,10 @@ class Database:
         apart = [piece for piece in batch if not piece.transaction]
         if together and not self._attempt(together, careful=False):
             for piece in together:
-                self._attempt([piece], careful=True)
+                if piece.wanted:
+                    self._attempt([piece], careful=True)
         for piece in apart:
+            self._at_work.pieces = [piece]
             try:
                 piece.answer = piece.run(self.writer())
             except BaseException as error:
@@ -236,6 +271,7 @@ class Database:
 
     def _attempt(self, batch: Sequence[Piece[Any]], *, careful: bool) -> bool:
         """Run the batch in one transaction. False: it was undone and must be tried piece by piece, carefully."""
+        self._at_work.pieces = batch
         try:
             work = Work(self.writer(), self.driver, self.known, careful=careful)
             with self._turns:
@@ -256,7 +292,8 @@ class Database:
         self.patiently(connection.rows, "BEGIN IMMEDIATE")
         try:
             for piece in batch:
-                piece.answer, piece.error = piece.run(work), None
+                if piece.wanted:
+                    piece.answer, piece.error = piece.run(work), None
             # nobody can claim before we are done: who wakes up while the disk works is the next to write
             self.tell(work.ready, changed=False)
             # a reader in the way leaves the transaction as it is: only the COMMIT is repeated
@@ -301,13 +338,15 @@ class Database:
     # -- the reader ----------------------------------------------------------------------------------
     def _read_on(self) -> None:
         while (piece := self._reads.get()) is not None:
-            if not piece.future.cancelled():
+            if piece.wanted:
+                self._at_work.pieces = [piece]
                 try:
                     with self._gates[1]:
                         piece.answer = self.patiently(piece.run, self._links.get("reader")[0])
                 except BaseException as error:
                     piece.error = self._explained(error)
                 _answer([piece])
+                self._at_work.pieces = ()
             del piece
         self._links.close("reader")
 
@@ -318,20 +357,26 @@ class Database:
         return error
 
 
-def patience(driver: Driver, limit: float = BUSY_LIMIT) -> Patiently:
-    """A way to call until the file is no longer busy, at most for these seconds."""
+def patience(
+    driver: Driver, limit: float = BUSY_LIMIT, told_busy: Callable[[bool], bool] = lambda busy: True
+) -> Patiently:
+    """A way to call until the file is no longer busy, at most for these seconds, and as long as `told_busy` says so."""
 
     def patiently(call: Callable[..., Any], *arguments: Any) -> Any:
         deadline = 0.0
         while True:
             try:
-                return call(*arguments)
+                answer = call(*arguments)
             except driver.error as error:
                 if driver.code(error) not in (BUSY, LOCKED):
                     raise
                 deadline = deadline or time.monotonic() + limit
-                if time.monotonic() > deadline:
+                if time.monotonic() > deadline or not told_busy(True):
                     raise
+            else:
+                if deadline:
+                    told_busy(False)
+                return answer
             time.sleep(BUSY_PAUSE)
 
     return patiently
@@ -357,6 +402,8 @@ def _answer(batch: Sequence[Piece[Any]]) -> None:
 
 def _hand_over(pieces: Sequence[Piece[Any]]) -> None:
     for piece in pieces:
+        if piece.timer is not None:
+            piece.timer.cancel()
         if piece.future.done():
             continue
         if piece.error is None:

@@ -22,6 +22,11 @@ _WORDS = {
 _UNAVAILABLE = (BUSY, LOCKED, IOERR, CANTOPEN)
 
 
+def explanation(code: int) -> str:
+    """What an error of this code means, and what to do."""
+    return _WORDS[code]
+
+
 def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
     """The StoreError for an error of the driver."""
     code = driver.code(error)

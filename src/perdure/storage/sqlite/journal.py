@@ -93,6 +93,12 @@ class Keeper:
             _log.warning("%s was switched to WAL by another program: %s", self._place, self.durability().detail)
         self._warned = unsafe
 
+    def look(self, connection: Connection) -> None:
+        """Note the mode of the file, and leave it. Modes other than WAL belong to a connection."""
+        mode = connection.value("PRAGMA journal_mode")
+        if "wal" in (mode, self.wanted):
+            self.mode = mode
+
     def durability(self) -> Durability:
         version = ".".join(map(str, self._driver.version))
         if self._place.in_memory:

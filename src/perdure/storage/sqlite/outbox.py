@@ -85,7 +85,9 @@ class SqliteOutbox(Outbox):
                 raise StoreError(f"{self._place} does not exist: {_remedy(self._place)}")
             self._shared = shared.take(shared.key_of(str(self._place)), self._place, self._driver, "as it is")
             try:
-                await self._shared.database.alone(self._prepare)
+                # its opener may hold the write lock itself, and the writer may be waiting for that: look before writing
+                if not await self._shared.database.read(self._is_ready):
+                    await self._shared.database.alone(self._prepare)
                 self._shared.database.prepares[self] = self._prepare
             except BaseException:
                 await self._close()
@@ -105,6 +107,10 @@ class SqliteOutbox(Outbox):
             await asyncio.get_running_loop().run_in_executor(None, closing.end)
         except RuntimeError:  # the interpreter is ending and has no executor any more
             closing.end()
+
+    def _is_ready(self, connection: Connection) -> bool:
+        ledger = SqliteLedger(connection, self._place, self._in_use().database.patiently, outbox=True)
+        return not migrate.status(ledger, outbox_migrations()).pending
 
     def _prepare(self, connection: Connection) -> None:
         driver = self._in_use().driver

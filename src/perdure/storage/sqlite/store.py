@@ -46,7 +46,7 @@ from . import carry, edges, listing, shared, shelf, upkeep
 from .apply import HOLDING, Changes, apply, check, note, note_started, orphan_among, renew
 from .claim import Claimed, promote
 from .claim import claim as claim_jobs
-from .database import Database, Work
+from .database import BUSY_LIMIT, Database, Work
 from .driver import Connection, DriverName
 from .enqueue import Jobs, enqueue
 from .home import SqliteHome
@@ -81,6 +81,7 @@ class SqliteStorage(Storage):
     list_chunk = 2_500
     lists_ahead = 2  # one is made ready while the other is written
     head_start = 0.0005
+    gives_up_after = BUSY_LIMIT
 
     def __init__(
         self,
@@ -117,18 +118,22 @@ class SqliteStorage(Storage):
             self._shared = shared.take(self._key, self._place, self._driver, self._journal)
             self._opened = True
             try:
-                await self._shared.database.alone(self._prepare)
+                if self._migrate or self._place.in_memory:
+                    await self._shared.database.alone(self._prepare)
+                else:  # its opener may hold the write lock itself, and the writer may be waiting for that
+                    await self._shared.database.read(self._look)
                 self._shared.database.prepares[self] = self._prepare
                 self._check_durability()
             except BaseException:
-                await self._close()
+                await self._close(flush=False)
                 raise
 
     async def close(self) -> None:
         async with self._opening:
             await self._close()
 
-    async def _close(self) -> None:
+    async def _close(self, *, flush: bool = True) -> None:
+        """`flush`: wait until what was asked for here is done."""
         if not self._opened or self._shared is None:
             return
         self._opened, closing = False, self._shared
@@ -140,7 +145,7 @@ class SqliteStorage(Storage):
                 await asyncio.get_running_loop().run_in_executor(None, closing.end)
             except RuntimeError:  # the interpreter is ending and has no executor any more
                 closing.end()
-        else:
+        elif flush:
             with suppress(StoreError):  # the file is gone
                 await closing.database.alone(lambda _: None)
 
@@ -365,6 +370,12 @@ class SqliteStorage(Storage):
             migrate.status(ledger, known)  # a file that is not ours is left as it is
         database.patiently(self._in_use().keeper.check, connection)
         migrate.up(ledger, known)
+
+    def _look(self, connection: Connection) -> None:
+        """Check the tables and the journal without writing."""
+        database = self._database()
+        migrate.check(SqliteLedger(connection, self._place, database.patiently), migrations())
+        self._in_use().keeper.look(connection)
 
     def _check_durability(self) -> None:
         """Refuse or warn when an acknowledged job would not be safe. A database in memory says so by its URL."""

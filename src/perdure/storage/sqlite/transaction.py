@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from asyncio import AbstractEventLoop, Future, get_running_loop, shield
+from asyncio import AbstractEventLoop, Future, get_running_loop, shield, timeout
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -59,12 +59,18 @@ class SqliteTransaction(StoreTransaction):
 
     async def begin(self) -> None:
         """Wait for our turn, then begin."""
-        ended = self._shared.database.alone(self._carry_out)
+        database = self._shared.database
+        ended = database.alone(self._carry_out, limited=False)
         ended.add_done_callback(self._ended)
+        limit = timeout(database.limit)
         try:
-            await self._begun
-        except BaseException:
+            async with limit:
+                await self._begun
+        except BaseException as error:
             self._end("its caller went away")
+            ended.cancel()  # nobody waits for it: it is not begun any more
+            if isinstance(error, TimeoutError) and limit.expired():
+                raise database.no_answer() from None
             raise
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:

@@ -198,6 +198,12 @@ class Member:
             return "its event loop is blocked"
         return None if self._condition["ready"] else str(self._condition["why"])
 
+    def beyond_repair(self) -> str | None:
+        """Why only a restart of it helps, if it says so."""
+        if self._condition is None or self._condition["live"]:
+            return None
+        return str(self._condition["why"])
+
     def told(self) -> dict[str, object]:
         """For people to read."""
         return {"phase": self.phase.name.lower(), "pid": self.pid, "worker": self.name, **(self._condition or {})}

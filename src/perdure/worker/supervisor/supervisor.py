@@ -162,6 +162,11 @@ class Supervisor:
             member.killed_because = "was stopped by a signal for longer than a lease, and killed"
             log.runner_condemned(member.name, "it was stopped by a signal for longer than a lease")
             member.kill()
+        elif member.phase is Phase.WORKING and (why := member.beyond_repair()) is not None:
+            member.phase = Phase.CONDEMNED
+            member.blameless, member.killed_because = True, "was killed, since only a restart helps"
+            log.runner_condemned(member.name, f"only a restart helps: {why}")
+            member.kill()
         elif stuck := member.stuck(now):
             member.phase = Phase.CONDEMNED
             self._spawn(self._condemn(member, frozenset(seen.hold for seen in stuck)))
