@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 
-from perdure import InvalidCall, Perdure, Registry
+from perdure import InvalidCall, Perdure, Registry, ResultTimeout
 
 
 @pytest.fixture
@@ -164,3 +164,32 @@ async def test_a_blocking_form_in_a_thread_does_not_warn(app, send):
         warnings.simplefilter("error")
         job = await asyncio.to_thread(send.sync.enqueue, "a")
     assert await app.jobs.get(job.id) is not None
+
+
+async def test_what_cannot_be_enqueued_is_told_what_to_write(app, send):
+    def function(): ...
+
+    takes = "app.enqueue takes task.call(…), a list of such calls, a flow or a graph"
+    for work, words in [
+        (send, "not Task; write app.enqueue(send.call(…)) or send.enqueue(…)"),
+        (function, "not function; make a task of the function first, with @app.task above it"),
+        (send.enqueue("a"), "not coroutine; what task.enqueue(…) gives is awaited by itself: await task.enqueue(…)"),
+        (5, "not int"),
+    ]:
+        with pytest.raises(InvalidCall) as caught:
+            await app.enqueue(work)
+        assert str(caught.value) == f"{takes}, {words}"
+    with pytest.raises(InvalidCall, match=r"app\.enqueue takes one thing; bind arguments by task\.call"):
+        await app.enqueue(send, "a")
+    assert await app.jobs.count() == 0
+
+
+def test_arguments_beside_a_task_are_told_in_the_blocking_form(app, send):
+    with pytest.raises(InvalidCall, match=r"app\.enqueue takes one thing; bind arguments by task\.call"):
+        app.sync.enqueue(send, "a")
+
+
+async def test_a_job_that_nobody_has_begun_says_so(app, send):
+    job = await send.enqueue("a")
+    with pytest.raises(ResultTimeout, match=r"is ready after 0.01 s; no worker has begun it yet; it stays on record"):
+        await job.result(timeout=0.01)

@@ -50,10 +50,10 @@ class SyncPerdure(Later):
     @overload
     def enqueue(self, work: Graph, /, *, connection: object = None) -> list[JobHandle[Any]]: ...
     def enqueue(
-        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
+        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *others: object, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
         """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job."""
-        return run(lambda: self._inner.enqueue(work, connection=connection))  # type: ignore[return-value]
+        return run(lambda: self._inner.enqueue(work, *others, connection=connection))  # type: ignore[return-value]
 
     def publish(
         self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None

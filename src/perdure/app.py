@@ -12,6 +12,7 @@ from .client import Client, work_of
 from .clock import Clock, Duration
 from .context import refuse_in_transaction
 from .doors import DeadLetters, Jobs, Queues, Workers
+from .errors import InvalidCall
 from .handle import JobHandle
 from .job import ANY, Routing
 from .names import checked_name
@@ -111,12 +112,16 @@ class Perdure(Registry):
     async def enqueue(self, work: Graph, /, *, connection: object = None) -> list[JobHandle[Any]]: ...
     @verb
     async def enqueue(
-        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *, connection: object = None
+        self, work: Call[Any] | Flow[Any] | Graph | Iterable[Call[Any]], /, *others: object, connection: object = None
     ) -> JobHandle[Any] | list[JobHandle[Any]]:
         """Put calls on record: a single one gives a handle, a list or a graph theirs, a flow that of its last job.
 
         They are stored in one round trip, all or none up to 500 jobs; above that in chunks, and repeating after an error is
         safe."""
+        if others:
+            raise InvalidCall(
+                "app.enqueue takes one thing; bind arguments by task.call(…), and give several calls in a list"
+            )
         calls, nodes, given = work_of(work)
         handles: JobHandle[Any] | list[JobHandle[Any]] = given(await self._client.enqueue(calls, connection, nodes))
         return handles

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from math import ceil
 from time import monotonic
@@ -24,7 +24,7 @@ from .settings import ENQUEUE_CHUNK
 from .storage.contract import Full, Placed, Storage
 from .storage.outbox import Late
 from .storage.rules import led_by, owners_among, parents_of
-from .task import Call
+from .task import Call, Task
 
 if TYPE_CHECKING:
     from .app import Perdure
@@ -242,9 +242,8 @@ def work_of(work: object) -> Work:
             raise InvalidCall("a group of no calls has no job to wait for; give it .then(task)")
         return Work([node._call for node in work._nodes], work._nodes, GroupHandle.of if work._many else _last)
     if isinstance(work, str | bytes) or not isinstance(work, Iterable):
-        raise InvalidCall(
-            f"app.enqueue takes task.call(…), a list of such calls, a flow or a graph, not {type(work).__name__}"
-        )
+        takes = "app.enqueue takes task.call(…), a list of such calls, a flow or a graph"
+        raise InvalidCall(f"{takes}, not {type(work).__name__}{_instead_of(work)}")
     calls = list(work)
     for position, call in enumerate(calls):
         if not isinstance(call, Call):
@@ -252,6 +251,19 @@ def work_of(work: object) -> Work:
                 f"app.enqueue takes calls; number {position} of the list is {type(call).__name__}. Use task.call(…)"
             )
     return Work(calls, (), _all)
+
+
+def _instead_of(work: object) -> str:
+    """What to write instead of something that cannot be enqueued."""
+    if isinstance(work, Task):
+        name = work._spelled()
+        return f"; write app.enqueue({name}.call(…)) or {name}.enqueue(…)"
+    if isinstance(work, Coroutine):
+        work.close()  # it will not be awaited
+        return "; what task.enqueue(…) gives is awaited by itself: await task.enqueue(…)"
+    if callable(work):
+        return "; make a task of the function first, with @app.task above it"
+    return ""
 
 
 def _first(handles: list[JobHandle[Any]]) -> JobHandle[Any]:

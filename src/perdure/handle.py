@@ -161,6 +161,8 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         told = f"is {state} after" if state else "was not seen within"
         blocked = "it waits for other jobs: they run yet, or one of them is dead"
         then = blocked if state is State.BLOCKED else "it goes on by itself"
+        if state is State.READY:
+            then = "no worker has begun it yet; it stays on record until one does"
         return ResultTimeout(f"job {self._id} {told} {seconds:g} s; {then}")
 
     def _gone(self) -> NotFound:

@@ -64,7 +64,9 @@ async def list_jobs(app: Perdure, limit: int, cursor: str | None, as_json: bool,
       perdure jobs list --state dead --task send_email
       perdure jobs list --tenant acme --since 2h --json
     """
-    print_page(await app.jobs.find(limit=limit, cursor=cursor, **filter_of(**given)), as_json, "no such jobs")
+    chosen = filter_of(**given)
+    page = await app.jobs.find(limit=limit, cursor=cursor, **chosen)
+    print_page(page, as_json, "no jobs that fit" if chosen else "no jobs")
 
 
 def print_page(page: Page[Job], as_json: bool, nothing: str) -> None:
