@@ -20,6 +20,7 @@ Duration = float | timedelta  # at the door: seconds, or a timedelta
 
 SECOND = 1_000_000
 LONGEST = 100 * 365 * 86_400 * SECOND  # a century: longer is a mistake of units
+LATEST = 6_658_588_800_000_000  # the end of the year 2180: Redis cannot order much later instants exactly
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
@@ -65,6 +66,19 @@ def instant_of(moment: datetime, name: str = "datetime") -> int:
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidCall(f"{name}={moment!r} has no timezone; use an aware datetime, e.g. datetime.now(timezone.utc)")
     return (moment - _EPOCH) // _MICROSECOND
+
+
+def due_instant_of(moment: datetime, name: str = "datetime") -> int:
+    """The same for an instant at which a job becomes due: one that not every store can keep is refused on all of them."""
+    return checked_due(instant_of(moment, name), name)
+
+
+def checked_due(instant: int, name: str) -> int:
+    if instant >= LATEST:
+        raise InvalidCall(
+            f"{name} lies beyond the year 2180, where not every store can order jobs; choose an earlier instant"
+        )
+    return instant
 
 
 def datetime_of(instant: int) -> datetime:

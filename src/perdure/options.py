@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from . import codec
-from .clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, instant_of, micros_of
+from .clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, due_instant_of, micros_of
 from .errors import InvalidCall
 from .handle import each_of, ids_of
 from .ids import id_text, new_id
@@ -353,7 +353,7 @@ _TASK = _ANY_QUEUE | {
 _NAMES: dict[str, Callable[[Any, str], object]] = {"name": checked_name, "aliases": _check_tags}
 _CALL = _ANY_QUEUE | {
     "delay": _or_none(micros_of),
-    "at": _or_none(instant_of),
+    "at": _or_none(due_instant_of),
     "key": _or_none(checked_key),
     "tenant": _or_none(checked_name),
     "routing_key": _or_none(checked_name),
@@ -371,7 +371,7 @@ def _micros(duration: Duration | None) -> int | None:
 
 
 def _instant(moment: datetime | None) -> int | None:
-    return None if moment is None else instant_of(moment)
+    return None if moment is None else due_instant_of(moment, "at")
 
 
 def _tags_text(tags: Sequence[str]) -> str | None:

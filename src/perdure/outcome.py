@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, overload
 
-from .clock import Duration, instant_of, micros_of
+from .clock import Duration, due_instant_of, micros_of
 from .errors import InvalidCall
 
 LONGEST_REASON = 2_000  # characters
@@ -32,7 +32,7 @@ class _Later(Outcome):
         if delay is not None and at is not None:
             raise InvalidCall(f"{name} takes a delay or at=, not both")
         self.delay = None if delay is None else micros_of(delay, f"{name} delay")
-        self.at = None if at is None else instant_of(at, f"{name} at")
+        self.at = None if at is None else due_instant_of(at, f"{name} at")
 
 
 class Retry(_Later):

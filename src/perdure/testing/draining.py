@@ -34,19 +34,29 @@ async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
     storage = await app._storage()
+    async with asyncio.timeout(timeout):
+        while True:
+            async with app.worker(poll=0.05, grace=0) as worker:
+                await _wait_until_idle(app, storage, worker)
+            # the worker may have claimed a job after the last look, and handed it back when it was stopped
+            if await _busy(app, storage) is not True:
+                break
+        while await storage.prune(storage.chunk) >= storage.chunk:
+            pass
+
+
+async def _wait_until_idle(app: Perdure, storage: Storage, worker: Worker) -> None:
+    """Wait until the worker has nothing more to do. What is due, expired or lost is looked for meanwhile."""
     stir = asyncio.Event()
     stop = storage.listen("changed", stir.set)
+    held_back = 0  # looks at nothing but jobs that no worker may start
     try:
-        async with asyncio.timeout(timeout), app.worker(poll=0.05, grace=0) as worker:
-            held_back = 0  # looks at nothing but jobs that no worker may start
-            while held_back < LOOKS and (busy := await _looked(app, storage, worker)):
-                held_back = held_back + 1 if busy == "held back" else 0
-                stir.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(0.02):
-                        await stir.wait()
-            while await storage.prune(storage.chunk) >= storage.chunk:
-                pass
+        while held_back < LOOKS and (busy := await _looked(app, storage, worker)):
+            held_back = held_back + 1 if busy == "held back" else 0
+            stir.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.02):
+                    await stir.wait()
     finally:
         stop()
 
@@ -64,19 +74,22 @@ async def _in_the_outbox(app: Perdure) -> bool:
 
 async def _looked(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
     """Whether there is anything to wait for. A look is several questions: what the worker did between them, none of them may
-    have seen."""
+    have seen. While the worker is at work, nothing need be asked."""
     done = worker._quiet()
+    if done is None:
+        return True
     busy = await _busy(app, storage, worker)
-    return busy if done is not None and worker._quiet() == done else True
+    return busy if worker._quiet() == done else True
 
 
-async def _reaped(storage: Storage, worker: Worker) -> int:
+async def _reaped(storage: Storage, worker: Worker | None) -> int:
     """Without the patience of a worker's upkeep, which is for outages; our own worker is alive."""
     lapsed = await storage.lapsed(storage.chunk, FOR_EVER)
-    return await reap(storage, [record for record in lapsed if record.leased_by != worker.id])
+    ours = None if worker is None else worker.id
+    return await reap(storage, [record for record in lapsed if record.leased_by != ours])
 
 
-async def _busy(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
+async def _busy(app: Perdure, storage: Storage, worker: Worker | None = None) -> bool | Literal["held back"]:
     waits = await _in_the_outbox(app)
     if await expire(storage, storage.chunk) or await _reaped(storage, worker):
         return True
@@ -91,12 +104,18 @@ async def _busy(app: Perdure, storage: Storage, worker: Worker) -> bool | Litera
         return "held back" if waits else False
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
         return True
-    queues = [row.settings.name for row in await storage.queues() if not row.settings.paused]
-    parked = False
-    for queue in queues:
-        for task in app.definitions():
-            ready, more = await storage.find(Filter(states=_AT_WORK, queue=queue, task=task), storage.chunk, None)
-            if more is not None or not all(record.parked for record in ready):
-                return True
-            parked = parked or bool(ready)
-    return "held back" if parked or waits else False
+    return await _any_ready(app, storage) or ("held back" if waits else False)
+
+
+async def _any_ready(app: Perdure, storage: Storage) -> bool | Literal["held back"]:
+    """Whether a job is ready that a worker of the app would run; "held back": only jobs that wait for room under limits."""
+    paused = {row.settings.name for row in await storage.queues() if row.settings.paused}
+    known, parked, cursor = app.definitions(), False, None
+    while True:
+        ready, cursor = await storage.find(Filter(states=_AT_WORK), storage.chunk, cursor)
+        wanted = [record for record in ready if record.task in known and record.queue not in paused]
+        if not all(record.parked for record in wanted):
+            return True
+        parked = parked or bool(wanted)
+        if cursor is None:
+            return "held back" if parked else False

@@ -197,9 +197,14 @@ class Pump:
         return self._appetite.hungry
 
     @property
+    def reported(self) -> bool:
+        """Nothing is left to report. A claim may be under way: jobs that it takes are running on record."""
+        return not (self._ended or self._lost_claims or self._followers.waiting)
+
+    @property
     def settled(self) -> bool:
-        """Nothing is left to say, and no answer is outstanding."""
-        return not (self._ended or self._messengers.away or self._lost_claims or self._followers.waiting)
+        """Nothing is left to report, and no answer is outstanding."""
+        return self.reported and not self._messengers.away
 
     def stop_claiming(self) -> None:
         self._appetite.claiming = False

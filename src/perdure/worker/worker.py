@@ -153,9 +153,9 @@ class Worker(Lifetime):
         return 0 if self._running is None else len(self._running._held)
 
     def _quiet(self) -> int | None:
-        """How many attempts it has ended so far; None while it holds any or waits for the store."""
+        """How many attempts it has ended so far; None while it holds any or has something to report."""
         running = self._running
-        if running is None or running._held or not running._pump.settled:
+        if running is None or running._held or not running._pump.reported:
             return None
         return running._held.settled
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.errors import InvalidCall
+from perdure.clock import checked_due
 from perdure.job import NewJob, Record, State
 from perdure.lifecycle import Cancelled, decide
 from perdure.storage.contract import PARENT_CANCELLED
@@ -28,7 +28,6 @@ from .names import STAMP, checked_id, escaped, id_text, id_texts, lane_of, names
 
 _log = getLogger("perdure")
 NONE = -9007199254740992.0  # "no number", as in lua/basics.lua
-LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 STATES = (
     State.BLOCKED,
     State.SCHEDULED,
@@ -291,7 +290,7 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
             record.waits,
             record.min_version,
             record.created_at,
-            instant(record.run_at, "run_at"),
+            checked_due(record.run_at, "run_at"),
             record.rank,
             _or_none(record.expires_at),
         ),
@@ -443,12 +442,3 @@ def _add_body(record: Record, body: Body) -> None:
     record.limits = body.limits
     if body.run_when is not None:
         record.run_when = body.run_when
-
-
-def instant(value: int, what: str) -> int:
-    """An instant that the store can keep exactly."""
-    if value > LATEST:
-        raise InvalidCall(
-            f"{what} lies beyond the year 2180, and Redis cannot order such instants; choose an earlier one"
-        )
-    return value

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from struct import Struct, error, pack
 
+from perdure.clock import checked_due
 from perdure.job import ANY, ROW_VERSION, Alike, Hold, NewJob, Routing
 from perdure.lifecycle import Change, HoldGuard, KeyMove
 from perdure.storage.contract import Claim, Note, Started
@@ -21,7 +22,6 @@ from .rows import (
     STATE_NUMBERS,
     bodies_of,
     body_of,
-    instant,
     keep_last_of,
     more_of,
     outcome_of,
@@ -134,7 +134,7 @@ def _shape(job: NewJob, extras: bool) -> bytes:
             job.min_version,
             scope,
             job.lease,
-            job.delay if job.at is None else instant(job.at, "at="),
+            job.delay if job.at is None else checked_due(job.at, "at="),
             NONE if job.expires is None else job.expires,
             job.unique_window or 0,
             len(lane),
@@ -206,7 +206,7 @@ def _add_change(arguments: list[Argument], change: Change) -> None:
         options |= _ADDS
     time = 0
     if change.at is not None:
-        time = instant(change.at, "at=")
+        time = checked_due(change.at, "at=")
         options |= _HAS_TIME | _TIME_IS_INSTANT
     elif change.delay is not None:
         time = change.delay
