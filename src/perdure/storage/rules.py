@@ -248,11 +248,18 @@ def fate(parent: Parent | None, run_when: str) -> Fate:
 
 
 def write_close(child: Record, now: int) -> None:
-    """One of the jobs that a blocked one waits for has let it go."""
+    """One of the jobs that a blocked one waits for has let it go. At the last one it is due, unless its time is to come: it
+    goes behind jobs that were due before. A share of a fair queue stays."""
     child.waits -= 1
-    if child.waits <= 0:
-        child.version += 1
-        set_state(child, State.SCHEDULED if child.run_at > now else State.READY)
+    if child.waits > 0:
+        return
+    child.version += 1
+    if child.run_at > now:
+        set_state(child, State.SCHEDULED)
+        return
+    child.rank = now if child.rank == child.run_at else child.rank
+    child.run_at = now
+    set_state(child, State.READY)
 
 
 def write_change(record: Record, change: Change, now: int) -> None:

@@ -41,6 +41,28 @@ async def settle_all(store: Storage) -> None:
         pass
 
 
+async def case_a_released_follower_is_due_at_its_release(store: Storage, clock: Hand) -> None:
+    """It does not overtake jobs that were due before: what it waited for is not its turn in the queue."""
+    parent = await running(store)
+    follower, later = after(parent), job(delay=3600 * SECOND)
+    scheduled = after(parent, delay=3600 * SECOND)
+    await store.enqueue([follower, scheduled])
+    clock.advance(60)
+    earlier = job()
+    await store.enqueue([earlier, later])
+    clock.advance(60)
+    await told(store, parent.id, Succeeded())
+    await store.settle(99)
+    released = await seen(store, follower.id)
+    now = await store.now()
+    same((released.state, released.run_at, released.rank), (State.READY, now, now), "due at its release")
+    waits = await seen(store, scheduled.id)
+    same(
+        (waits.state, waits.run_at), (State.SCHEDULED, waits.created_at + 3600 * SECOND), "one for later keeps its time"
+    )
+    same(ids(await claim(store, 9)), ids([earlier, follower]), "it does not overtake one that was due before")
+
+
 async def case_waits_for_its_parents(store: Storage, clock: Hand) -> None:
     one, two = await running(store), await running(store)
     child = after(one, two)

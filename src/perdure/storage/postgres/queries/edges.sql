@@ -66,21 +66,27 @@ noted AS (INSERT INTO {schema}.unsettled (parent) SELECT DISTINCT parent FROM le
 SELECT parent::text, child::text FROM led;
 
 -- name: let_go
--- Children of whose edges so many were closed. At the last they are ready, or scheduled, and those under limits parked.
-WITH freed AS (
-    UPDATE {schema}.waiting SET run_at = coalesce(waiting.run_at, waiting.rank), (waits, version, state, parked) = (
+-- Children of whose edges so many were closed. At the last they are ready and due now, or scheduled, and those under limits
+-- parked. A share of a fair queue stays.
+WITH moment AS MATERIALIZED (SELECT {now} AS now),
+freed AS (
+    UPDATE {schema}.waiting SET (waits, version, state, parked, run_at, rank) = (
         SELECT going.waits, coalesce(waiting.version, 1) + (going.waits <= 0)::integer,
             CASE WHEN going.waits > 0 THEN 'blocked' WHEN going.later THEN 'scheduled' ELSE 'ready' END,
-            waiting.gate IS NOT NULL AND going.waits <= 0 AND NOT going.later
+            waiting.gate IS NOT NULL AND going.waits <= 0 AND NOT going.later,
+            CASE WHEN going.waits > 0 OR going.later THEN going.run_at ELSE going.now END,
+            CASE WHEN going.waits > 0 OR going.later OR waiting.rank <> going.run_at THEN waiting.rank ELSE going.now END
         FROM (
-            SELECT coalesce(waiting.run_at, waiting.rank) > {now} AS later,
+            SELECT moment.now, coalesce(waiting.run_at, waiting.rank) AS run_at,
+                coalesce(waiting.run_at, waiting.rank) > moment.now AS later,
                 coalesce(waiting.waits, 0) - (%(closed)s::integer[])[array_position(%(ids)s::uuid[], waiting.id)] AS waits
+            FROM moment
         ) AS going)
     WHERE id = ANY(%(ids)s::uuid[])
     RETURNING state, queue, task, route, gate, parked
 ),
 {parking}
-SELECT DISTINCT queue FROM freed WHERE state = 'ready';
+SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 
 -- name: parking
 -- Word of lanes in which jobs are parked.
@@ -127,7 +133,9 @@ FROM {schema}.waiting AS w WHERE w.id = ANY(%(ids)s::uuid[]) ORDER BY w.id FOR U
 -- name: place
 -- Their shares. Those that wait for nothing else are ready, or scheduled.
 WITH freed AS (
-    UPDATE {schema}.waiting SET run_at = coalesce(waiting.run_at, waiting.rank),
+    UPDATE {schema}.waiting SET
+        run_at = CASE WHEN waiting.state <> 'blocked' OR waiting.waits > 0 THEN coalesce(waiting.run_at, waiting.rank)
+            ELSE greatest(coalesce(waiting.run_at, waiting.rank), {now}) END,
         rank = coalesce((%(ranks)s::bigint[])[array_position(%(ids)s::uuid[], waiting.id)], waiting.rank),
         (version, state, parked) = (
             SELECT coalesce(waiting.version, 1) + (waiting.state <> going.state)::integer, going.state,
@@ -140,7 +148,7 @@ WITH freed AS (
     RETURNING state, queue, task, route, gate, parked
 ),
 {parking}
-SELECT DISTINCT queue FROM freed WHERE state = 'ready';
+SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 
 -- name: placed
 -- They have their shares; their edges are looked at next.

@@ -46,6 +46,10 @@ local function settle(now, limit)
     close(parent, child)
     take_up(child)
     local found = details(child)
+    if found.waits <= 1 and found.run_at <= now then -- due now; a share of a fair queue stays
+      if found.rank == found.run_at then found.rank = now end
+      found.run_at = now
+    end
     wait_for(child, found.waits - 1)
     if found.waits <= 0 then
       enter(child, found.run_at > now and SCHEDULED or READY)
