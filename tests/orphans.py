@@ -13,31 +13,40 @@ LOOKS = 12  # in a row that must find an attempt orphaned: less is the moment be
 
 
 class OrphanWatch:
-    """Looks at the workers of one test again and again, in their own event loops."""
+    """Looks at the workers of one test again and again, in their own event loops, and once more when one stops."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
+        self._seen: dict[Orphans, dict[object, int]] = {}  # in how many looks in a row
 
-    def begin(self, orphans: Orphans) -> None:
-        self._look(orphans, {}, asyncio.get_running_loop())
-
-    def _look(self, orphans: Orphans, before: dict[object, int], loop: asyncio.AbstractEventLoop) -> None:
-        seen = {attempt: before.get(attempt, 0) + 1 for attempt in orphans.now()}
+    def look(self, orphans: Orphans) -> None:
+        before = self._seen.get(orphans, {})
+        self._seen[orphans] = seen = {attempt: before.get(attempt, 0) + 1 for attempt in orphans.now()}
         self.found += [f"{attempt!r}"[:1000] for attempt, looks in seen.items() if looks == LOOKS]
         if not orphans.closed:
-            loop.call_later(LOOK_EVERY, self._look, orphans, seen, loop)
+            asyncio.get_running_loop().call_later(LOOK_EVERY, self.look, orphans)
+
+    def last_look(self, orphans: Orphans) -> None:
+        """A worker stops: whoever was an orphan before, and still is, would stay one."""
+        before = self._seen.get(orphans, {})
+        self.found += [f"{attempt!r}"[:1000] for attempt in orphans.now() if 1 < before.get(attempt, 0) < LOOKS]
 
 
 @pytest.fixture(autouse=True)
 def orphan_watch(monkeypatch):
     """Fails a test in which a worker held a job and did nothing about it."""
     watch = OrphanWatch()
-    begin = Orphans.__init__
+    begin, close = Orphans.__init__, Orphans.close
 
     def watched(orphans, *arguments):
         begin(orphans, *arguments)
-        watch.begin(orphans)
+        watch.look(orphans)
+
+    def closed(orphans):
+        watch.last_look(orphans)
+        close(orphans)
 
     monkeypatch.setattr(Orphans, "__init__", watched)
+    monkeypatch.setattr(Orphans, "close", closed)
     yield watch
     assert not watch.found, f"a worker held jobs that nothing in it worked on: {watch.found}"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
 
 from perdure.storage.contract import Storage
 
@@ -22,16 +24,19 @@ class Gate:
 
 
 class Fault:
-    """Lets the next calls of one verb fail, one for each error: all of them, or those with this first argument."""
+    """Lets the next calls of one verb fail, one for each error: all of them, or those for which `when` says so of their
+    first argument."""
 
-    def __init__(self, store: Storage, verb: str, monkeypatch, *errors: Exception, first: object = None) -> None:
+    def __init__(
+        self, store: Storage, verb: str, monkeypatch, *errors: Exception, when: Callable[[Any], bool] | None = None
+    ) -> None:
         self.left = list(errors)
-        self._first = first
+        self._when = when
         self._call = getattr(store, verb)
         monkeypatch.setattr(store, verb, self._broken)
 
     async def _broken(self, *arguments, **options):
-        if self.left and self._first in (None, *arguments[:1]):
+        if self.left and (self._when is None or self._when(arguments[0])):
             raise self.left.pop(0)
         return await self._call(*arguments, **options)
 

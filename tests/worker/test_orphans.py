@@ -198,7 +198,7 @@ async def test_a_job_that_dies_while_the_store_is_out_of_reach(app, monkeypatch)
 
     async with app:
         store = await app._storage()
-        broken = Fault(store, "shelf", monkeypatch, *[StoreError("the connection broke")] * 4, first="undo")
+        broken = Fault(store, "shelf", monkeypatch, *[StoreError("the connection broke")] * 4, when="undo".__eq__)
         async with app.worker(poll=0.05):
             handle = await fails.enqueue()
             await broken.over()

@@ -274,13 +274,17 @@ class Pump:
         self._send(self._take(), claim)
 
     def _send(self, batch: list[tuple[Attempt, Change]], claim: Claim | None) -> None:
-        if claim is not None:
-            self._appetite.asking[claim] = self._appetite.slots_of(claim)
-            if self._held.board is not None:
-                self._held.board.claims(claim.stamp)
         errand = (batch, claim)
         self._sent[id(errand)] = errand
-        self._messengers.send(errand)
+        try:
+            if claim is not None:
+                self._appetite.asking[claim] = self._appetite.slots_of(claim)
+                if self._held.board is not None:
+                    self._held.board.claims(claim.stamp)
+            self._messengers.send(errand)
+        except BaseException:
+            self._undone(errand)
+            raise
 
     def _take_foreseen(self) -> Claim | None:
         claim, self._foreseen = self._foreseen, None
@@ -300,7 +304,7 @@ class Pump:
         self.wake()
 
     def _undone(self, errand: Errand) -> None:
-        """A messenger was stopped before it began."""
+        """An errand was stopped before it began."""
         batch, claim = errand
         del self._sent[id(errand)]
         self._take_back(batch, claim)

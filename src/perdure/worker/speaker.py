@@ -146,12 +146,13 @@ class StoreSpeaker:
         notes = [Note(pending.hold, pending.progress, tuple(pending.lines)) for pending in taken]
         try:
             verdicts = await self._store.note(notes)
-        except Exception as error:
+            for pending, verdict in zip(taken, verdicts, strict=True):
+                if not pending.told.done():
+                    pending.told.set_result(verdict)
+        except BaseException as error:  # whoever waits for an answer gets one, whatever breaks
             for pending in taken:
                 if not pending.told.done():
-                    pending.told.set_exception(error)
+                    pending.told.set_exception(error if isinstance(error, Exception) else StoreError("it was given up"))
                     pending.told.exception()  # a caller that was cancelled meanwhile does not fetch it
-            return
-        for pending, verdict in zip(taken, verdicts, strict=True):
-            if not pending.told.done():
-                pending.told.set_result(verdict)
+            if not isinstance(error, Exception):
+                raise
