@@ -10,6 +10,7 @@ No driver is imported before a store is made. A message never repeats what may h
 from __future__ import annotations
 
 import difflib
+import unicodedata
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.clock import Clock
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Storage
 from perdure.storage.install_hint import install_command
 
@@ -83,9 +84,19 @@ def parse(url: str) -> StoreUrl:
         )
     if scheme not in SCHEMES:
         raise StoreError(f"unknown store {scheme!r}: {_meant(scheme)}")
+    _refuse_control_characters(url.strip())
     if scheme in SERVERS:
         return StoreUrl(scheme, server=_module(scheme, "address").address_of(url.strip()))
     return _memory(url) if scheme == "memory" else _sqlite(scheme, url.strip())
+
+
+def _refuse_control_characters(url: str) -> None:
+    """A line break in a name is a mistake, and would break the lines of logs and of configurations. A password may have
+    one, if it is coded."""
+    authority, slash, rest = url.partition("://")[2].partition("/")
+    names = unquote(authority.rpartition("@")[2] + slash + rest)
+    if any(unicodedata.category(character) == "Cc" for character in url + names):
+        raise StoreMisconfigured("a store's URL holds a line break, a NUL or another control character: leave it out")
 
 
 def _meant(scheme: str) -> str:

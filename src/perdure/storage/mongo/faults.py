@@ -5,6 +5,7 @@ from __future__ import annotations
 from pymongo import errors
 
 from perdure.errors import InvalidCall, PerdureError, StoreError, StoreUnavailable
+from perdure.storage import descriptors
 from perdure.storage.driver_calls import GivenUp
 
 TRANSIENT, UNKNOWN_COMMIT = "TransientTransactionError", "UnknownTransactionCommitResult"
@@ -119,6 +120,8 @@ def _words(error: Exception) -> str:
         return f"it wants a user: write one into the URL, mongodb://user:password@host/database ({_first_line(error)})"
     if code in _WORDS:
         return f"{_WORDS[code]} ({_first_line(error)})"
+    if is_broken(error) and descriptors.are_exhausted(error):
+        return f"{descriptors.EXHAUSTED} ({_first_line(error)})"
     if isinstance(error, errors.ServerSelectionTimeoutError):
         return f"the server cannot be reached: {_first_line(error)}"
     if isinstance(error, errors.WTimeoutError):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import psycopg
 
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.storage import descriptors
 
 # the transaction met another one; nothing of it was done
 CONFLICTS = frozenset({"40P01", "40001", "55P03"})
@@ -95,6 +96,8 @@ def _words(error: Exception) -> str:
         return f"{_WORDS[state]} ({_first_line(error)})"
     if "FATAL" in str(error):
         return f"the server refuses the connection: {_first_line(error)}"
+    if broken(error) and descriptors.are_exhausted(error):
+        return f"{descriptors.EXHAUSTED} ({_first_line(error)})"
     if broken(error):
         return f"the server cannot be reached: {_first_line(error) or 'it did not answer in time'}"
     return f"PostgreSQL says: {_first_line(error)}"

@@ -15,6 +15,7 @@ from redis import exceptions as driver
 from redis.exceptions import AuthenticationError, ConnectionError, RedisError, TimeoutError
 
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.storage import descriptors
 
 
 class Kind(Enum):
@@ -88,6 +89,8 @@ def _words(error: BaseException, place: str) -> str:
         return f"{place}: {_WORDS[code]} ({_short(text)})"
     if "DB index is out of range" in text or "invalid DB index" in text:
         return f"{place}: it has no database of this number; see `databases` in its configuration ({text})"
+    if isinstance(error, BROKEN) and descriptors.are_exhausted(error):
+        return f"{place}: {descriptors.EXHAUSTED} ({_short(text)})"
     if isinstance(error, ssl.SSLError):
         return f"{place}: TLS failed: {_short(text)}; rediss:// speaks TLS, redis:// does not"
     if isinstance(error, asyncio.TimeoutError):

@@ -56,12 +56,19 @@ class Script:
     digest: str  # what the server calls it once it has seen it
 
 
+# read when this module is imported: a program that is upgraded, or that has no file descriptor left, goes on with them
+_TEXTS = {
+    file.name.removesuffix(".lua"): file.read_text("utf-8")
+    for file in (files(__package__) / "lua").iterdir()
+    if file.name.endswith(".lua")
+}
+
+
 @cache
 def script(name: str) -> Script:
     """The script of a verb."""
-    folder = files(__package__) / "lua"
     names = (*BASICS, *FIRST.get(name, ()), *SHARED, *PARTS.get(name, ()), name)
-    text = _with_constants([(folder / f"{part}.lua").read_text("utf-8") for part in names])
+    text = _with_constants([_TEXTS[part] for part in names])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 

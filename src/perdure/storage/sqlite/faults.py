@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perdure.errors import StoreError, StoreUnavailable
+from perdure.storage import descriptors
 
 from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
 from .place import Place
@@ -32,6 +33,8 @@ def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
     code = driver.code(error)
     if "no such table: perdure_" in str(error) or "no such column" in str(error):
         told = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
+    elif code == CANTOPEN and descriptors.are_exhausted(error):
+        told = StoreUnavailable(f"{place}: {descriptors.EXHAUSTED} ({error})").at(place)
     elif code in _WORDS:
         words = f"{place}: {_WORDS[code]} ({error})"
         told = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
