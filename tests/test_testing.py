@@ -2,20 +2,25 @@
 
 import asyncio
 import itertools
+import sqlite3
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import timedelta
 
+import psycopg
 import pytest
 
 from perdure import HoldLost, InvalidCall, Limit, Perdure, Retention, State
 from perdure.storage.memory import MemoryStorage
 from perdure.storage.memory.rows import Rows
 from perdure.testing import ManualClock, assert_enqueued, drain, refute_enqueued, swap
-from perdure.testing.plugin import perdure_clock, perdure_memory
+from perdure.testing.plugin import perdure_clock, perdure_memory, perdure_postgresql, perdure_sqlite
 
-FIXTURES = (perdure_clock, perdure_memory)  # the plugin's, also where it is not installed
+from .real_servers import server
+
+# the plugin's, also where it is not installed
+FIXTURES = (perdure_clock, perdure_memory, perdure_postgresql, perdure_sqlite)
 
 
 @pytest.fixture
@@ -332,3 +337,46 @@ async def test_drain_leaves_what_a_rate_holds_back():
         clock.advance(60)
         await drain(app)
         assert ran == [0, 1, 2, 3]
+
+
+def test_a_file_of_its_own_for_code_with_a_connection(perdure_sqlite, perdure_clock, tmp_path):
+    app = Perdure("memory://")
+    ran = []
+
+    @app.task(name="note")
+    def note(number: int) -> None:
+        ran.append(number)
+
+    path = tmp_path / "shop 1.db"
+    assert perdure_sqlite(app, path) is app
+    assert app.jobs.sync.count() == 0
+    with closing(sqlite3.connect(path)) as connection:
+        with connection:
+            note.using(connection=connection, delay=60).sync.enqueue(1)
+        drain(app)
+        assert ran == []
+        perdure_clock.advance(60)
+        drain(app)
+    assert ran == [1]
+
+
+@pytest.fixture
+def _a_postgresql(monkeypatch):
+    monkeypatch.setenv("PERDURE_TEST_POSTGRESQL", server("postgres").url)
+
+
+def test_a_schema_of_its_own_for_code_with_a_connection(_a_postgresql, perdure_postgresql):
+    app = Perdure("memory://")
+    ran = []
+
+    @app.task(name="note")
+    def note(number: int) -> None:
+        ran.append(number)
+
+    assert perdure_postgresql(app) is app
+    assert app.jobs.sync.count() == 0
+    with psycopg.connect(server("postgres").url) as connection:
+        note.using(connection=connection).sync.enqueue(1)
+        connection.commit()
+    drain(app)
+    assert ran == [1]

@@ -103,3 +103,22 @@ async def test_a_drain_asks_a_bounded_number_of_questions(url, monkeypatch):
 
 
 async def _nothing() -> None: ...
+
+
+async def test_a_declared_schedule_fires_after_one_move_of_the_clock(url):
+    clock = ManualClock()
+    app = Perdure(url, durability="relaxed", clock=clock)
+    ran = []
+
+    @app.schedule("0 * * * *")
+    @app.task
+    async def tick() -> None:
+        ran.append(clock.now())
+
+    async with app:
+        clock.advance(3600)
+        await drain(app, timeout=20)
+        assert len(ran) == 1
+        clock.advance(3600)
+        await drain(app, timeout=20)
+        assert len(ran) == 2

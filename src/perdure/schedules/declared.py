@@ -30,12 +30,16 @@ async def all_rows(store: Storage) -> AsyncIterator[Shelved]:
         rows = await store.export_shelf((KIND, ours[-1].name), store.chunk)
 
 
-async def reconcile(store: Storage, declared: Mapping[str, Schedule], known: Collection[str]) -> None:
-    """Bring what is on record in line with the code."""
+async def reconcile(
+    store: Storage, declared: Mapping[str, Schedule], known: Collection[str], since: int | None = None
+) -> None:
+    """Bring what is on record in line with the code. Schedules that are new begin at `since`, or now."""
     for _ in range(TRIES):
         stored = {row.name: row async for row in all_rows(store)}
         now = await store.now()
-        writes = [each for name, new in declared.items() if (each := declaring(name, new, stored.get(name), now))]
+        writes = [
+            each for name, new in declared.items() if (each := declaring(name, new, stored.get(name), now, since))
+        ]
         writes += [
             each for name, row in stored.items() if name not in declared and (each := _removed(name, row, known))
         ]
@@ -46,11 +50,11 @@ async def reconcile(store: Storage, declared: Mapping[str, Schedule], known: Col
             return
 
 
-def declaring(name: str, new: Schedule, row: Shelved | None, now: int) -> Shelving | None:
+def declaring(name: str, new: Schedule, row: Shelved | None, now: int, since: int | None = None) -> Shelving | None:
     """What is to be written so that a declared schedule is on record; None if it is."""
     new = msgspec.structs.replace(new, declared=hash_of(new))
     if row is None:
-        return write(name, begun(new, now), 0)
+        return write(name, begun(new, now if since is None else since), 0)
     stored = readable(row)
     if stored is None or (stored.declared == new.declared and stored.orphan is None):
         return None

@@ -22,7 +22,7 @@ class ManualClock:
 
     def __init__(self, start: datetime = _START) -> None:
         self._lock = threading.Lock()
-        self._micros = instant_of(start, "start")
+        self._micros = self._start = instant_of(start, "start")
 
     def now(self) -> datetime:
         return datetime_of(self._micros)

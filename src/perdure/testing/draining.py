@@ -7,12 +7,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from perdure.job import State
+from perdure.recurring import declared_schedules
+from perdure.schedules.declared import reconcile
 from perdure.schedules.firing import fire
 from perdure.storage.contract import Filter, Storage
 from perdure.upkeep.contact import FOR_EVER
 from perdure.upkeep.expire import expire
 from perdure.upkeep.reap import reap
 
+from .clock import ManualClock
 from .either import either
 
 if TYPE_CHECKING:
@@ -35,6 +38,9 @@ async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
     """
     storage = await app._storage()
     async with asyncio.timeout(timeout):
+        if isinstance(app.settings.clock, ManualClock):
+            # as if a worker had been there from the start: one move of the clock makes a declared schedule fire
+            await reconcile(storage, declared_schedules(app), app.definitions(), app.settings.clock._start)
         while True:
             async with app.worker(poll=0.05, grace=0) as worker:
                 await _wait_until_idle(app, storage, worker)
