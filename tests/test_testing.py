@@ -365,7 +365,8 @@ def _a_postgresql(monkeypatch):
     monkeypatch.setenv("PERDURE_TEST_POSTGRESQL", server("postgres").url)
 
 
-def test_a_schema_of_its_own_for_code_with_a_connection(_a_postgresql, perdure_postgresql):
+@pytest.mark.usefixtures("_a_postgresql")
+def test_a_schema_of_its_own_for_code_with_a_connection(perdure_postgresql):
     app = Perdure("memory://")
     ran = []
 
