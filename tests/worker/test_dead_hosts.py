@@ -104,10 +104,13 @@ async def test_a_host_that_is_killed(plant, other):
             plant.start("--concurrency", "6")
             until(lambda: plant.said().count(" started: 6 slots") == 2)
             await asyncio.sleep(plant.lease)
-        killed = kill_host(plant, 0)
+        killed = due = kill_host(plant, 0)
         if other == "fresh":
             plant.start("--concurrency", "6")
+            until(lambda: plant.said().count(" started: 6 slots") == 2)
+            # on a very busy machine it starts so late that it has to reach the store for a third of a lease first
+            due = max(killed, time.time() - plant.lease * 2 / 3)
         back = await came_back(plant.app, ids, killed + 30)
-        late = sorted(each - killed - plant.lease for each in back.values())
+        late = sorted(each - due - plant.lease for each in back.values())
         assert late[-1] < WITHIN, late
         (plant.folder / "never").touch()
