@@ -37,11 +37,11 @@ class Mortal:
         if not iscoroutinefunction(real):
             return real
 
-        async def call(*arguments):
+        async def call(*arguments, **options):
             self._calls.append(name)
             if len(self._calls) == self._calls.limit:
                 raise Killed
-            return await real(*arguments)
+            return await real(*arguments, **options)
 
         return call
 

@@ -196,10 +196,11 @@ import logging, os, sys
 from perdure import Perdure
 from perdure.worker.supervisor.supervisor import Team, supervise
 logging.basicConfig(level="INFO")
-options = dict(queues=(), tasks=(), routing_key=None, unrouted=False, concurrency=5, poll=0.2, grace=1.0, unknown="leave")
+options = dict(queues=(), tasks=(), routing_key=None, unrouted=False)
+options |= dict(concurrency=5, poll=0.2, grace=1.0, unknown="leave", batch_size=())
 supervise(Team(
     command=[os.path.join(os.getcwd(), "python"), "-m", "perdure", "worker", "plant:app"],
-    options={**options, "log_level": "info"},
+    options={**options, "log_level": "info", "log_format": "text"},
     name="team",
     open_app=lambda url: Perdure(url, migrate=False),
     spares=0,

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from ..clock import SECOND, boottime
 from ..errors import StoreError
 from ..job import State
+from ..observe.queue_names import queue_rows
 from ..storage.contract import Filter, Storage, WorkerRow
 from .tally import Told
 from .things import QUEUES
@@ -35,7 +36,7 @@ class Stillness:
         others is done then. StoreError when somebody still works."""
         if wait <= 0:
             await refuse_if_busy(self._source)
-        settings = [row.settings for row in await self._source.queues()]
+        settings = [row.settings for row in await queue_rows(self._source)]
         here = {queue.name: queue.paused for queue in settings}
         there = await _paused(self._target)
         carried_before = here.keys() <= there.keys()  # a run that was killed may have paused the source
@@ -65,7 +66,7 @@ class Stillness:
 
 
 async def _paused(store: Storage) -> dict[str, bool]:
-    return {row.settings.name: row.settings.paused for row in await store.queues()}
+    return {row.settings.name: row.settings.paused for row in await queue_rows(store)}
 
 
 async def refuse_if_busy(source: Storage) -> None:
