@@ -153,7 +153,7 @@ def test_a_worker_that_waits_for_its_store_can_be_stopped(unreached, tmp_path, w
 
 
 @pytest.mark.parametrize("kind", ["worker", "pool"])
-async def test_run_waits_for_the_store_and_start_does_not(unreached, caplog, kind):
+async def test_run_waits_for_the_store(unreached, caplog, kind):
     app = Perdure(unreached.url)
 
     @app.task
