@@ -19,6 +19,7 @@ from .patience import Patience
 from .service import sleep
 
 LONGEST_SLEEP = 0.25
+SHORTEST_SLEEP = 0.02  # seconds; a stored lease may be next to nothing
 ASKED_EVERY = 1.0  # seconds between questions about holds that are not due for renewal
 BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
@@ -124,7 +125,7 @@ class Keeper:
 
     def _pause(self) -> float:
         shortest = self._held.shortest_lease()
-        return LONGEST_SLEEP if shortest is None else min(LONGEST_SLEEP, shortest / 10)
+        return LONGEST_SLEEP if shortest is None else max(SHORTEST_SLEEP, min(LONGEST_SLEEP, shortest / 10))
 
     def _warn_when_blocked(self, late: float) -> None:
         if late > BLOCKED_FOR:
