@@ -5,7 +5,7 @@ import json
 import pytest
 
 from perdure.ids import new_ids
-from perdure.job import Alike
+from perdure.job import Alike, State, unreadable_fields
 from perdure.lifecycle import HandedBack, Snoozed, Succeeded, decide
 from perdure.storage.contract import Claim, QueueSettings, Want
 from perdure.testing import ManualClock
@@ -245,7 +245,7 @@ async def test_jobs_under_a_limit_that_has_room_go_the_short_way(own):
             assert "cmdstat_smembers" not in raw.info("commandstats")
 
 
-async def test_bodies_that_cannot_be_read_are_left_out(url, caplog):
+async def test_bodies_that_cannot_be_read_are_set_aside(url):
     ids = new_ids(4)
     async with opened(url) as store:
         await store.enqueue([job(id=id, payload=f"[{number}]") for number, id in enumerate(ids)])
@@ -255,4 +255,7 @@ async def test_bodies_that_cannot_be_read_are_left_out(url, caplog):
             raw.hset(bodies, bytes.fromhex(ids[2].replace("-", "")), b"\x9c\xa3[2]")
         claimed = await store.claim(Claim("w", 1, (Want(9),)))
         assert [(record.id, record.payload) for record in claimed] == [(ids[1], "[1]"), (ids[3], "[3]")]
-        assert all(f"job {id} cannot be read" in caplog.text for id in (ids[0], ids[2]))
+        aside = await store.get([ids[0], ids[2]])
+        assert [record.state for record in aside] == [State.DEAD] * 2
+        assert all("payload" in unreadable_fields(record.reason) for record in aside[:1])
+        assert {row.id for row in await store.unreadable()} == {ids[0], ids[2]}

@@ -75,6 +75,11 @@ def kind_of(error: BaseException) -> Kind:
     return Kind.BROKEN if isinstance(error, BROKEN) else Kind.REFUSED
 
 
+def is_wrong_type(error: BaseException) -> bool:
+    """Whether a key holds something of another type than ours."""
+    return _code(error) == "WRONGTYPE"
+
+
 def explained(error: BaseException, place: str) -> StoreError:
     """The StoreError for an error of the driver. A password is in none of their texts."""
     words = _words(error, place)

@@ -38,6 +38,8 @@ TYPES = {
     "shelved": "zset",
     "accounts": "hash",
     "heads": "zset",
+    "unread": "zset",
+    "unreadable": "hash",
 }
 
 

@@ -10,21 +10,23 @@ a connection, each has its answer or an error within the store's limit.
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
 
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.storage.contract import Storage
+from perdure.storage.unreadable import log_set_aside
 
 from .address import Address
-from .faults import Kind, explained, kind_of
-from .keys import Keys
+from .faults import Kind, explained, is_wrong_type, kind_of
+from .keys import TYPES, Keys
 from .room import Room
 from .scripts import script
 from .wire import Beginning, Wire, connected, packed
@@ -85,11 +87,33 @@ class Link:
             told = packed(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
             return await self._answered(told, repeat, patience)
         except ResponseError as error:
-            raise explained(error, str(self.address)) from error
+            if not is_wrong_type(error):
+                raise explained(error, str(self.address)) from error
+            # what the script had written stays: jobs of a claim whose answer is lost come back when their lease is over
+            await self.move_foreign()
+            return await self._answered(question.packed, False, patience)
+
+    async def move_foreign(self) -> list[str]:
+        """Move keys away that hold what is not ours; gives their names. What is moved is kept."""
+        keys, names = self.keys.all, list(TYPES)
+        away = [f"{key}:unreadable:{time_ns()}" for key in keys]
+        told = ("", json.dumps(names), json.dumps(list(TYPES.values())))
+        moved = await self._answered(
+            packed(("EVAL", script("move_foreign").text, 2 * len(keys), *keys, *away, *told)), True, PATIENCE
+        )
+        for name in (raw.decode() for raw in moved):
+            log_set_aside("key", self.keys[name], ("type",))
+        return [raw.decode() for raw in moved]
 
     async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
         """A plain command."""
-        return await self._answered(packed(arguments), repeat, patience)
+        try:
+            return await self._patiently(packed(arguments), repeat, patience)
+        except ResponseError as error:
+            if is_wrong_type(error):
+                await self.move_foreign()
+                return await self._answered(packed(arguments), repeat, patience)
+            raise explained(error, str(self.address)) from error
 
     async def connect(self, heard: Callable[[Any], None] | None = None, within: float = CONNECT_WITHIN) -> Wire:
         """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""

@@ -18,6 +18,7 @@ from perdure.storage.filtering import Position, cursor_of, fits
 from .link import Link
 from .names import escaped, id_bytes, id_text, parts_of
 from .rows import STATES, records_of
+from .unreadable import instant_now, shown
 
 FEW = 5_000  # waiting jobs that are looked up one by one sooner than a history is walked through
 BUDGET = 2_000  # rows that the server looks at in one go
@@ -39,7 +40,7 @@ async def get(link: Link, ids: Sequence[str]) -> list[Record | None]:
     wanted = list(known.values())
     for begin in range(0, len(wanted), CHUNK):
         part = await link.run("get", wanted[begin : begin + CHUNK], repeat=True)
-        found |= {record.id: record for record in records_of(part)}
+        found |= {record.id: record for record in shown(records_of(part), instant_now())}
     return [found.get(id_text(known[id])) if id in known else None for id in ids]
 
 
@@ -70,15 +71,19 @@ async def _kept_count(link: Link, filter: Filter) -> int:
     counts = await link.command("HGETALL", link.keys["counts"])
     found = 0
     for field, number in zip(counts[::2], counts[1::2], strict=True):
-        lane, _, state = field.rpartition(b"\x00")
-        queue, task, routing = parts_of(lane)
+        try:
+            lane, _, state = field.rpartition(b"\x00")
+            queue, task, routing = parts_of(lane)
+            counted, found_state = int(number), STATES[int(state) - 1]
+        except (ValueError, IndexError):
+            continue  # somebody else's
         if (
-            (filter.states is None or STATES[int(state) - 1] in filter.states)
+            (filter.states is None or found_state in filter.states)
             and (filter.queue is None or queue == filter.queue)
             and (filter.task is None or task == filter.task)
             and (filter.routing is ANY or routing == filter.routing)
         ):
-            found += int(number)
+            found += counted
     return found
 
 
@@ -136,7 +141,7 @@ async def _in_places(link: Link, places: Iterable[str], after: Position | None) 
     ids: set[str] = set()
     for place in places:
         members = await link.command("ZRANGE", link.keys[place], 0, -1)
-        ids.update(id_text(_id_in(place, member)) for member in members)
+        ids.update(id_text(id) for member in members if len(id := _id_in(place, member)) == 16)
     records = [record for record in await get(link, sorted(ids)) if record is not None]
     records.sort(key=lambda record: (record.created_at, record.id), reverse=True)
     for record in records:
@@ -149,7 +154,9 @@ def _id_in(place: str, member: bytes) -> bytes:
     if place == "lanes":
         begin = -1
         for _ in range(3):
-            begin = member.index(b"\x00", begin + 1)
+            begin = member.find(b"\x00", begin + 1)
+            if begin < 0:
+                return b""  # nobody's
         return member[begin + 13 : begin + 29]
     return member[-16:]
 
@@ -189,10 +196,11 @@ async def _along_created_at(link: Link, filter: Filter, limit: int, after: Posit
     names = (escaped(filter.queue or ""), escaped(filter.task or ""))
     most = min(max(limit + 1, 1), CHUNK)
     while True:
-        more, score, id, told = await link.run(
+        more, score, id, told, strange = await link.run(
             "page", [index, *top, _number(floor), BUDGET, most, _states(filter), *names], repeat=True
         )
-        for record in records_of(told):
+        births = dict(zip(strange[::2], strange[1::2], strict=True))
+        for record in shown(records_of(told), instant_now(), births):
             yield record
         if more == b"end":
             return

@@ -14,6 +14,7 @@ from .link import Link
 from .names import account_bytes, checked_id, id_bytes, id_text, id_texts
 from .queues import lines_of, lines_text
 from .rows import NONE, body_of, outcome_of, records_of, row_of
+from .unreadable import instant_now, shown
 from .words import Argument
 
 CHUNK = 500
@@ -32,7 +33,7 @@ async def export(link: Link, after: tuple[int, str] | None, limit: int) -> list[
         )
         carried += [
             Carried(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
-            for record in records_of(told)
+            for record in shown(records_of(told), instant_now(), newest_first=False)
         ]
         if len(ids) < asked or not carried:
             break

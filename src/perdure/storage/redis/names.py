@@ -5,6 +5,7 @@ Ids are kept as the 16 bytes of the UUID, whose order is that of its text; names
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 from struct import Struct
 
@@ -57,6 +58,17 @@ def plain(raw: bytes) -> str:
     if b"\x01" in raw:
         raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
     return raw.decode()
+
+
+def known_names(raws: Iterable[bytes]) -> list[str]:
+    """Names in an answer, without those that are no text."""
+    names = []
+    for raw in raws:
+        try:
+            names.append(plain(raw))
+        except UnicodeDecodeError:
+            continue
+    return names
 
 
 def account_bytes(account: Account) -> bytes:

@@ -50,9 +50,13 @@ def _check_server(settings: Settings, place: str) -> None:
 
 async def _check_format(link: Link, migrate: bool) -> None:
     """The keys under our prefix are ours, and of a format that we know. Looked at in one step: others may open it too."""
-    types = json.dumps(list(TYPES.values()))
-    match await link.run("format", [FORMAT, "migrate" if migrate else "check", types], repeat=True):
-        case [b"foreign", key, found]:
+    question = [FORMAT, "migrate" if migrate else "check", json.dumps(list(TYPES.values()))]
+    told = await link.run("format", question, repeat=True)
+    if told[0] == b"damaged":  # one key of ours was overwritten
+        await link.move_foreign()
+        told = await link.run("format", question, repeat=True)
+    match told:
+        case [b"foreign" | b"damaged", key, found]:
             raise StoreError(
                 f"{link.address}: the key {key.decode()} holds a {found.decode()} that is not Perdure's; choose another "
                 "prefix with ?prefix="

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import chain
-from struct import Struct
+from struct import Struct, error
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from perdure.storage.contract import QueueRow, QueueSettings, Room, WorkerRow
 from perdure.storage.fairness import share
 
 from .link import Link
-from .names import escaped, plain
+from .names import escaped, known_names
 
 _SEEN = Struct("<d")
 _LENGTH = Struct("<I")
@@ -23,14 +23,13 @@ _worker = msgspec.msgpack.Decoder(tuple[int, int, str])
 
 async def queues(link: Link, now: Any) -> list[QueueRow]:
     configured, paused, depths, oldest = await link.run("queues", [now], repeat=True)
-    settings = {plain(name): _settings_of(plain(name), text) for name, text in _pairs(configured)}
+    settings = {name: _settings_of(name, text) for name, text in _named(configured)}
     settings |= {
-        name: msgspec.structs.replace(found, paused=True)
-        for raw in paused
-        if (found := settings.get(name := plain(raw), QueueSettings(name)))
+        name: msgspec.structs.replace(settings.get(name, QueueSettings(name)), paused=True)
+        for name in known_names(paused)
     }
-    depth = {plain(name): int(number) for name, number in _pairs(depths)}
-    due = {plain(name): int(since) for name, since in _pairs(oldest)}
+    depth = {name: number for name, text in _named(depths) if (number := _number(text)) is not None}
+    due = {name: int(since) for name, since in _named(oldest)}
     return [
         QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), due.get(name))
         for name in sorted(settings.keys() | depth.keys())
@@ -39,20 +38,26 @@ async def queues(link: Link, now: Any) -> list[QueueRow]:
 
 async def rooms(link: Link) -> dict[str, Room]:
     """How many more jobs each bounded queue takes."""
-    told = {name: bound.split(b" ") for name, bound in _pairs(await link.command("HGETALL", link.keys["bounds"]))}
-    bounds = {name: bound for name, bound in told.items() if bound[0] != b"-"}
-    depths = await link.command("HMGET", link.keys["depths"], *bounds) if bounds else []
+    told = await link.command("HGETALL", link.keys["bounds"])
+    bounds = {name: settings for name, text in _named(told) if (settings := _bounded(name, text)) is not None}
+    depths = await link.command("HMGET", link.keys["depths"], *map(escaped, bounds)) if bounds else []
     return {
-        plain(name): _room(plain(name), bound, int(depth or 0))
-        for (name, bound), depth in zip(bounds.items(), depths, strict=True)
+        name: Room(settings, (settings.max_depth or 0) - (_number(depth or b"0") or 0))
+        for (name, settings), depth in zip(bounds.items(), depths, strict=True)
     }
 
 
-def _room(name: str, bound: list[bytes], depth: int) -> Room:
-    """See `_bound`."""
-    most, on_full, drop_below = int(bound[0]), bound[1].decode(), bound[2]
-    settings = QueueSettings(name, False, most, on_full, None if drop_below == b"-" else int(drop_below))  # type: ignore[arg-type]
-    return Room(settings, most - depth)
+def _bounded(name: str, text: bytes) -> QueueSettings | None:
+    """See `_bound`; None for a queue without a bound, or one of which nothing can be read."""
+    most, _, rest = text.partition(b" ")
+    on_full, _, drop_below = rest.partition(b" ")
+    if (bound := _number(most)) is None or on_full not in (b"reject", b"drop", b"wait"):
+        return None
+    return QueueSettings(name, False, bound, on_full.decode(), _number(drop_below.split(b" ")[0]))  # type: ignore[arg-type]
+
+
+def _number(text: bytes) -> int | None:
+    return int(text) if text.removeprefix(b"-").isdigit() and len(text) < 20 else None
 
 
 async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:
@@ -70,8 +75,16 @@ def _bound(settings: QueueSettings) -> bytes:
     bound = f"{most} {settings.on_full} {drop_below}".encode()
     if not settings.fair:
         return bound
-    shares = {tenant: share(settings.weights, tenant) for tenant in msgspec.json.decode(settings.weights or "{}")}
+    shares = {tenant: share(settings.weights, tenant) for tenant in _tenants(settings.weights)}
     return bound + b" " + msgspec.msgpack.encode(shares)
+
+
+def _tenants(weights: str | None) -> list[str]:
+    """The tenants with a weight; none, if the weights cannot be read."""
+    try:
+        return list(msgspec.json.decode(weights or "{}", type=dict[str, Any]))
+    except (msgspec.MsgspecError, ValueError):
+        return []
 
 
 async def pause(link: Link, origin: bytes, queue: str, paused: bool) -> None:
@@ -80,8 +93,8 @@ async def pause(link: Link, origin: bytes, queue: str, paused: bool) -> None:
 
 async def workers(link: Link, now: Any, seen_within: int) -> list[WorkerRow]:
     listed = await link.run("workers", [now, "list", seen_within], repeat=True)
-    rows = [_worker_of(name.decode(), text) for name, text in _pairs(listed)]
-    return sorted(rows, key=lambda row: row.id)
+    found = (_worker_of(name, text) for name, text in _pairs(listed))
+    return sorted((row for row in found if row is not None), key=lambda row: row.id)
 
 
 async def log(link: Link, id: bytes | None) -> list[str]:
@@ -93,8 +106,12 @@ def lines_of(text: bytes) -> list[str]:
     """Log lines as they are kept: each behind its length."""
     lines, at = [], 0
     while at < len(text):
-        (length,) = _LENGTH.unpack_from(text, at)
-        lines.append(text[at + 4 : at + 4 + length].decode())
+        try:
+            (length,) = _LENGTH.unpack_from(text, at)
+            lines.append(text[at + 4 : at + 4 + length].decode())
+        except (error, UnicodeDecodeError):
+            lines.append(f"unreadable: the rest of the log, {len(text) - at} bytes")
+            break
         at += 4 + length
     return lines
 
@@ -104,13 +121,28 @@ def lines_text(lines: Iterable[str]) -> bytes:
 
 
 def _settings_of(name: str, text: bytes) -> QueueSettings:
-    return _settings.decode(text) if text else QueueSettings(name)
+    """The settings of a queue; those that every queue has, where they cannot be read."""
+    try:
+        return msgspec.structs.replace(_settings.decode(text), name=name) if text else QueueSettings(name)
+    except (msgspec.MsgspecError, ValueError):
+        return QueueSettings(name)
 
 
-def _worker_of(id: str, text: bytes) -> WorkerRow:
-    started_at, running, about = _worker.decode(text[_SEEN.size :])
-    (seen_at,) = _SEEN.unpack_from(text)
-    return WorkerRow(id, started_at, int(seen_at), running, about)
+def _worker_of(id: bytes, text: bytes) -> WorkerRow | None:
+    """A worker that was seen; None if what is noted cannot be read: one that lives writes it anew."""
+    try:
+        started_at, running, about = _worker.decode(text[_SEEN.size :])
+        (seen_at,) = _SEEN.unpack_from(text)
+        return WorkerRow(id.decode(), started_at, int(seen_at), running, about)
+    except (msgspec.MsgspecError, ValueError, OverflowError, error):
+        return None
+
+
+def _named(flat: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Names and what belongs to them, without names that are no text."""
+    for raw, value in _pairs(flat):
+        for name in known_names([raw]):
+            yield name, value
 
 
 def _pairs(flat: list[Any]) -> chain[tuple[Any, Any]]:

@@ -12,21 +12,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from functools import lru_cache
 from hashlib import blake2b
-from logging import getLogger
 from struct import Struct, error
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from perdure.clock import checked_due
 from perdure.job import NewJob, Record, State
 from perdure.lifecycle import Cancelled, decide
+from perdure.retry import Retention
 from perdure.storage.contract import PARENT_CANCELLED
 from perdure.storage.limiting import limits_of
+from perdure.storage.unreadable import flaw_of
 
 from .names import STAMP, checked_id, escaped, id_text, id_texts, lane_of, names_of, parts_of, plain, stamp_bytes
 
-_log = getLogger("perdure")
+UNREADABLE = (error, msgspec.MsgspecError, ValueError, IndexError, OverflowError)  # what reading a job may raise
 NONE = -9007199254740992.0  # "no number", as in lua/basics.lua
 STATES = (
     State.BLOCKED,
@@ -46,6 +47,13 @@ _SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS, _LOG = 1, 
 _RAN, _HELD, _SETTLED, _FOLLOWED = 256, 512, 1024, 2048
 _LIMITED, _WAITED, _FINISHED, _FAIR = 4096, 8192, 16384, 32768
 _TEXTS = _OUTCOME | _ERRORS | _PROGRESS
+MARKS = {
+    "suspect": _SUSPECT,
+    "parked": _PARKED,
+    "hidden": _HIDDEN,
+    "holds_key": _HOLDS_KEY,
+    "followed": _FOLLOWED,
+}  # of a row, by field
 _HEAD = Struct("<BHI")
 _RUN = Struct("<III8s8sdddddH")
 _FIRST = Struct("<dBH")
@@ -54,6 +62,9 @@ _LENGTH = Struct("<H")
 _CANCELLED = Struct("<Bdd")  # what a cancel with its parent means for a job: hidden, keep, keep_last
 _LIMIT = Struct("<ddd")
 _LARGEST = 1 << 53
+_LARGEST_COUNTER = (1 << 32) - 1
+NO_SCOPE = 255  # stands for a scope that is none of ours
+_UNKNOWN = _CANCELLED.pack(2, NONE, NONE)  # how long a job is kept cannot be read
 
 
 # ---- what few rows have ----------------------------------------------------------------------------
@@ -84,6 +95,10 @@ def gate_of(limits: str) -> bytes:
 def _cancelled(retention: str) -> bytes:
     waiting = copy(_template(lane_of("", "", None)))
     waiting.state, waiting.retention = State.BLOCKED, retention
+    try:
+        Retention.parse(retention)
+    except UNREADABLE:
+        return _UNKNOWN
     change = decide(waiting, Cancelled(PARENT_CANCELLED))
     return _CANCELLED.pack(change.hidden, _or_none(change.keep), keep_last_of(change.keep_last))
 
@@ -98,6 +113,12 @@ def keep_last_of(keep_last: int | None) -> float:
 _BACKOFF = '["exponential",1000000,2.0,3600000000,0]'
 _RETENTION = '{"age":604800000000}'
 _DEAD_RETENTION = "{}"
+BODY_DEFAULTS = {
+    "backoff": _BACKOFF,
+    "retention": _RETENTION,
+    "dead_retention": _DEAD_RETENTION,
+    "run_when": "succeeded",
+}
 
 
 class Body(msgspec.Struct, array_like=True, gc=False):
@@ -195,44 +216,74 @@ def _template(lane: bytes) -> Record:
     )
 
 
-def records_of(told: Sequence[bytes]) -> list[Record]:
-    """The records in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
-    return list(_records(iter(told)))
+class Raw(NamedTuple):
+    """A job as its keys hold it. None: there is nothing."""
+
+    id: bytes
+    row: bytes | None
+    body: bytes | None
+    outcome: bytes | None = None
+    errors: bytes | None = None
+    progress: bytes | None = None
 
 
-def claimed_of(told: Sequence[Any]) -> list[Record]:
-    """The records that a claim brought: as above, or as lua/usual_claim.lua tells them, by row."""
+class Told(NamedTuple):
+    """The jobs in an answer: those that can be read, and the others."""
+
+    records: list[Record]
+    unread: list[Raw]
+
+
+def records_of(told: Sequence[bytes]) -> Told:
+    """The jobs in an answer of `tell`: id, row, body and the texts that the row's marks tell of."""
+    unread: list[Raw] = []
+    return Told(list(_records(iter(told), unread)), unread)
+
+
+def claimed_of(told: Sequence[Any]) -> Told:
+    """The jobs that a claim brought: as above, or as lua/usual_claim.lua tells them, by row."""
     if not told or isinstance(told[0], bytes):
         return records_of(told)
-    return [record for row, ids, bodies in told for record in _alike(row, ids, bodies)]
+    unread: list[Raw] = []
+    return Told([record for row, ids, bodies in told for record in _alike(row, ids, bodies, unread)], unread)
 
 
-def _alike(row: bytes, ids: bytes, bodies: Sequence[bytes | None]) -> Iterator[Record]:
+def _alike(row: bytes, ids: bytes, bodies: Sequence[bytes | None], unread: list[Raw]) -> Iterator[Record]:
     """Records with the same row. What their bodies have behind the payload is mostly the same, too, and read once."""
     try:
         pattern = _of_row(row)
-    except (error, ValueError, IndexError) as unreadable:
-        _leave_out(", ".join(id_texts(ids)), unreadable)
+    except UNREADABLE:
+        unread += [Raw(ids[16 * at : 16 * at + 16], row, body) for at, body in enumerate(bodies)]
         return
     another = pattern.__copy__  # type: ignore[attr-defined]
     rest: bytes | None = None
-    for id, given in zip(id_texts(ids), bodies, strict=True):
+    for at, (id, given) in enumerate(zip(id_texts(ids), bodies, strict=True)):
         body = given or b""
         try:
             begin, end = _payload_in(body)
             if body[end:] != rest:
+                rest = None
                 _add_body(pattern, _body.decode(body))
+                pattern.id = id
+                _check(pattern)
                 rest = body[end:]
             record = another()
             record.id, record.payload = id, body[begin:end].decode()
-        except (msgspec.MsgspecError, ValueError, IndexError) as unreadable:
-            _leave_out(id, unreadable)
+        except UNREADABLE:
+            unread.append(Raw(ids[16 * at : 16 * at + 16], row, given))
             continue
         yield record
 
 
+def _check(record: Record) -> None:
+    if (flaw := flaw_of(record)) is not None:
+        raise ValueError(flaw)
+
+
 def _payload_in(body: bytes) -> tuple[int, int]:
     """Where a body's payload begins and ends. Read by hand, because what follows is to be compared, not read."""
+    if body[:1] != _FIELDS:
+        raise ValueError("no body begins so")
     match body[1]:
         case 0xD9:
             return 3, 3 + body[2]
@@ -240,8 +291,9 @@ def _payload_in(body: bytes) -> tuple[int, int]:
             return 4, 4 + int.from_bytes(body[2:4])
         case 0xDB:
             return 6, 6 + int.from_bytes(body[2:6])
-        case short:
+        case short if short & 0xE0 == 0xA0:
             return 2, 2 + (short & 0x1F)
+    raise ValueError("the payload is no text")
 
 
 def row_of(record: Record, *, has_log: bool) -> bytes:
@@ -269,11 +321,11 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
     unique = (record.unique_key or "").encode()
     names = names_of(record)
     parts = (
-        _HEAD.pack(STATE_NUMBERS[record.state], marks, record.version),
+        _HEAD.pack(STATE_NUMBERS[record.state], marks, _fitting(record.version)),
         _RUN.pack(
-            record.attempt,
-            record.failures,
-            record.losses,
+            _fitting(record.attempt),
+            _fitting(record.failures),
+            _fitting(record.losses),
             stamp_bytes(record.stamp or 0),
             stamp_bytes(record.settled or 0),
             *map(
@@ -283,12 +335,12 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
             len(leased_by),
         ),
         leased_by,
-        _FIRST.pack(record.lease, SCOPE_NUMBERS[record.unique_scope], len(lane)),
+        _FIRST.pack(record.lease, SCOPE_NUMBERS.get(record.unique_scope, NO_SCOPE), len(lane)),
         lane,
         _REST.pack(
             record.priority,
-            record.waits,
-            record.min_version,
+            _fitting(record.waits),
+            min(record.min_version, 255),
             record.created_at,
             checked_due(record.run_at, "run_at"),
             record.rank,
@@ -305,43 +357,44 @@ def _or_none(number: int | None) -> float:
     return NONE if number is None else number
 
 
-def _records(told: Iterator[bytes]) -> Iterator[Record]:
-    """A row that was written by hand must not hide the others: one that makes no record is left out.
+def _fitting(number: int) -> int:
+    """A counter as four bytes. One that is too large cannot be read afterwards: see lua/basics.lua."""
+    return min(max(number, 0), _LARGEST_COUNTER)
 
-    Jobs that were enqueued and claimed together have the same row, which is read once for all of them.
-    """
+
+def _records(told: Iterator[bytes], unread: list[Raw]) -> Iterator[Record]:
+    """Jobs that were enqueued and claimed together have the same row, which is read once for all of them."""
     last, pattern = b"", None
     for id in told:
         row, body = next(told), next(told)
-        marks = int.from_bytes(row[1:3], "little")
+        marks = int.from_bytes(row[1:3], "little") if len(row) > 2 else 0
         texts = (
             [next(told) if marks & mark else None for mark in (_OUTCOME, _ERRORS, _PROGRESS)] if marks & _TEXTS else ()
         )
         try:
             if pattern is None or row != last:
+                pattern = None
                 last, pattern = row, _of_row(row)
             record = copy(pattern)
             record.id = id_text(id)
             _add_body(record, _body.decode(body))
             if texts:
                 _add_texts(record, *texts)
-        except (error, msgspec.MsgspecError, ValueError, IndexError) as unreadable:
-            _leave_out(id_text(id), unreadable)
+            _check(record)
+        except UNREADABLE:
+            unread.append(Raw(id, row, body, *texts))
             continue
         yield record
 
 
-def _leave_out(id: str, unreadable: Exception) -> None:
-    _log.error("job %s cannot be read and is left out: %s", id, unreadable)
-
-
 def _add_texts(record: Record, outcome: bytes | None, errors: bytes | None, progress: bytes | None) -> None:
-    if outcome is not None:
+    """A text that its row tells of may be lost; then it is empty."""
+    if outcome:
         said = _outcome.decode(outcome)
         record.result, record.reason = said.result, said.reason
-    if errors is not None:
+    if errors:
         record.errors = errors.decode()
-    if progress is not None:
+    if progress:
         record.progress = progress.decode()
 
 
@@ -355,7 +408,7 @@ def _of_row(row: bytes) -> Record:
     at = run_ends + _FIRST.size + length
     record = copy(_template(row[at - length : at]))
     priority, waits, min_version, created_at, run_at, rank, expires_at = _REST.unpack_from(row, at)
-    record.state = STATES[state - 1]
+    record.state = _state_of(state)
     record.version = version
     record.priority = priority
     record.waits = waits
@@ -378,6 +431,12 @@ def _of_row(row: bytes) -> Record:
     if scope or len(row) > at + _REST.size + 4:
         _add_names(record, row, at + _REST.size, scope)
     return record
+
+
+def _state_of(number: int) -> State:
+    if not 1 <= number <= len(STATES):
+        raise ValueError(f"no state has the number {number}")
+    return STATES[number - 1]
 
 
 def _add_names(record: Record, row: bytes, at: int, scope: int) -> None:

@@ -33,6 +33,7 @@ PARTS = {
     "restore": ("gates", "settling"),
     "prune": ("gates", "settling", "shelving"),
     "audit": ("gates",),
+    "set_aside": ("gates", "settling"),
 }  # what a verb needs beside that, in this order
 
 

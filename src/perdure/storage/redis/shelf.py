@@ -9,8 +9,9 @@ from typing import Any
 from perdure.storage.contract import Shelved, Shelving
 
 from .link import Link
-from .names import checked_id, escaped, id_text, plain
-from .rows import NONE
+from .names import checked_id, escaped, id_text, known_names, plain
+from .rows import NONE, UNREADABLE
+from .unreadable import move_values
 from .words import Argument, hold_bytes, new_jobs
 
 _ROW = Struct("<ddH")  # version, due_at, length of the job's id: see lua/shelving.lua
@@ -26,7 +27,21 @@ async def look(
     if names is not None:
         arguments += (escaped(name) for name in sorted(set(names)))
     told = await link.run("shelf", arguments, repeat=True)
-    return [_shelved(kind, plain(name), text) for name, text in zip(told[::2], told[1::2], strict=True)]
+    return await _readable(link, [(kind, name, text) for name, text in zip(told[::2], told[1::2], strict=True)])
+
+
+async def _readable(link: Link, told: Sequence[tuple[str, bytes, bytes]]) -> list[Shelved]:
+    """The texts that can be read; the others are set aside."""
+    found: list[Shelved] = []
+    bad: list[tuple[bytes, bytes]] = []
+    for kind, name, text in told:
+        try:
+            found.append(_shelved(kind, plain(name), text))
+        except UNREADABLE:
+            bad.append((escaped(kind) + b"\x00" + name, text))
+    if bad:
+        await move_values(link, "shelf", bad)
+    return found
 
 
 def writes(listed: Sequence[Shelving]) -> list[Argument]:
@@ -48,11 +63,9 @@ def writes(listed: Sequence[Shelving]) -> list[Argument]:
 
 async def export(link: Link, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
     told = await link.run("export_shelf", [b"" if after is None else _field(*after), limit], repeat=True)
-    found = []
-    for field, text in zip(told[::2], told[1::2], strict=True):
-        kind, _, name = field.partition(b"\x00")
-        found.append(_shelved(plain(kind), plain(name), text))
-    return found
+    fields = (field.partition(b"\x00") for field in told[::2])
+    known = [(*known_names([kind]), name, text) for (kind, _, name), text in zip(fields, told[1::2], strict=True)]
+    return await _readable(link, [each for each in known if len(each) == 3])
 
 
 async def restore(link: Link, rows: Iterable[Shelved]) -> None:

@@ -14,6 +14,7 @@ from perdure.clock import SECOND, Clock, reader
 from perdure.errors import StoreError
 from perdure.job import Hold, NewJob, Record
 from perdure.lifecycle import Change
+from perdure.log_limit import is_new
 from perdure.storage.contract import (
     ACCEPTED,
     CHUNK,
@@ -42,6 +43,7 @@ from perdure.storage.contract import (
     Storage,
     StoreTransaction,
     Topic,
+    Unreadable,
     Verdict,
     WorkerRow,
     one_change_each,
@@ -49,20 +51,21 @@ from perdure.storage.contract import (
 from perdure.storage.filtering import parse_cursor
 from perdure.storage.plain import ids_of
 
-from . import listing, moving, queues, shelf, words
+from . import listing, moving, queues, shelf, unreadable, words
 from .address import Address
 from .durability import durability_of, read_settings
 from .findings import findings
 from .link import Link, Unreached
-from .names import escaped, id_bytes, id_text, id_texts, plain, stamp_bytes
+from .names import escaped, id_bytes, id_text, id_texts, known_names, plain, stamp_bytes
 from .opening import prepared
-from .rows import claimed_of, records_of
+from .rows import Raw, claimed_of, records_of
 from .signals import Signals
 
 Demand = Literal["full", "normal", "relaxed"]
 LONG = 100  # jobs of an enqueue that keeps its place among others
 AUDITED = 500  # rows that are looked at with every prune
-SCANNED = 4  # keys that an audit walks along
+SCANNED = 5  # keys that an audit walks along
+MOST_AUDITS = 4_000  # audits in a row, after an index was lost
 NOT_AN_ID = bytes(16)  # finds nothing
 _VERDICTS = {
     ord("0"): ACCEPTED,
@@ -102,6 +105,7 @@ class RedisStorage(Storage):
         self._signals: Signals | None = None
         self._process = os.getpid()
         self._audited = [b"0"] * SCANNED
+        self._inspected = b"0"
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -159,7 +163,7 @@ class RedisStorage(Storage):
             # whoever enqueues may repeat it for longer than we do: the ids make it safe
             raise ConnectionError(str(error)) from error
         exceptions, woken, ended = _stored(told)
-        self._tell([plain(queue) for queue in woken], bool(ended))
+        self._tell(known_names(woken), bool(ended))
         placed = [Placed(id) for id in ids_of(jobs)]
         for number, what, owner in zip(exceptions[::3], exceptions[1::3], exceptions[2::3], strict=True):
             dropped = what == b"dropped"
@@ -188,10 +192,14 @@ class RedisStorage(Storage):
         # a claim said twice would take twice: its answer is asked for by `holding`
         link = self._used()
         told = await link.ask(link.question("exchange", arguments), repeat=claim is None)
-        verdicts, woken, ended, due, suspects, claimed, unsettled = _stored(told)
-        self._tell([plain(queue) for queue in woken], bool(ended))
+        verdicts, woken, ended, due, suspects, claimed, unsettled, met = _stored(told)
+        self._tell(known_names(woken), bool(ended))
         answers = [_VERDICTS[answer] for answer in verdicts]
-        return Exchanged(answers, claimed_of(claimed), due, bool(suspects), bool(unsettled))
+        records, unread = claimed_of(claimed)
+        if unread or met:  # there may be others in their place
+            await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
+            due = 0 if claim is not None else due
+        return Exchanged(answers, records, due, bool(suspects), bool(unsettled))
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
@@ -210,8 +218,9 @@ class RedisStorage(Storage):
         return [_VERDICTS[answer] for answer in told]
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        told = await self._used().run("holding", [worker, stamp_bytes(stamp)], repeat=True)
-        return sorted(records_of(told), key=lambda record: (-record.priority, record.rank, record.id))
+        told = records_of(await self._used().run("holding", [worker, stamp_bytes(stamp)], repeat=True))
+        await self._set_aside(told.unread)
+        return sorted(told.records, key=lambda record: (-record.priority, record.rank, record.id))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         # log lines said twice would stand there twice
@@ -222,8 +231,9 @@ class RedisStorage(Storage):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def settle(self, limit: int) -> int:
-        looked, woken, ended = await self._used().run("settle", [self._time(), self._origin, limit], repeat=True)
-        self._tell([plain(queue) for queue in woken], bool(ended))
+        looked, woken, ended, met = await self._used().run("settle", [self._time(), self._origin, limit], repeat=True)
+        self._tell(known_names(woken), bool(ended))
+        await self._set_aside([Raw(id, None, None) for id in met])
         return int(looked)
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
@@ -247,24 +257,34 @@ class RedisStorage(Storage):
         repeat = all(write.version is None for write in writes)
         arguments = [self._time(), self._origin, *shelf.writes(writes)]
         answers, woken, ended = _stored(await self._used().run("shelve", arguments, repeat=repeat))
-        self._tell([plain(queue) for queue in woken], bool(ended))
+        self._tell(known_names(woken), bool(ended))
         return [answer == ord("1") for answer in answers]
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
         promoted, woken = await self._used().run("promote", [self._time(), self._origin, limit], repeat=True)
-        self._tell([plain(queue) for queue in woken], False)
+        self._tell(known_names(woken), False)
         return int(promoted)
 
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
-        return records_of(await self._used().run("lapsed", [self._time(), limit, 3 * contact], repeat=True))
+        link = self._used()
+        told, met, miscounted, damaged = await link.run("lapsed", [self._time(), limit, 3 * contact], repeat=True)
+        records, unread = records_of(told)
+        await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
+        if damaged:
+            await self._audit_all(link)
+        elif miscounted or unread or met:
+            await self._audit(link)
+        return records
 
     async def next_lapse(self) -> int | None:
         told = await self._used().run("next_lapse", [self._time()], repeat=True)
         return None if told is None else int(told)
 
     async def expired(self, limit: int) -> list[Record]:
-        return records_of(await self._used().run("expired", [self._time(), limit], repeat=True))
+        records, unread = records_of(await self._used().run("expired", [self._time(), limit], repeat=True))
+        await self._set_aside(unread)
+        return records
 
     async def prune(self, limit: int) -> int:
         link = self._used()
@@ -272,13 +292,44 @@ class RedisStorage(Storage):
         await self._audit(link)
         return int(pruned)
 
-    async def _audit(self, link: Link) -> None:
+    async def _audit_all(self, link: Link) -> None:
+        """Look at all rows, because an index was lost."""
+        await link.command("HDEL", link.keys["meta"], "damaged")
+        self._audited = [b"0"] * SCANNED
+        for _ in range(MOST_AUDITS):
+            await self._audit(link)
+            if self._audited[0] == self._audited[-1] == b"0":
+                return
+
+    async def _audit(self, link: Link) -> int:
         """Look at some more rows; from one prune to the next, all of them are looked at."""
         arguments = [self._time(), self._origin, AUDITED, *self._audited]
         mended, *self._audited = await link.run("audit", arguments, repeat=True)
         if mended:
-            _log.warning("%s: %d jobs stood in no index and were put back", self._address, mended)
+            if is_new(f"{self._address} put back"):
+                _log.warning("%s: %d jobs stood in no index and were put back", self._address, mended)
             self._tell(None, False)
+        return int(mended)
+
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        link = self._used()
+        self._inspected, told = await link.run("inspect", [limit, self._inspected], repeat=True)
+        unread = unreadable.not_running(records_of(told).unread, await self.now())
+        mended = await self._audit(link)
+        met = await link.command("ZRANGE", link.keys["unread"], 0, limit - 1)
+        return mended + await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        return await unreadable.listed(self._used(), ids, limit)
+
+    async def _set_aside(self, unread: Sequence[Raw]) -> int:
+        if not unread:
+            return 0
+        ids = [raw.id for raw in unread]
+        done = await unreadable.set_aside(self._used(), self._time(), self.now, self._origin, ids)
+        self._tell((), done > 0)
+        return done
 
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:

@@ -15,7 +15,10 @@ local function admission(now, fresh_of)
   local function use_of(key)
     local found = used[key]
     if not found then
-      found = { running = tonumber(call('HGET', gates, slot_of(key)) or 0), started = 0 }
+      local slot = slot_of(key)
+      local running = call('HEXISTS', gates, slot) == 0 and 0 or number_in(gates, slot)
+      if not running then call('HSET', meta, 'miscounted', '1') end
+      found = { running = running or MOST, started = 0 } -- nobody starts while nobody knows how many run
       used[key] = found
     end
     return found
@@ -41,7 +44,7 @@ local function admission(now, fresh_of)
     local over = call('ZLEXCOUNT', limits, since, beyond(all)) + use.started + 1 - limit.starts
     if over <= 0 then return nil end
     local member = call('ZRANGEBYLEX', limits, since, beyond(all), 'LIMIT', over - 1, 1)[1]
-    local at = member and parse('>I8', member, #all + 1) - OFFSET or now
+    local at = member and #member >= #all + 8 and parse('>I8', member, #all + 1) - OFFSET or now
     return math.min(at, now) + limit.window
   end
 
@@ -157,9 +160,10 @@ local function admission(now, fresh_of)
   end
 
   -- A head that is not what the index says.
-  local function drop(line, place)
+  local function drop(line, place, head)
     local member = 'p' .. line .. place
     call('ZREMRANGEBYLEX', limits, '[' .. member, '[' .. member .. string.rep('\255', 9))
+    if head then call('ZREM', limits, head) end
     touched[line] = true
   end
 
@@ -196,7 +200,7 @@ local function admission(now, fresh_of)
     if fresh and fresh.line == line then return id, nil, fresh, gate end
     local row = row_of(id, text)
     if not row or row[STATE] ~= READY or not has(row, PARKED) or line_of(row) ~= line then
-      drop(line, place)
+      drop(line, place, source.any and member)
       return nil
     end
     if may_expire(row) and details(row).expires_at <= now then return nil end
@@ -279,7 +283,7 @@ local function admission(now, fresh_of)
 
   -- Open the gates whose time has come; all that wait for a time, if the clock went back.
   local function open_due()
-    went_back = tonumber(call('HGET', meta, 'admitted') or NONE) > now
+    went_back = (number_in(meta, 'admitted') or NONE) > now
     local due, to, most = {}, '(t' .. ordered(now + 1), REOPENED
     if went_back then to, most = '(u', -1 end
     for _, member in ipairs(call('ZRANGEBYLEX', limits, '[t', to, 'LIMIT', 0, most)) do due[sub(member, -16)] = true end
@@ -294,7 +298,7 @@ local function admission(now, fresh_of)
       for _, member in ipairs(members) do
         for _, line in ipairs(lines_of(sub(member, -16))) do
           for _, want in ipairs(wants) do
-            if wants_line(want, line) then return parse('>I8', member, 2) - OFFSET end
+            if #member == 25 and wants_line(want, line) then return parse('>I8', member, 2) - OFFSET end
           end
         end
       end

@@ -10,12 +10,6 @@ do
 
   local function wants(change, option) return band(change[OPTIONS], option) ~= 0 end
 
-  local function owner_of(unique)
-    local owner = owned[unique]
-    if owner == nil then return call('HGET', held_keys, unique) end
-    return owner
-  end
-
   local function judged(row, change, now)
     if not row then return 5 end
     local guard = change[GUARD]
@@ -133,7 +127,7 @@ do
   local function apply(row, change, now)
     local answer = judged(row, change, now)
     if answer == 0 and wants(change, TAKES_KEY) then
-      local owner = details(row).unique ~= '' and owner_of(details(row).unique)
+      local owner = details(row).unique ~= '' and holder_of(details(row).unique)
       if owner and owner ~= row[ID] then return 7 end
     end
     if answer == 0 then write(row, change, now) end
@@ -151,11 +145,13 @@ do
   local function plain_row(text)
     local row = plain_rows[text]
     if row == nil then
-      row = read('', text)
-      local over = band(row[MARKS], OVER)
-      local marks = row[MARKS] - over
-      row.over, row.gate = over, more_of(row)
-      if row[STATE] ~= RUNNING or (marks ~= RUNS and marks ~= RUNS_AGAIN) then row = false end
+      row = read('', text) or false
+      if row then
+        local over = band(row[MARKS], OVER)
+        local marks = row[MARKS] - over
+        row.over, row.gate = over, more_of(row)
+        if row[STATE] ~= RUNNING or (marks ~= RUNS and marks ~= RUNS_AGAIN) then row = false end
+      end
       plain_rows[text] = row
     end
     return row

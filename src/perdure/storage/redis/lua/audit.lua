@@ -2,12 +2,13 @@
 -- that fails in the middle, or a server that was moved while keys were missing, can leave such; they would never be claimed.
 --
 -- KEYS     see basics.lua
--- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts
+-- ARGV     now, origin, about how many rows, then where to go on ('0': from the start) in rows, limits, gates, accounts, created
 -- returns  {how many rows were put back, where to go on in each}
 local DAY = 86400000000 -- that starts are remembered longer than they count: the clock may go back
 local PAUSE = 6000 -- microseconds for every hold until all are counted again: that takes about a thousandth of it
 local now, origin, count = clock(argument()), argument(), argument()
 local mended, cursors = 0, {}
+local miscounted = call('HEXISTS', meta, 'miscounted') == 1
 
 local function scanned(command, key)
   local answer = call(command, key, argument(), 'COUNT', count)
@@ -16,13 +17,19 @@ local function scanned(command, key)
 end
 
 -- ---- rows --------------------------------------------------------------------------------------------------------------
+-- Whether a row stands in a set, with the score that it should have there.
+local function stands_in(key, score, member)
+  local found = call('ZSCORE', key, member)
+  return found and tonumber(found) == tonumber(score)
+end
+
 local function missing(row)
   gone, came = {}, {}
   place(row)
   local lacking = false
   for key, list in pairs(came) do
-    for number = 2, #list, 2 do
-      lacking = lacking or not call('ZSCORE', key, list[number])
+    for number = 1, #list, 2 do
+      lacking = lacking or not stands_in(key, list[number], list[number + 1])
     end
   end
   if not call('ZSCORE', created, row[ID]) then
@@ -44,25 +51,69 @@ local function forgotten(row)
 end
 
 local put_back, looked_at = {}, {} -- looked_at: lanes of the rows
+
+-- A blocked job waits for as many as it has open edges. Both ends of an edge find it.
+local function check_edges(row)
+  local prefix = 'c' .. row[ID]
+  local from, to = '[' .. prefix, '[' .. prefix .. string.rep('\255', 16)
+  local found = details(row)
+  local open = call('ZLEXCOUNT', edges, from, to)
+  for _, member in ipairs(call('ZRANGEBYLEX', edges, from, to, 'LIMIT', 0, AT_ONCE)) do
+    local parent = sub(member, 18)
+    local other = 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID]
+    if #parent == 16 and not call('ZSCORE', edges, other) then
+      note(put_back, edges, 0, other)
+      note(put_back, unsettled, 0, parent)
+    end
+  end
+  if open == found.waits then return false end
+  gone, came = {}, {}
+  lift(row)
+  found.waits = open
+  row[REST_TEXT] = rest_of(found)
+  if open == 0 then
+    enter(row, found.run_at > now and SCHEDULED or READY)
+    row[VERSION] = row[VERSION] + 1
+  end
+  set_back(row)
+  flush()
+  return true
+end
+
+-- A lease that was given long after now: a clock that went back is dealt with elsewhere, this was written by somebody else.
+local function check_lease(row)
+  if not has(row, HELD) or row[LEASED_UNTIL] <= now + row[LEASE] + DAY then return end
+  row[LEASED_UNTIL] = now + row[LEASE]
+  note(put_back, leases, row[LEASED_UNTIL], row[ID])
+  note(set, rows, row[ID], written(row))
+end
+
+local function audit_row(row)
+  check_lease(row)
+  local before = woken
+  woken = {}
+  local lacks = missing(row)
+  for _, member in ipairs(came[lanes] or {}) do looked_at[lane_of(tostring(member)) or ''] = true end
+  if lacks then
+    mended = mended + 1
+    for key, list in pairs(came) do
+      for _, value in ipairs(list) do note(put_back, key, value) end
+    end
+    for queue in pairs(woken) do before[queue] = true end
+  end
+  woken = before
+  if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
+  if row[STATE] == BLOCKED and has(row, WAITED) and check_edges(row) then mended = mended + 1 end
+end
+
 local found = scanned('HSCAN', rows)
 for number = 1, #found, 2 do
-  local row = read(found[number], found[number + 1])
-  if call('HEXISTS', jobs, row[ID]) == 0 then
-    redis.log(redis.LOG_WARNING, 'perdure: a row without a body is left as it is')
+  local id = found[number]
+  local row = #id == 16 and read(id, found[number + 1])
+  if not row or call('HEXISTS', jobs, id) == 0 then
+    leave_unread(id)
   else
-    local before = woken
-    woken = {}
-    local lacks = missing(row)
-    for _, member in ipairs(came[lanes] or {}) do looked_at[lane_of(tostring(member)) or ''] = true end
-    if lacks then
-      mended = mended + 1
-      for key, list in pairs(came) do
-        for _, value in ipairs(list) do note(put_back, key, value) end
-      end
-      for queue in pairs(woken) do before[queue] = true end
-    end
-    woken = before
-    if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
+    audit_row(row)
   end
 end
 gone, came = {}, put_back
@@ -75,23 +126,41 @@ for number = 1, #listed, 2 do
   if kind == 's' then
     note(gone, limits, member) -- of a worker that knows format 2 and was not stopped; all holds are counted below
   elseif kind == 'n' then
-    local at, window = parse('>I8I8', member, #key + 3)
-    if at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
+    local whole = #member == #key + 38
+    local at, window = 0, 0
+    if whole then at, window = parse('>I8I8', member, #key + 3) end
+    if not whole or at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
+  elseif not match(kind, '[bopt]') then
+    note(gone, limits, member) -- nobody's
   end
 end
 local opening, used = {}, {} -- used: keys that are said to have holds
 local known_gates = scanned('HSCAN', gates)
 for number = 1, #known_gates, 2 do
   local kind, name = sub(known_gates[number], 1, 1), sub(known_gates[number], 2)
-  if kind == 'c' then opening[name] = true elseif kind == 's' then used[name] = true else touched[name] = true end
+  if kind == 'c' then
+    opening[name] = true
+  elseif kind == 's' then
+    used[name] = true
+  elseif kind == 'h' then
+    touched[name] = true
+  else
+    note(unset, gates, known_gates[number])
+  end
 end
 
 -- ---- accounts of tenants who wait for no turn ----------------------------------------------------------------------------
 local balances = scanned('HSCAN', accounts)
 for number = 1, #balances, 2 do
   local floor = match(balances[number], '^([^%z]*%z[^%z]*)%z')
-  local lowest = floor and call('HGET', accounts, floor)
-  if lowest and tonumber(balances[number + 1]) <= tonumber(lowest) then note(unset, accounts, balances[number]) end
+  local lowest, balance = floor and number_in(accounts, floor), number_in(accounts, balances[number])
+  if not balance or (lowest and balance <= lowest) then note(unset, accounts, balances[number]) end
+end
+
+-- ---- jobs that have lost their row -----------------------------------------------------------------------------------------
+local births = scanned('ZSCAN', created)
+for number = 1, #births, 2 do
+  if call('HEXISTS', rows, births[number]) == 0 then leave_unread(births[number]) end
 end
 
 flush()
@@ -101,15 +170,16 @@ for lane in pairs(looked_at) do keep_head(lane) end
 -- ---- how many hold under each key ------------------------------------------------------------------------------------------
 -- Counted anew from the holds themselves: whatever was left by a script that failed, or written by others, is right again.
 local function is_due()
-  local last = tonumber(call('HGET', meta, 'recounted') or NONE)
-  return last > now or now - last >= PAUSE * call('ZCARD', leases)
+  local last = number_in(meta, 'recounted') or NONE
+  return miscounted or last > now or now - last >= PAUSE * call('ZCARD', leases)
 end
 
 local function count_anew()
   local found = {}
   for _, text in ipairs(texts_of(call('ZRANGE', leases, 0, -1))) do
-    if text and band(parse('<H', text, 2), HELD + LIMITED) == HELD + LIMITED then
-      for _, key in pairs(limits_of((more_of(read('', text)))).slots) do found[key] = (found[key] or 0) + 1 end
+    local row = text and #text > 2 and band(parse('<H', text, 2), HELD + LIMITED) == HELD + LIMITED and read('', text)
+    if row then
+      for _, key in pairs(limits_of((more_of(row))).slots) do found[key] = (found[key] or 0) + 1 end
     end
   end
   for key in pairs(used) do found[key] = found[key] or 0 end
@@ -124,6 +194,51 @@ local function count_anew()
 end
 
 if is_due() then count_anew() end
-if next(opening) or next(touched) or next(freed) then keep_gates(now, nil, opening) end
+
+-- ---- how many jobs there are ---------------------------------------------------------------------------------------------
+-- Counts by lane and state are made by every script that moves jobs. Only where somebody else wrote one, they are counted anew; in
+-- a store with very many jobs that would stop everybody, and they stay as they are until there are fewer.
+local FEW = 20000
+
+local function count_jobs()
+  local found, cursor = {}, '0'
+  repeat
+    local answer = call('HSCAN', rows, cursor, 'COUNT', AT_ONCE)
+    cursor = answer[1]
+    for number = 2, #answer[2], 2 do
+      local row = read('', answer[2][number])
+      if row and not has(row, HIDDEN) then
+        local field = row[LANE] .. '\0' .. row[STATE]
+        found[field] = (found[field] or 0) + 1
+      end
+    end
+  until cursor == '0'
+  call('DEL', counts)
+  for field, number in pairs(found) do call('HSET', counts, field, number) end
+end
+
+-- How many wait in each queue is the sum of the counts of its lanes.
+local function sum_depths()
+  local deep, all = {}, call('HGETALL', counts)
+  for number = 1, #all, 2 do
+    local queue, state = match(all[number], '^([^%z]*)%z.*%z(%d)$')
+    local count = tonumber(all[number + 1])
+    if state and tonumber(state) <= READY and count then deep[queue] = (deep[queue] or 0) + count end
+  end
+  local noted = call('HGETALL', depths)
+  for number = 1, #noted, 2 do
+    if not deep[noted[number]] then call('HDEL', depths, noted[number]) end
+  end
+  for queue, depth in pairs(deep) do
+    if number_in(depths, queue) ~= depth then call('HSET', depths, queue, depth) end
+  end
+end
+
+if miscounted then
+  if call('HLEN', rows) <= FEW then count_jobs() end
+  sum_depths()
+  call('HDEL', meta, 'miscounted')
+end
+if next(opening) or next(touched) or next(freed) then keep_gates(now, nil, opening, true) end
 publish(origin)
 return { mended, unpack(cursors) }

@@ -9,7 +9,8 @@ local origin, queue, what = ARGV[1], ARGV[2], ARGV[3]
 local function write_heads()
   local function write(lane)
     if what == 'resume' then return keep_head(lane) end
-    call('ZREM', heads, (head_of_lane(lane, first_of_lane(lane))))
+    local first = first_of_lane(lane)
+    if first then call('ZREM', heads, (head_of_lane(lane, first))) end
   end
   for _, kind in ipairs({ 'r', 's', 'p' }) do
     for _, version in ipairs(versions_under(kind)) do each_lane(kind, version, queue, write) end

@@ -11,7 +11,7 @@ local found, looked = 0, 0
 local function fits(id, text)
   if not text or id == other then return false end
   local state, marks = string.byte(text, 1, 2) -- the beginning of HEAD
-  return band(marks, HIDDEN) == 0 and string.byte(states, state) == WANTED
+  return marks and band(marks, HIDDEN) == 0 and string.byte(states, state) == WANTED
 end
 
 while looked < budget do

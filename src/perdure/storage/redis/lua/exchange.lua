@@ -11,7 +11,7 @@
 -- returns  {an answer per change (see places.lua) as one text, queues that have ready jobs now, whether a job ended,
 --          microseconds until the next scheduled job or false, whether there are suspects, claimed records (see `tell`;
 --          lists of them: see usual_claim.lua),
---          whether there is more to settle}; or {'orphan', job, parent} when nothing was written
+--          whether there is more to settle, ids of jobs that are to be set aside}; or {'orphan', job, parent} when nothing was written
 
 local WAITING_SCOPE = 1
 local now, origin = clock(argument()), argument()
@@ -37,11 +37,14 @@ if settles then
   more_to_settle = call('EXISTS', unsettled)
 end
 if want_count < 0 then
-  return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {}, more_to_settle }
+  return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {}, more_to_settle, met_strange() }
 end
 
 -- ---- claim -----------------------------------------------------------------------------------------------------------
 local worker, stamp, chunk, newest = argument(), argument(), tonumber(argument()), tonumber(argument())
+even_scores(lanes)
+even_scores(heads)
+even_scores(limits)
 promote(now, chunk)
 if next(touched) then keep_gates(now) end
 
@@ -99,7 +102,7 @@ local function fresh_row(text)
   local fresh = fresh_rows[text]
   if fresh == nil then
     local row = read('', text)
-    fresh = row[STATE] == READY and row[MARKS] == 0 and once_claimed(row, 0)
+    fresh = row and row[STATE] == READY and row[MARKS] == 0 and once_claimed(row, 0) or false
     fresh_rows[text] = fresh
   end
   return fresh
@@ -110,8 +113,8 @@ local function fresh_limited(text)
   local fresh = fresh_parked[text]
   if fresh == nil then
     local row = read('', text)
-    fresh = row[STATE] == READY and row[MARKS] == LIMITED + PARKED and details(row).expires_at == NONE
-      and once_claimed(row, LIMITED)
+    fresh = row and row[STATE] == READY and row[MARKS] == LIMITED + PARKED and details(row).expires_at == NONE
+      and once_claimed(row, LIMITED) or false
     if fresh then
       fresh.gate, fresh.line, fresh.in_line = more_of(row), line_of(row), in_line(row)
       fresh.in_aside = in_aside(READY, row[LANE], details(row).run_at, '')
@@ -135,7 +138,7 @@ local function claim_fresh(fresh, id, member, lane)
   return run_fresh(fresh, id)
 end
 
-local claimed, claimed_texts = {}, {}
+local claimed, claimed_texts, is_claimed = {}, {}, {}
 
 local function take(chosen)
   local ids = {}
@@ -147,7 +150,9 @@ local function take(chosen)
   for number, choice in ipairs(chosen) do
     local id, member, text, text_now = ids[number], choice[1], texts[number], nil
     local fresh = text and known[id] == nil and fresh_row(text)
-    if fresh then
+    if is_claimed[id] then
+      note(gone, lanes, member) -- it stood there twice
+    elseif fresh then
       text_now = claim_fresh(fresh, id, member, choice[2])
     elseif belongs(row_of(id, text), member) then
       text_now = claim(known[id], member, choice[2])
@@ -156,7 +161,7 @@ local function take(chosen)
     end
     if text_now then
       local last = #claimed + 1
-      claimed[last], claimed_texts[last] = id, text_now
+      claimed[last], claimed_texts[last], is_claimed[id] = id, text_now, true
     end
   end
 end
@@ -221,7 +226,7 @@ for number = 1, want_count do
   end
 end
 if #claimed > 0 then leases_given(now) end
-if pending or next(taken) or came[limits] or gone[heads] then flush() end
+if pending or next(taken) or next(gone) or came[limits] then flush() end
 
 local function any_suspect()
   local suspects = call('ZRANGEBYLEX', lanes, '[s', '(t', 'LIMIT', 0, 1)[1]
@@ -233,12 +238,13 @@ local function any_suspect()
   return 0
 end
 
-local due = tonumber(call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2] or nil)
+local due = first_due()
+if next(strange) then due = now end -- there may be others in their place
 local opens = gatekeeper and may_start_at()
 if opens then due = math.min(due or opens, opens) end
 local records = {}
 tell(records, claimed, claimed_texts)
 return {
   table.concat(answers), publish(origin), ended_some and 1 or 0, due and math.max(0, due - now) or false, any_suspect(), records,
-  more_to_settle,
+  more_to_settle, met_strange(),
 }

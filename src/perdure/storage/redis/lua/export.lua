@@ -31,8 +31,8 @@ end)
 -- The ids at the other end of a job's edges.
 local function other_ends(kind, id)
   local prefix, found = kind .. id, {}
-  for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16))) do
-    found[place] = sub(member, 18)
+  for _, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 16))) do
+    if #member == 33 then found[#found + 1] = sub(member, 18) end
   end
   return found
 end
@@ -42,7 +42,7 @@ local function followers(id)
   local children, found = other_ends('k', id), {}
   for number, text in ipairs(texts_of(children)) do
     local child = children[number]
-    local unfinished = text and string.byte(text) <= RUNNING
+    local unfinished = text and (string.byte(text) or CANCELLED) <= RUNNING
     if unfinished and not call('ZSCORE', edges, 'c' .. child .. id) then found[#found + 1] = child end
   end
   return found
@@ -50,7 +50,7 @@ end
 
 local waits_for, kept_for = {}, {}
 for number, text in ipairs(texts_of(ids)) do
-  local marks = text and parse('<H', text, 2) or 0
+  local marks = text and #text > 2 and parse('<H', text, 2) or 0
   waits_for[number] = band(marks, WAITED) ~= 0 and table.concat(other_ends('c', ids[number])) or ''
   kept_for[number] = band(marks, FOLLOWED) ~= 0 and table.concat(followers(ids[number])) or ''
 end

@@ -6,8 +6,8 @@
 local answer = {}
 for number, id in ipairs(ARGV) do
   local prefix, children = 'o' .. id, {}
-  for place, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17))) do
-    children[place] = sub(member, -16)
+  for _, member in ipairs(call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17))) do
+    if #member == 34 then children[#children + 1] = sub(member, -16) end
   end
   answer[number] = table.concat(children)
 end

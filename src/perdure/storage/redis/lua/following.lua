@@ -48,7 +48,8 @@ local function following(planned)
     for number, text in ipairs(texts_of(ids)) do
       local row = text and read(ids[number], text)
       local done = row and (row[STATE] == SUCCEEDED or row[STATE] == SKIPPED)
-      found[ids[number]] = row and (done or not has(row, HIDDEN))
+      -- one that cannot be read will be a dead letter, which somebody may wait for
+      found[ids[number]] = text and (not row or done or not has(row, HIDDEN))
     end
     return found
   end

@@ -3,11 +3,14 @@
 --
 -- KEYS     see basics.lua
 -- ARGV     the format that we know, 'migrate' (bring an older one up to it) or 'check', the keys' types as JSON
--- returns  {'foreign', key, its type}, {'foreign rows'}, {'empty'}, or {'format', its number}
+-- returns  {'foreign', key, its type}, {'damaged', key, its type} if the other keys are ours, {'foreign rows'}, {'empty'}, or {'format', its number}
 local types = cjson.decode(ARGV[3])
 for number, key in ipairs(KEYS) do
   local found = call('TYPE', key).ok
-  if found ~= 'none' and found ~= types[number] then return { 'foreign', key, found } end
+  if found ~= 'none' and found ~= types[number] then
+    local ours = redis.pcall('HGET', meta, 'format')
+    return { type(ours) == 'string' and match(ours, '^%d+$') and 'damaged' or 'foreign', key, found }
+  end
 end
 local noted = call('HGET', meta, 'format')
 if not noted and call('EXISTS', rows) == 1 then return { 'foreign rows' } end
@@ -28,11 +31,5 @@ while noted == ARGV[1] do
 end
 
 -- Up to format 3 the lanes had no heads.
-if noted == ARGV[1] and call('EXISTS', heads) == 0 then
-  for _, kind in ipairs({ 'r', 's', 'p' }) do
-    for _, version in ipairs(versions_under(kind)) do
-      for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, keep_head) end
-    end
-  end
-end
+if noted == ARGV[1] and call('EXISTS', heads) == 0 then make_heads() end
 return { 'format', noted }

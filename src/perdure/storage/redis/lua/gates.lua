@@ -10,23 +10,30 @@ local REOPENED = 64 -- gates that a hold which is given up lets look again, the 
 -- The lines of a gate.
 local function lines_of(gate)
   local found, from = {}, '[p' .. gate
+  if #gate ~= 16 then return found end
   while true do
     local member = call('ZRANGEBYLEX', limits, from, below('p' .. gate), 'LIMIT', 0, 1)[1]
     if not member then return found end
-    local line = sub(member, 2, 19) .. match(member, '^[^%z]*%z[^%z]*%z[^%z]*%z', 20)
-    found[#found + 1] = line
-    from = '[p' .. sub(line, 1, -2) .. '\1'
+    local lane = match(member, '^[^%z]*%z[^%z]*%z[^%z]*%z', 20)
+    if lane then
+      local line = sub(member, 2, 19) .. lane
+      found[#found + 1] = line
+      from = '[p' .. sub(line, 1, -2) .. '\1'
+    else
+      from = '(' .. member -- nobody's
+    end
   end
 end
 
--- Bring the gates up to date with what was written. `closing`: why gates are closed, by gate; `opening`: gates to open.
-local function keep_gates(now, closing, opening)
+-- Bring the gates up to date with what was written. `closing`: why gates are closed, by gate; `opening`: gates to open; `sure`:
+-- whether heads are to be looked for where they should stand.
+local function keep_gates(now, closing, opening, sure)
   local function refresh(line, is_closed)
     local gate, field = sub(line, 1, 16), 'h' .. line
     local before, first, head = call('HGET', gates, field), nil, false
     if not is_closed then first = call('ZRANGEBYLEX', limits, '[p' .. line, beyond('p' .. line), 'LIMIT', 0, 1)[1] end
     if first then head = 'o' .. sub(line, 17) .. sub(first, #line + 2, #line + 29) .. gate end
-    if head == before then return end
+    if head == before and not (sure and head and not call('ZSCORE', limits, head)) then return end
     if before then call('ZREM', limits, before) end
     if head then
       call('HSET', gates, field, head)

@@ -5,8 +5,13 @@
 -- many of them as it takes jobs, however many queues there are. Lanes of a paused queue have no head.
 local function lane_of(member) return string.match(member, '^..[^%z]*%z[^%z]*%z[^%z]*%z') end
 
+-- The first member of a lane. One that is too short or too long is nobody's, and is removed.
 local function first_of_lane(lane)
-  return call('ZRANGE', lanes, '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
+  while true do
+    local member = call('ZRANGE', lanes, '[' .. lane, '(' .. string.sub(lane, 1, -2) .. '\1', 'BYLEX', 'LIMIT', 0, 1)[1]
+    if not member or #member - #lane == 28 or #member - #lane == 36 then return member end
+    call('ZREM', lanes, member)
+  end
 end
 
 local function head_of_lane(lane, member)

@@ -36,6 +36,22 @@ do
     return #member - #lane == 28 or parse('<d', member, #member - 7) > now
   end
 
+  -- Whether a member is as long as one of its kind is: a place, when it expires if it does, and the gate behind a head. Another
+  -- one is nobody's, and is removed.
+  local function is_whole_member(source, member)
+    local length = #member - #source.lane
+    if source.index == heads then
+      local behind = match(member, '^[^%z]*%z()', #source.lane + 29)
+      if behind and (#member - behind == -1 or #member - behind == 7) then return true end
+    elseif source.any then
+      if length == 44 then return true end
+    elseif length == 28 or length == 36 then
+      return true
+    end
+    note(gone, source.index, member)
+    return false
+  end
+
   -- A lane that is read head by head.
   function open_source(index, lane, size, now)
     return { index = index, lane = lane, size = size, now = now, at = 0, members = {}, from = '[' .. lane }
@@ -46,7 +62,10 @@ do
       while source.at < #source.members do
         source.at = source.at + 1
         local member = source.members[source.at]
-        if source.any or fits(member, source.lane, source.now) then return member end
+        if is_whole_member(source, member) then
+          source.first = source.first or member
+          if source.any or fits(member, source.lane, source.now) then return member end
+        end
       end
       local index = source.index
       local more = call('ZRANGEBYLEX', index, source.from, beyond(source.lane), 'LIMIT', 0, source.size)
@@ -54,7 +73,6 @@ do
         source.members = nil
       else
         source.members, source.at, source.from = more, 0, '(' .. more[#more]
-        source.first = source.first or more[1]
         source.size = math.min(2 * source.size, AT_ONCE) -- whoever comes again met jobs that do not fit, or takes many
       end
     end
@@ -116,8 +134,8 @@ do
 
   -- The lane that a head belongs to. `group`: what the head begins with.
   local function lane_behind(head, group)
-    local queue = match(head, '^[^%z]*', #group + 29)
-    return sub(group, 1, 2) .. queue .. '\0' .. sub(group, 3)
+    local queue = match(head, '^([^%z]*)%z', #group + 29)
+    return queue and sub(group, 1, 2) .. queue .. '\0' .. sub(group, 3)
   end
 
   -- All lanes of a want of every queue, where there are few.
@@ -126,8 +144,8 @@ do
     for _, group in ipairs(groups) do
       for _, head in ipairs(call('ZRANGEBYLEX', heads, '[' .. group, beyond(group))) do
         local lane = lane_behind(head, group)
-        if not opened[lane] then found[#found + 1] = lane end
-        opened[lane] = true
+        if lane and not opened[lane] then found[#found + 1] = lane end
+        if lane then opened[lane] = true else note(gone, heads, head) end
       end
     end
     return found

@@ -2,7 +2,8 @@
 --
 -- KEYS     see basics.lua
 -- ARGV     now, limit, the longest lease to look at
--- returns  records (see `tell`)
+-- returns  {records (see `tell`), some ids of jobs that are to be set aside, whether the audit should count anew, and
+--          whether it should look at all rows}
 local now, limit, longest = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 
 -- A lease reaches further than now + lease only if it was given after now: then the clock went back, and all are looked at.
@@ -21,7 +22,23 @@ local function cut()
   flush()
 end
 
-if tonumber(call('HGET', meta, 'given') or NONE) > now then cut() end
+if (number_in(meta, 'given') or NONE) > now then cut() end
+
+for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, shelved, unsettled }) do even_scores(key) end
+
+if call('EXISTS', heads) == 0 and call('EXISTS', paused) == 0 and call('EXISTS', lanes) == 1 then make_heads() end
+
+-- What the index says of a row that does not agree is put right, so that nobody is reaped in vain again and again.
+local function is_over(id)
+  local row = known[id]
+  if not row or not has(row, HELD) then
+    note(gone, leases, id)
+  elseif row[LEASED_UNTIL] > now then
+    note(came, leases, row[LEASED_UNTIL], id)
+  else
+    return row[LEASE] <= longest
+  end
+end
 
 local over, skipped = {}, 0
 while #over < limit do
@@ -30,9 +47,10 @@ while #over < limit do
   skipped = skipped + #ids
   load(ids)
   for _, id in ipairs(ids) do
-    if #over < limit and known[id] and known[id][LEASE] <= longest then over[#over + 1] = id end
+    if #over < limit and is_over(id) then over[#over + 1] = id end
   end
 end
+if next(gone) or next(came) then flush() end
 local answer = {}
 tell(answer, over)
-return answer
+return { answer, call('ZRANGE', unread, 0, AT_ONCE - 1), call('HEXISTS', meta, 'miscounted'), call('HEXISTS', meta, 'damaged') }

@@ -21,7 +21,9 @@ load(ids)
 local function lines_of(text)
   local lines, from = {}, 1
   while from <= #text do
-    lines[#lines + 1], from = parse(LINE, text, from)
+    local fine, line, behind = pcall(parse, LINE, text, from)
+    if not fine then return lines end -- what follows cannot be read
+    lines[#lines + 1], from = line, behind
   end
   return lines
 end

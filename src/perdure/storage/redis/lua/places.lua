@@ -200,6 +200,19 @@ local function free_key(row)
   end
 end
 
+-- The job that holds a unique key indeed; false: none. What names another job, or one whose row cannot be read, is not believed.
+local function holder_of(unique)
+  local owner = owned[unique]
+  if owner == nil then
+    owner = call('HGET', held_keys, unique)
+    local text = owner and call('HGET', rows, owner)
+    local row = text and read(owner, text)
+    if not (row and has(row, HOLDS_KEY) and details(row).unique == unique) then owner = false end
+    owned[unique] = owner
+  end
+  return owner
+end
+
 -- ---- holds -----------------------------------------------------------------------------------------------------------
 -- Answers: 0 accepted, 1 repeated, 2 taken, 3 completed, 4 cancelled, 5 not found, 6 stale, 7 key taken.
 -- A later attempt means that another worker took the job, whatever became of it since; upkeep took one that it made a dead letter.
@@ -221,8 +234,8 @@ end
 
 -- Until when leases were given: a clock that stands before it went back.
 local function leases_given(now)
-  local last = call('HGET', meta, 'given')
-  if not last or tonumber(last) < now then note(set, meta, 'given', string.format('%.0f', now)) end
+  local last = number_in(meta, 'given')
+  if not last or last < now then note(set, meta, 'given', string.format('%.0f', now)) end
 end
 
 local HOLD = '<c16I4c8d' -- id, attempt, stamp, and when the handler began
@@ -246,8 +259,9 @@ local function note_started(length)
   return touched
 end
 
--- Whether an id stands before another; bytes are compared as numbers.
+-- Whether an id stands before another; bytes are compared as numbers. What is no id stands behind all.
 local function id_before(one, other)
+  if #one < 16 or #other < 16 then return #one > #other end
   local a, b = { parse('>I4I4I4I4', one) }, { parse('>I4I4I4I4', other) }
   for number = 1, 4 do
     if a[number] ~= b[number] then return a[number] < b[number] end
@@ -266,10 +280,11 @@ local function tell(answer, ids, written_rows)
     local bodies = call('HMGET', jobs, unpack(ids, from, to))
     for number = 1, #texts do
       local text, body = texts[number], bodies[number]
+      if text and not body then leave_unread(ids[from + number - 1]) end
       if text and body then
         local id, at = ids[from + number - 1], #answer
         answer[at + 1], answer[at + 2], answer[at + 3] = id, text, body
-        local marks = parse('<H', text, 2)
+        local marks = #text > 2 and parse('<H', text, 2) or 0
         if band(marks, EXTRAS) ~= 0 then
           if band(marks, HAS_OUTCOME) ~= 0 then answer[#answer + 1] = call('HGET', outcomes, id) or '' end
           if band(marks, HAS_ERRORS) ~= 0 then answer[#answer + 1] = call('HGET', errors, id) or '' end

@@ -47,7 +47,7 @@ local function placing(now)
       shape.lane_head = lane_head(shape.lane, false, shape.min_version, shape.priority, shape.run_at)
       shape.lane_tail = shape.expires_at == NONE and '' or pack('<d', shape.expires_at)
       if shape.parks then
-        local row = read('', shape.text)
+        local row = parsed('', shape.text)
         shape.line, shape.in_aside = line_of(row), in_aside(READY, shape.lane, shape.run_at, '')
         shape.in_line = 'p' .. shape.line .. place_in(shape.priority, shape.run_at)
       end
@@ -94,26 +94,28 @@ local function placing(now)
     if owner == nil then
       owner = call('HGET', kept_keys, unique)
       if owner then
-        local ends, id = parse('<dc16', owner)
-        owner = (ends == NONE or ends > now) and id
+        local fine, ends, id = pcall(parse, '<dc16', owner)
+        if not fine then move_aside('kept_keys', kept_keys, unique, owner, now) end
+        owner = fine and (ends == NONE or ends > now) and id
       end
       kept_owners[unique] = owner
     end
     return owner
   end
 
-  local function held_owner(unique)
-    local owner = owned[unique]
-    if owner == nil then
-      owner = call('HGET', held_keys, unique)
-      owned[unique] = owner
-    end
-    return owner
-  end
-
   local function owner_of(job)
     if job.shape.scope >= ANY then return kept_owner(job.unique) end
-    return held_owner(job.unique)
+    return holder_of(job.unique)
+  end
+
+  -- What a job of each tenant costs. What cannot be read costs all of them the same.
+  local function shares_in(text)
+    local fine, shares = pcall(cmsgpack.unpack, text)
+    if not fine or type(shares) ~= 'table' then return {} end
+    for tenant, cost in pairs(shares) do
+      if type(cost) ~= 'number' or not is_whole(cost) or cost < 1 then shares[tenant] = nil end
+    end
+    return shares
   end
 
   -- What is configured for a queue: how many it holds and its policy, and the shares of tenants if it is fair. Or false.
@@ -126,9 +128,9 @@ local function placing(now)
       found = text and {}
       if found then
         local most, policy, drop_below, shares = match(text, '^(%S+) (%S+) (%S+) ?(.*)$')
-        found.most, found.policy, found.drop_below = tonumber(most), policy, tonumber(drop_below)
-        found.shares = shares ~= '' and cmsgpack.unpack(shares)
-        found.depth = found.most and tonumber(call('HGET', depths, queue) or 0)
+        found.most, found.policy, found.drop_below = tonumber(most or nil), policy, tonumber(drop_below or nil)
+        found.shares = shares and shares ~= '' and shares_in(shares)
+        found.depth = found.most and (number_in(depths, queue) or 0)
       end
       queue_settings[queue] = found
     end
@@ -215,7 +217,7 @@ local function placing(now)
     if job.rank then marks = marks + FAIR end
     if state == READY and band(marks, LIMITED) ~= 0 then marks = marks + PARKED end
     local text = fresh_text(shape, state, marks)
-    place(read(job.id, text))
+    place(parsed(job.id, text))
     if job.parents then follow.write_edges(job) end
     return text
   end

@@ -24,7 +24,7 @@ local function mark(row, which, on)
   row[MARKS] = on and bor(row[MARKS], which) or band(row[MARKS], bnot(which))
 end
 
-local function read(id, text)
+local function parsed(id, text)
   local state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
     keep_last, leased_by, at
   if band(parse('<H', text, 2), RAN) ~= 0 then
@@ -38,6 +38,18 @@ local function read(id, text)
   local lease, scope, lane = parse(FIRST, text, at)
   return { state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
     keep_last, leased_by, sub(text, at), id, lease, scope, lane, false }
+end
+
+-- The same for a text that somebody else may have written; nil if it makes no row. Rows with the same text are checked once.
+local checked = {}
+
+local function read(id, text)
+  local flaw = checked[text]
+  if flaw == nil then
+    flaw = flaw_in(text) or false
+    checked[text] = flaw
+  end
+  return not flaw and parsed(id, text) or nil
 end
 
 local function written(row)
@@ -88,16 +100,28 @@ local function texts_of(ids)
   return found
 end
 
--- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record.
-local known = {}
+-- Rows by id, as tables; each is read once, so that all steps of a script see the same table. false: not on record, or it
+-- cannot be read (then it is among the `strange`, and will be set aside).
+local known, strange = {}, {}
 
 local function row_of(id, text)
   local row = known[id]
   if row == nil then
-    row = text and read(id, text)
+    row = text and read(id, text) or false
     known[id] = row
+    if text and not row then
+      strange[id] = true
+      leave_unread(id)
+    end
   end
   return row
+end
+
+-- The ids of those that are to be set aside.
+local function met_strange()
+  local ids = {}
+  for id in pairs(strange) do ids[#ids + 1] = id end
+  return ids
 end
 
 local function load(ids)
@@ -139,10 +163,6 @@ local function variadic(command, lists)
   for key, list in pairs(lists) do
     slices(list, 2 * AT_ONCE, function(from, to) call(command, key, unpack(list, from, to)) end)
   end
-end
-
-local function add_up(key, field, difference)
-  if difference ~= 0 and call('HINCRBY', key, field, difference) <= 0 then call('HDEL', key, field) end
 end
 
 local function tally(lane, state, difference)
@@ -213,6 +233,13 @@ local function publish(origin)
   return names
 end
 
+-- A set that is read in the order of its bytes must have one score, 0: another hides members from the server's search.
+local function even_scores(key)
+  for _, range in ipairs({ { '-inf', '(0' }, { '(0', '+inf' } }) do
+    for _, member in ipairs(call('ZRANGEBYSCORE', key, range[1], range[2], 'LIMIT', 0, AT_ONCE)) do call('ZADD', key, 0, member) end
+  end
+end
+
 -- ---- walking along an index ------------------------------------------------------------------------------------------
 -- Members of these sets are texts between NULs, then bytes. What follows a prefix up to its NUL, each once: one look per name,
 -- however many members it has. At most so many names, if it is said.
@@ -235,7 +262,7 @@ local function versions_under(kind)
   while true do
     local member = call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
     if not member then return found end
-    local version = string.byte(member, #kind + 1)
+    local version = string.byte(member, #kind + 1) or 0
     found[#found + 1] = string.char(version)
     if version == 255 then return found end
     from = '[' .. kind .. string.char(version + 1)
@@ -248,6 +275,15 @@ local function each_lane(kind, version, queue, work)
   for _, task in ipairs(names_under(lanes, base)) do
     local prefix = base .. task .. '\0'
     for _, routing in ipairs(names_under(lanes, prefix)) do work(prefix .. routing .. '\0') end
+  end
+end
+
+-- Make the heads of all lanes, where none are left.
+local function make_heads()
+  for _, kind in ipairs({ 'r', 's', 'p' }) do
+    for _, version in ipairs(versions_under(kind)) do
+      for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, keep_head) end
+    end
   end
 end
 

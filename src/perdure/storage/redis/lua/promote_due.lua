@@ -1,11 +1,20 @@
 -- Part of exchange and promote: scheduled jobs whose time has come become ready, the earliest first. Gives how many.
+
+-- When the first scheduled job is due; nil: there is none.
+local function first_due()
+  local due = tonumber(call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2] or nil)
+  return due and math.max(NONE, math.min(due, MOST))
+end
+
 local function promote(now, limit)
   local due = call('ZRANGEBYSCORE', schedule, '-inf', now, 'LIMIT', 0, limit)
   load(due)
   local promoted = 0
   for _, id in ipairs(due) do
     local row = known[id]
-    if row and row[STATE] == SCHEDULED then
+    if row and row[STATE] == SCHEDULED and details(row).run_at > now then
+      note(came, schedule, details(row).run_at, id) -- the index was wrong
+    elseif row and row[STATE] == SCHEDULED then
       lift(row)
       enter(row, READY)
       row[VERSION] = row[VERSION] + 1

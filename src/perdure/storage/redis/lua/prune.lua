@@ -29,7 +29,7 @@ local function all_over(id)
     local children = {}
     for number, member in ipairs(members) do children[number] = sub(member, 18) end
     for number, text in ipairs(texts_of(children)) do
-      if text and string.byte(text) <= RUNNING then return false end
+      if text and (string.byte(text) or CANCELLED) <= RUNNING then return false end
       call('ZREM', edges, members[number])
       edges_left = edges_left - 1
     end
@@ -54,8 +54,10 @@ while #leaving < limit do
   skipped = skipped + #ids
   load(ids)
   for _, id in ipairs(ids) do
-    if not known[id] then
+    if not known[id] or known[id][PRUNE_AT] == NONE or known[id][STATE] <= RUNNING then
       note(gone, prunable, id) -- it is not what the index says
+    elseif known[id][PRUNE_AT] > now then
+      note(came, prunable, known[id][PRUNE_AT], id)
     elseif #leaving < limit then
       if not kept(id) then
         doom(id)
@@ -85,11 +87,11 @@ local function too_many(prefix, kinds, most)
     local member = call('ZRANGEBYLEX', ended, from or '[' .. under, beyond(under), 'LIMIT', 0, 1)[1]
     if not member then return end
     local tail = string.sub(member, #under + 1)
-    if newer(prefix, kinds, tail) < tonumber(most) then return end
+    if newer(prefix, kinds, tail) < (tonumber(most) or 0) then return end
     local id = string.sub(tail, 9)
     load({ id })
-    if not known[id] then
-      note(gone, ended, member)
+    if not known[id] or known[id][STATE] <= RUNNING or among_ended(known[id]) ~= member then
+      note(gone, ended, member) -- it is not what the index says
     elseif not kept(id) then
       doom(id)
     end

@@ -17,6 +17,11 @@ local function look_into(queue, lane)
   while true do
     local member = call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
     if not member then return end
+    if #member < #lane + 28 then -- a claim removes it
+      from = '(' .. member
+      member = call('ZRANGEBYLEX', lanes, from, beyond(lane), 'LIMIT', 0, 1)[1]
+      if not member or #member < #lane + 28 then return end
+    end
     local priority = parse('>I4', member, #lane + 1)
     local id = sub(member, #lane + 13, #lane + 28)
     load({ id })
@@ -36,7 +41,7 @@ end
 for _, queue in ipairs(names_under(aside, tostring(READY))) do
   local prefix = READY .. queue .. '\0'
   local member = call('ZRANGEBYLEX', aside, '[' .. prefix, beyond(prefix), 'LIMIT', 0, 1)[1]
-  due_since(queue, parse('>I8', member, #prefix + 1) - 2251799813685248)
+  if member and #member >= #prefix + 8 then due_since(queue, parse('>I8', member, #prefix + 1) - 2251799813685248) end
 end
 
 local listed = {}

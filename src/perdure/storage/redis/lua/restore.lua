@@ -17,7 +17,7 @@ local texts = texts_of(ids)
 
 local arriving = {}
 for number, id in ipairs(ids) do
-  local row = read(id, ARGV[FIRST_JOB + WIDTH * (number - 1) + 1])
+  local row = parsed(id, ARGV[FIRST_JOB + WIDTH * (number - 1) + 1])
   arriving[number] = row
   if has(row, HOLDS_KEY) then
     local owner = call('HGET', held_keys, details(row).unique)

@@ -6,7 +6,8 @@
 for at = 1, #ARGV, 2 do
   local field, text = ARGV[at], ARGV[at + 1]
   local before = call('HGET', shelf, field)
-  if before then move_on_shelf(field, on_shelf(before), leave) end
+  local row = before and on_shelf(before)
+  if row then move_on_shelf(field, row, leave) end
   move_on_shelf(field, on_shelf(text), join)
   note(set, shelf, field, text)
 end

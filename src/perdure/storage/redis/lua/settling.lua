@@ -50,7 +50,7 @@ local function settle(now, limit)
       if found.rank == found.run_at then found.rank = now end
       found.run_at = now
     end
-    wait_for(child, found.waits - 1)
+    wait_for(child, math.max(0, found.waits - 1))
     if found.waits <= 0 then
       enter(child, found.run_at > now and SCHEDULED or READY)
       child[VERSION] = child[VERSION] + 1
@@ -119,6 +119,10 @@ local function settle(now, limit)
   -- Gives whether all edges of this parent have been looked at.
   local function settle_parent(parent)
     local row = known[parent]
+    if strange[parent] or #parent ~= 16 then -- no id; or a job that is set aside first, and then looked at again
+      looked = looked + 1
+      return true
+    end
     local found = fates(row)
     if row and not has(row, FOLLOWED) then
       mark(row, FOLLOWED, true)
@@ -133,7 +137,7 @@ local function settle(now, limit)
         for number = 1, math.min(#listed, room) do children[number] = sub(listed[number], -16) end
         load(children)
         for number, id in ipairs(children) do
-          if known[id] then
+          if #listed[number] == 34 and known[id] then
             follow(parent, found[kind], found.next_id, known[id])
           else
             note(gone, edges, listed[number])
@@ -167,6 +171,7 @@ local function settle(now, limit)
   end
 
   looked = 0
+  even_scores(edges)
   while looked < limit and round() do end
   known = {}
   if next(touched) then keep_gates(now) end

@@ -6,7 +6,7 @@ local function sharing(now)
   local function balance(account)
     local found = balances[account]
     if found == nil then
-      found = tonumber(call('HGET', accounts, account) or nil) or false
+      found = number_in(accounts, account) or false
       balances[account] = found
     end
     return found
@@ -23,7 +23,7 @@ local function sharing(now)
     local least, left, place = nil, 256, pack('>I4', 2147483647 - priority)
     local function look(lane)
       local member = call('ZRANGEBYLEX', lanes, '[' .. lane .. place, below(lane .. place), 'LIMIT', 0, 1)[1]
-      local rank = member and parse('>I8', member, #lane + 5) - 2251799813685248
+      local rank = member and #member >= #lane + 12 and parse('>I8', member, #lane + 5) - 2251799813685248
       if rank and (not least or rank < least) then least = rank end
       left = left - 1
       return left > 0

@@ -9,7 +9,9 @@ local answer = {}
 local function tell_fields(fields, most)
   slices(fields, AT_ONCE, function(from, to)
     for number, text in ipairs(call('HMGET', shelf, unpack(fields, from, to))) do
-      if text and #answer < 2 * most and (job == '' or on_shelf(text).job == job) then
+      local row = text and on_shelf(text)
+      -- one that cannot be read is told too, and set aside then
+      if text and #answer < 2 * most and (not row or job == '' or row.job == job) then
         answer[#answer + 1] = sub(fields[from + number - 1], #kind + 2)
         answer[#answer + 1] = text
       end

@@ -17,7 +17,8 @@ local function row_at(field)
   local row = found[field]
   if row == nil then
     local text = call('HGET', shelf, field)
-    row = text and on_shelf(text)
+    row = text and on_shelf(text) or false
+    if text and not row then move_aside('shelf', shelf, field, text, now) end
     found[field], before[field] = row, row
   end
   return row

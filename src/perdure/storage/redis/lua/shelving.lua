@@ -4,9 +4,10 @@
 -- due_at name; j, job, kind NUL name. Kinds and names are escaped: they contain no NUL.
 local ON_SHELF = '<ddHc0' -- version, due_at, job; the text follows
 
--- A row of the shelf: version, due_at, job, text.
+-- A row of the shelf: version, due_at, job, text. nil, if it cannot be read.
 local function on_shelf(text)
-  local version, due_at, job, at = parse(ON_SHELF, text)
+  local fine, version, due_at, job, at = pcall(parse, ON_SHELF, text)
+  if not fine or not is_whole(version) or not is_whole(due_at) or (#job ~= 0 and #job ~= 16) then return nil end
   return { version = version, due_at = due_at, job = job, text = sub(text, at) }
 end
 
@@ -27,9 +28,8 @@ local function forget_texts(job)
     local field = sub(member, 18)
     local text = call('HGET', shelf, field)
     note(gone, shelved, member)
-    if text then
-      move_on_shelf(field, on_shelf(text), leave)
-      note(unset, shelf, field)
-    end
+    local row = text and on_shelf(text)
+    if row then move_on_shelf(field, row, leave) end
+    note(unset, shelf, field)
   end
 end

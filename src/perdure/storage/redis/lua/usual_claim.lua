@@ -63,7 +63,7 @@ local function usual_claim(at, now)
 
   -- How a row is written that is claimed for the first time.
   local function kind_of(text, number)
-    if not text then return false end
+    if not text or flaw_in(text) then return false end
     local state, marks, version, behind = struct.unpack(HEAD, text)
     if state ~= READY or marks ~= (gate and LIMITED + PARKED or 0) then return false end
     if gate and not gate.fits(text, behind, length) then return false end
@@ -77,9 +77,12 @@ local function usual_claim(at, now)
 
   if not find() then return nil end
   if length == 0 then return function() end, {} end
+  local seen = {}
   for number = 1, length do
     if #members[number] - #lane ~= 28 then return nil end -- it may expire
-    ids[number] = string.sub(members[number], #lane + 13)
+    local id = string.sub(members[number], #lane + 13)
+    if seen[id] then return nil end
+    ids[number], seen[id] = id, true
   end
   local known, kind
   for number, text in ipairs(call('HMGET', rows, unpack(ids))) do
@@ -108,8 +111,8 @@ local function usual_claim(at, now)
     call('HSET', rows, unpack(texts))
     call('ZADD', leases, unpack(held))
     -- see `leases_given`; of a clock that goes back by less than a second no harm comes
-    local given = call('HGET', meta, 'given')
-    if not given or tonumber(given) < now - 1000000 then call('HSET', meta, 'given', string.format('%.0f', now)) end
+    local given = number_in(meta, 'given')
+    if not given or given < now - 1000000 then call('HSET', meta, 'given', string.format('%.0f', now)) end
     for _, each in ipairs(kinds) do
       tally(each.lane, READY, each.first - each.last - 1)
       tally(each.lane, RUNNING, each.last - each.first + 1)

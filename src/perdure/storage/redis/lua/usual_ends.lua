@@ -33,7 +33,7 @@ local function usual_ends(length, now)
 
   -- How a row that runs is written when it ends: what stands before and behind the time of its start.
   local function kind_of(text, said)
-    if not text or bit.band(struct.unpack('<H', text, 2), RAN) == 0 then return false end
+    if not text or flaw_in(text) or bit.band(struct.unpack('<H', text, 2), RAN) == 0 then return false end
     local state, marks, version, attempt, _, _, stamp, _, _, started_at, _, _, _, _, at = struct.unpack(RUN, text)
     local kept = bit.band(marks, WAITED + FINISHED + FAIR + LIMITED) -- they matter no more, but for the slots
     if bit.band(marks, bit.bnot(HAS_SETTLED)) - kept ~= RAN + HELD then return false end

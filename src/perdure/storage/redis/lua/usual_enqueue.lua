@@ -36,8 +36,8 @@ local function stored_as_usual(now, origin)
   call('ZADD', lanes, unpack(places))
   keep_head(lane_start, first)
   local queue = string.match(lane, '^[^%z]*')
-  call('HINCRBY', counts, lane .. '\0' .. READY, length)
-  call('HINCRBY', depths, queue, length)
+  add_up(counts, lane .. '\0' .. READY, length)
+  add_up(depths, queue, length)
   if origin ~= '' then redis.pcall('PUBLISH', meta .. ':ready', origin .. queue) end
   return { {}, { queue }, 0 }
 end

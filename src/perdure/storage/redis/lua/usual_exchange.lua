@@ -13,10 +13,8 @@ local function exchanged_as_usual(now, origin)
     end
   end
 
-  local function add_up(key, differences)
-    for field, difference in pairs(differences) do
-      if difference ~= 0 and call('HINCRBY', key, field, difference) <= 0 then call('HDEL', key, field) end
-    end
+  local function add_all(key, differences)
+    for field, difference in pairs(differences) do add_up(key, field, difference) end
   end
 
   if length > AT_ONCE or (length > 0 and ARGV[4] == '0') or call('EXISTS', unsettled, paused) > 0 then return nil end
@@ -27,7 +25,7 @@ local function exchanged_as_usual(now, origin)
   if ARGV[at] ~= '0' then return nil end -- starts are to be noted
   if ARGV[at + 1] ~= '-1' then
     due = tonumber(call('ZRANGE', schedule, 0, 0, 'WITHSCORES')[2] or nil)
-    if due and due <= now then return nil end
+    if due and (due <= now or due > MOST) then return nil end
     local more
     write_claim, records, more = usual_claim(at + 1, now)
     if not write_claim then return nil end
@@ -36,11 +34,11 @@ local function exchanged_as_usual(now, origin)
 
   if write_ends then write_ends(tally, slots) end
   if write_claim then write_claim(tally, slots) end
-  add_up(counts, totals)
-  add_up(depths, deeper)
-  add_up(gates, slots)
+  add_all(counts, totals)
+  add_all(depths, deeper)
+  add_all(gates, slots)
   if length > 0 and origin ~= '' then redis.pcall('PUBLISH', meta .. ':changed', origin) end
-  return { string.rep('0', length), {}, length > 0 and 1 or 0, due and due - now or false, 0, records, 0 }
+  return { string.rep('0', length), {}, length > 0 and 1 or 0, due and due - now or false, 0, records, 0, {} }
 end
 
 do

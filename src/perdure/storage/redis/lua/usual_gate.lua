@@ -7,7 +7,7 @@ local function usual_gate(newest, wanted)
   -- So the first is the head of a line, the next one stands in it, and the last is no closed gate.
   local first, last = call('ZRANGE', limits, 0, 1), call('ZRANGE', limits, -1, -1)[1]
   local head, best = first[1], first[2]
-  if not best or string.byte(last) == 116 then return nil end
+  if not best or #head < 46 or string.byte(last) == 116 then return nil end
   local lane, queue, task, routing = string.match(head, '^o(r.([^%z]*)%z([^%z]*)%z([^%z]*)%z)')
   if not lane or string.byte(lane, 2) > newest then return nil end
   local limit = wanted('limited', queue, task, routing)
@@ -28,7 +28,8 @@ local function usual_gate(newest, wanted)
       key, most, starts, _, at = struct.unpack('<Hc0ddd', said, at)
       if most == NONE or starts ~= NONE then return false end
       local slot = 's' .. key
-      if most - (call('HGET', gates, slot) or 0) <= length then return false end
+      local held = tonumber(call('HGET', gates, slot) or 0)
+      if not held or most - held <= length then return false end
       held_under[slot] = true
     end
     return next(held_under) ~= nil

@@ -13,7 +13,9 @@ else
   local listed, forgotten = call('HGETALL', workers), {}
   local earliest = now - tonumber(ARGV[3])
   for number = 1, #listed, 2 do
-    if parse('<d', listed[number + 1]) < earliest then forgotten[#forgotten + 1] = listed[number] end
+    local text = listed[number + 1]
+    -- one that cannot be read is forgotten too: a worker that lives writes its own anew
+    if #text < 8 or not (parse('<d', text) >= earliest) then forgotten[#forgotten + 1] = listed[number] end
   end
   if #forgotten > 0 then variadic('HDEL', { [workers] = forgotten }) end
   return call('HGETALL', workers)
