@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ..clock import SECOND
 from ..flow.undo import with_undos
-from ..job import FINAL, Fault, Record, State
+from ..job import FINAL, WAITING, Fault, Record, State
 from ..lifecycle import Change, LeaseEnded, decide
 from ..observe import log
 from ..storage.contract import Filter, Storage
@@ -53,6 +53,8 @@ def changes_of(
         for record in group:
             if record.state in FINAL:
                 yield decide(record, LeaseEnded())
+            elif record.state in WAITING:
+                continue  # no holder could have left it so: whoever stores it puts it right
             elif not others or _waited(group, others, now):
                 alone = not others and len(group) == 1
                 yield decide(record, LeaseEnded(_fault(record, now), charged=alone, suspect=not alone))

@@ -20,13 +20,14 @@ from perdure.storage.rules import owners_among, parents_of, refuse_orphans, rene
 
 from . import rows as stored_rows
 from .batches import claimed_by
-from .documents import WHOLE, Document, record_from
+from .documents import WHOLE, Document
 from .enqueue import store
 from .holders import holders
 from .knocks import knock
 from .rows import followable, look
 from .settling import Way
 from .steps import Steps, find, gathered, update
+from .unreadable import read, readable
 
 
 class Applied(NamedTuple):
@@ -45,7 +46,7 @@ def apply(
     was counted on is different by now."""
     yield from _refuse_orphans([job for change in changes for job in change.adds])
     unread = _unread(changes, claimed) if claimed else {}
-    rows = unread | (yield from look([change.id for change in changes if change.id not in unread]))
+    rows = unread | (yield from look([change.id for change in changes if change.id not in unread], now=now))
     applied = Applied([], set(), False, [], [], set())
     for part in _parts(changes):
         applied = _both(applied, (yield from _apply(part, rows, now, way, unread)))
@@ -174,7 +175,7 @@ def note_started(started: Sequence[Started]) -> Steps[None]:
 
 def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verdict]]:
     """Prolong the leases of holds that stand."""
-    rows = yield from look({hold.id for hold in holds})
+    rows = yield from look({hold.id for hold in holds}, now=now)
     before, prolonged = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
@@ -198,11 +199,13 @@ def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 
-def holding(worker: str, stamp: int) -> Steps[list[Record]]:
-    """What a worker holds under a stamp, in the order of a claim."""
+def holding(worker: str, stamp: int, now: int | None = None) -> Steps[list[Record]]:
+    """What a worker holds under a stamp, in the order of a claim. What cannot be read is set aside, if it is told what time
+    it is."""
     ids = yield from claimed_by(worker, stamp)
     filter = {"_id": {"$in": ids}, "leased_by": worker, "stamp": stamp, "state": State.RUNNING.value}
-    records = [record_from(document) for document in (yield from find("jobs", filter, WHOLE))]
+    found = yield from find("jobs", filter, WHOLE)
+    records = read(found).records if now is None else (yield from readable(found, now))
     return sorted(records, key=lambda record: (-record.priority, record.rank, record.id))
 
 
@@ -216,6 +219,7 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     for note in accepted:
         if note.lines:
             lines.setdefault(note.hold.id, []).extend(note.lines)
+    yield from update("logs", [_EMPTIED | {"q": _BROKEN | {"_id": {"$in": list(lines)}}}] if lines else [])
     yield from update("logs", [_appended(id, texts) for id, texts in lines.items()])
     return [standing(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
 
@@ -229,6 +233,11 @@ def noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
         return None
     rows = yield from look({note.hold.id for note in notes})
     return [standing(rows.get(note.hold.id), note.hold) for note in notes], True
+
+
+# a log that somebody else wrote is no list, to which the server could add lines
+_BROKEN: Document = {"lines": {"$exists": True, "$not": {"$type": "array"}}}
+_EMPTIED: Document = {"u": {"$set": {"lines": []}}, "multi": True}
 
 
 def _stands(rows: dict[str, Record], hold: Hold) -> bool:

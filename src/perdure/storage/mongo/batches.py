@@ -23,6 +23,7 @@ from bson import ObjectId
 from perdure.job import FINAL, Record
 
 from .documents import Document
+from .shapes import is_text
 from .steps import Steps, aggregate, delete, find, insert, update
 
 LARGEST = 5_000  # jobs in a batch
@@ -130,7 +131,7 @@ def past(now: int, limit: int) -> Steps[dict[str, list[str]]]:
     found = yield from aggregate(
         "batches",
         [
-            {"$match": {"kind": PAST, "at": {"$lte": now}}},
+            {"$match": {"kind": PAST, "at": {"$lte": now}, "ids": {"$type": "array"}}},
             {"$sort": {"kind": 1, "at": 1}},
             {"$unwind": "$ids"},
             {"$limit": limit},
@@ -139,7 +140,8 @@ def past(now: int, limit: int) -> Steps[dict[str, list[str]]]:
     )
     jobs: dict[str, list[str]] = {}
     for one in found:
-        jobs.setdefault(one["ids"], []).append(one["_id"])
+        if is_text(one["ids"]) and is_text(one["_id"]):
+            jobs.setdefault(one["ids"], []).append(one["_id"])
     return jobs
 
 
@@ -148,7 +150,8 @@ def done_with(jobs: dict[str, list[str]]) -> Steps[None]:
     names = sorted({name for batches in jobs.values() for name in batches})
     if names:
         taken_off: Document = {"$pull": {"ids": {"$in": list(jobs)}}}
-        yield from update("batches", [{"q": {"_id": {"$in": names}}, "u": taken_off, "multi": True}])
+        lists: Document = {"_id": {"$in": names}, "ids": {"$type": "array"}}
+        yield from update("batches", [{"q": lists, "u": taken_off, "multi": True}])
         yield from delete("batches", {"_id": {"$in": names}, "ids": []})
 
 

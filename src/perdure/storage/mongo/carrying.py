@@ -10,11 +10,12 @@ from perdure.job import FINAL, Record, State
 from perdure.storage.contract import Carried, KeptKey
 
 from . import edges, shares, slots
-from .documents import ALL, WHOLE, Document, records_from
+from .documents import ALL, WHOLE, Document
 from .holders import give_up, holders
 from .knocks import knock_for
 from .rows import enter
 from .steps import Steps, delete, find, insert, update
+from .unreadable import shown
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
 
@@ -25,14 +26,14 @@ class Restored(NamedTuple):
     unmade: bool  # there are more edges than fit into one transaction
 
 
-def export(after: tuple[int, str] | None, limit: int) -> Steps[list[Carried]]:
+def export(after: tuple[int, str] | None, limit: int, now: int) -> Steps[list[Carried]]:
     """Jobs with their logs, in the order in which they were made."""
     filter: Document = {"marks": ALL}
     if after is not None:
         created_at, id = after
         later = [{"created_at": {"$gt": created_at}}, {"_id": {"$gt": id}}]
         filter |= {"created_at": {"$gte": created_at}, "$or": later}
-    records = records_from((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)))
+    records = shown((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)), now)
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
     waits_for = yield from edges.waited_for([record.id for record in records])

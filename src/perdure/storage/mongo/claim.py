@@ -16,21 +16,23 @@ from perdure.storage.contract import Claim, Want
 from perdure.storage.rules import set_state, write_claim
 
 from . import slots
-from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, lane_of, records_from
+from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, known_lanes
 from .gates import AT_ONCE, HEARD, KNOCKS, Asked, head_stages, heads_in, hear, is_quiet
 from .knocks import knock
 from .limits import Limits
 from .places import IN_ORDER, forget, takeable
 from .rows import write
+from .shapes import LARGEST, is_text, well_formed
 from .steps import Steps, aggregate, find, insert
 from .turns import Turn
+from .unreadable import readable
 
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
 Position = tuple[int, int, str]  # order, tie and id of a job in a lane
 _POSITION = {"order": 1, "tie": 1}
 
 _FIRST_DUE: list[Document] = [
-    {"$match": {"place": DUE}},
+    {"$match": {"place": DUE, "order": {"$gte": -LARGEST, "$lte": LARGEST}}},
     {"$sort": IN_ORDER},
     {"$limit": 1},
     {"$project": {"_id": 0, "order": 1}},
@@ -56,6 +58,9 @@ _LIMITS: list[Document] = [
     {"$lookup": {"from": "perdure_gates", "pipeline": _FEW, "as": "gates"}},
     {"$lookup": {"from": "perdure_slots", "pipeline": _FEW, "as": "slots"}},
 ]
+
+
+_OF_LIMITS = {"knocks": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
 
 
 class Best(NamedTuple):
@@ -162,7 +167,7 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     """Make due jobs ready, the earliest first."""
     due: Document = {"place": DUE, "order": {"$lte": now}}
     ids = [place["_id"] for place in (yield from find("places", due, {"_id": 1}, sort=IN_ORDER, limit=limit))]
-    promoted, _ = yield from standing(ids, State.SCHEDULED, SLIM)
+    promoted, _ = yield from standing(ids, State.SCHEDULED, now, SLIM)
     before = {record.id: copy(record) for record in promoted}
     for record in promoted:
         set_state(record, State.READY)
@@ -206,8 +211,8 @@ class Guess(NamedTuple):
     def best(self, found: Document) -> Best | None:
         if not self.lanes:
             return None
-        ids = [place["_id"] for place in found["best"]]
-        return Best(self.lanes, ids, len(ids) < self.limit)
+        ids = [place["_id"] for place in found["best"] if is_text(place["_id"])]
+        return Best(self.lanes, ids, len(found["best"]) < self.limit)
 
 
 NO_GUESS = Guess(0, [], 0, {})
@@ -222,11 +227,12 @@ def look_out(guess: Guess = NO_GUESS, limited: bool = False) -> Steps[Outlook]:
     (outlook,) = seen
     limits = None
     if limited:
-        limits = Asked(outlook["knocks"], outlook["gates"], outlook["slots"], heads_in(outlook, guess.gates))
+        told = {name: well_formed(of, outlook[name]) for name, of in _OF_LIMITS.items()}
+        limits = Asked(told["knocks"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
     return Outlook(
         int(outlook["due"][0]["order"]) if outlook["due"] else None,
-        frozenset(queue["_id"] for queue in outlook["paused"]),
-        [lane_of(place["_id"]) for place in outlook["lanes"]],
+        frozenset(queue["_id"] for queue in outlook["paused"] if is_text(queue["_id"])),
+        known_lanes(place["_id"] for place in outlook["lanes"]),
         limits,
         guess.best(outlook),
     )
@@ -250,7 +256,7 @@ def best_positions(want: Want, most: int) -> Steps[list[Position]]:
     for begin in range(0, len(lanes), LANES_AT_ONCE):
         filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
         found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=most)
-        seen += [(int(one["order"]), int(one["tie"]), one["_id"]) for one in found]
+        seen += [(int(one["order"]), int(one.get("tie", 0)), one["_id"]) for one in found]
     return sorted(seen)[:most]
 
 
@@ -287,29 +293,30 @@ def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
 def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
     if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
-        records, gone = yield from standing(ids, State.READY, told_before=choice.outlook is not None)
+        records, gone = yield from standing(ids, State.READY, now, told_before=choice.outlook is not None)
         if not gone:
             return records
     while True:
         ids = yield from _best_places(lanes, limit, now, choice)
-        records, strays = yield from standing(ids, State.READY)
+        records, strays = yield from standing(ids, State.READY, now)
         if not strays:
             return records
 
 
 def standing(
-    ids: Sequence[str], state: State, projection: Document = WHOLE, *, told_before: bool = False
+    ids: Sequence[str], state: State, now: int, projection: Document = WHOLE, *, told_before: bool = False
 ) -> Steps[tuple[list[Record], list[str]]]:
     """The jobs that stand at some places, and those that do not. Places are given up whose job somebody has removed or
-    changed by hand; but jobs of which we were `told_before` this transaction may have moved since."""
+    changed by hand; but jobs of which we were `told_before` this transaction may have moved since. A job that cannot be read
+    is set aside."""
     if not ids:
         return [], []
     found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
-    there = {document["_id"] for document in found if document.get("state") == state.value}
-    strays = [id for id in ids if id not in there]
+    there = [document for document in found if document.get("state") == state.value]
+    by_id = {record.id: record for record in (yield from readable(there, now, whole=projection is WHOLE))}
+    strays = [id for id in ids if id not in by_id]
     if not told_before:
         yield from forget(strays)
-    by_id = {record.id: record for record in records_from(found) if record.id in there}
     return [by_id[id] for id in ids if id in by_id], strays
 
 

@@ -15,7 +15,6 @@ batches (`batches`).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json import loads
@@ -26,7 +25,6 @@ import msgspec
 
 from perdure.job import WAITING, Record, State
 
-_log = logging.getLogger("perdure")
 Document = dict[str, Any]
 
 DUE = "due"
@@ -90,13 +88,35 @@ def lane_of(place: str) -> Lane:
     return _lane.decode(place)
 
 
+def known_lanes(places: Iterable[object]) -> list[Lane]:
+    """The lanes of some places, without those that are none."""
+    lanes = []
+    for place in places:
+        try:
+            lanes.append(_lane.decode(place))  # type: ignore[arg-type]
+        except (msgspec.MsgspecError, TypeError, ValueError):
+            continue
+    return lanes
+
+
+def is_gate(place: str) -> bool:
+    try:
+        gate_of(place)
+    except (msgspec.MsgspecError, ValueError):
+        return False
+    return True
+
+
 def gate_of(place: str) -> GateLane:
     return _gate.decode(place[1:])
 
 
-def queue_of(place: str) -> str:
-    """The queue of a lane or a gate."""
-    return gate_of(place).queue if place.startswith("(") else lane_of(place).queue
+def queue_of(place: str) -> str | None:
+    """The queue of a lane or a gate; None for a text that is neither."""
+    try:
+        return gate_of(place).queue if place.startswith("(") else lane_of(place).queue
+    except (msgspec.MsgspecError, ValueError):
+        return None
 
 
 def lanes_of_queue(queue: str) -> Document:
@@ -115,7 +135,7 @@ def document_of(record: Record) -> Document:
     """The document of a new job."""
     document = {name: value for name in Record.__struct_fields__ if _stored(name, value := getattr(record, name))}
     document["_id"] = document.pop("id")
-    document["marks"] = _marks(record)
+    document["marks"] = marks_of(record)
     return document
 
 
@@ -129,7 +149,7 @@ def update_of(before: Record, after: Record) -> Document:
                 written[name] = value
             else:
                 removed[name] = ""
-    if (marks := _marks(after)) != _marks(before):
+    if (marks := marks_of(after)) != marks_of(before):
         written["marks"] = marks
     return {name: part for name, part in (("$set", written), ("$unset", removed)) if part}
 
@@ -179,7 +199,8 @@ def _place_text(limits: str | None, *lane: Any) -> str:
     return Lane(*lane).text() if limits is None else GateLane(lane[0], limits, *lane[1:]).text()
 
 
-def _marks(record: Record) -> list[str]:
+def marks_of(record: Record) -> list[str]:
+    """What a job can be found by."""
     marks = [ALL]
     if record.key is not None:
         marks.append(f"k{record.key}")
@@ -221,14 +242,3 @@ def record_from(document: Mapping[str, Any]) -> Record:
     fields = {"payload": "", "backoff": "", "retention": "", "dead_retention": "", "timeout": None, **document}
     fields["id"] = fields.pop("_id")
     return msgspec.convert(fields, Record)
-
-
-def records_from(documents: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """The records in some documents. What somebody else has written there and makes no record must not hide the others."""
-    records = []
-    for document in documents:
-        try:
-            records.append(record_from(document))
-        except (msgspec.ValidationError, KeyError) as error:
-            _log.error("a job's document cannot be read and is left out: %s: %.80s", error, document.get("_id"))
-    return records

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from typing import Literal, NamedTuple
 
+from bson import ObjectId
+
 from perdure.job import FINAL, NewJob, Record, State
 from perdure.lifecycle import Cancelled, decide
 from perdure.storage.contract import PARENT_CANCELLED
@@ -50,7 +52,7 @@ def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str
     waiting, later = sorted(set(parents)), set[str]()
     looked, ready, changed = 0, set[str](), False
     while waiting and looked < limit:
-        look = yield from _loaded(waiting[: limit - looked], limit - looked, written)
+        look = yield from _loaded(waiting[: limit - looked], limit - looked, written, now)
         look.go(now)
         yield from look.write()
         looked += look.looked
@@ -144,9 +146,9 @@ class _Look:
         yield from knock((self._before[child.id], child) for child in moved)
 
 
-def _loaded(batch: Sequence[str], room: int, written: Collection[str]) -> Steps[_Look]:
+def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
     """As many of these jobs as there is room for, with their edges; the first at least."""
-    parents = yield from rows.look(batch)
+    parents = yield from rows.look(batch, now=now)
     edges = yield from _moving(batch, parents, room + 1)
     while len(batch) > 1 and len(batch) + len(edges) > room:
         batch = batch[: len(batch) // 2]
@@ -154,7 +156,7 @@ def _loaded(batch: Sequence[str], room: int, written: Collection[str]) -> Steps[
     look = _Look(batch, room)
     look.parents, look.edges = parents, edges
     yield from _touch(_untouched(batch, parents, written))
-    look.meet((yield from rows.look({edge["child"] for edge in edges}, SLIM_CHILD)))
+    look.meet((yield from rows.look({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
     led = [led_on(edge, parent)["_id"] for edge in edges if (parent := parents.get(edge["parent"])) and parent.next_id]
     if led:
         there = yield from find("edges", {"_id": {"$in": led}, "open": True}, {"_id": 1})
@@ -183,7 +185,7 @@ def _untouched(batch: Sequence[str], parents: dict[str, Record], written: Collec
 def _touch(ids: Sequence[str]) -> Steps[None]:
     """Mark jobs as followed, by a write in any case."""
     if ids:
-        touched: Document = {"$set": {"followed": True}, "$inc": {"touched": 1}}
+        touched: Document = {"$set": {"followed": True, "touched": ObjectId()}}
         yield from update("jobs", [{"q": {"_id": {"$in": list(ids)}}, "u": touched, "multi": True}])
 
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
+from bson import ObjectId
 
 from perdure.job import NewJob, Record, State
 from perdure.storage.contract import Placed, QueueSettings
@@ -204,4 +205,5 @@ def _take_keys(jobs: Sequence[NewJob], now: int) -> Steps[None]:
 
 
 def _touch(queues: set[str]) -> Steps[None]:
-    yield from update("queues", [{"q": {"_id": queue}, "u": {"$inc": {"touched": 1}}} for queue in sorted(queues)])
+    touched: Document = {"$set": {"touched": ObjectId()}}
+    yield from update("queues", [{"q": {"_id": queue}, "u": touched} for queue in sorted(queues)])

@@ -15,8 +15,9 @@ from perdure.job import ANY, ROW_VERSION
 from perdure.storage.contract import Want
 from perdure.storage.limiting import Closed, Place
 
-from .documents import Document, gate_of
+from .documents import Document, gate_of, is_gate
 from .notes import KNOCK, MET, TURNS, add, take_off
+from .shapes import well_formed
 from .steps import PREFIX, Steps, aggregate, delete, find, insert, update
 
 AT_ONCE = 64  # gates that are looked at together
@@ -124,8 +125,8 @@ def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, Heads]
     if not most:
         return {}
     stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}, *head_stages(most, takeable)]
-    (found,) = yield from aggregate("gates", stages)
-    return heads_in(found, most)
+    found = yield from aggregate("gates", stages)
+    return heads_in(found[0], most) if found else {place: Heads([], True) for place in most}
 
 
 def head_stages(most: Mapping[str, int], takeable: Document) -> list[Document]:
@@ -146,8 +147,9 @@ def heads_in(found: Document, most: Mapping[str, int]) -> dict[str, Heads]:
     """What such stages have found."""
     told: dict[str, Heads] = {}
     for number, (place, asked) in enumerate(most.items()):
-        jobs = [(int(job["order"]), int(job["tie"]), job["_id"]) for job in found[f"gate{number}"]]
-        told[place] = Heads(jobs, len(jobs) < asked)
+        ours = well_formed("places", found[f"gate{number}"], {"order": 1, "tie": 1})
+        jobs = [(int(job["order"]), int(job.get("tie", 0)), job["_id"]) for job in ours]
+        told[place] = Heads(jobs, len(found[f"gate{number}"]) < asked)
     return told
 
 
@@ -205,7 +207,7 @@ class Gates:
     # -- writing -------------------------------------------------------------------------------------
     def make_known(self, places: Iterable[str]) -> Steps[None]:
         """Jobs stand there; a gate that is known stays as it is."""
-        new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places}
+        new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places if is_gate(place)}
         if self._known is not None:
             new = {place: gate for place, gate in new.items() if place not in self._known}
             made_known: dict[str, Document] = {place: {"_id": place, **gate} for place, gate in new.items()}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from perdure.job import Record
 
-from .steps import Steps, delete, find, insert
+from .steps import Steps, delete, find, update
 
 _HOLDER = "holder/"
 
@@ -32,13 +32,13 @@ def hand_over(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
 
 def take(records: Sequence[Record]) -> Steps[None]:
     """Note the keys that jobs hold now."""
-    yield from insert(
-        "notes", [{"_id": f"{_HOLDER}{record.unique_key}", "job": record.id} for record in records if record.holds_key]
-    )
+    taken = {f"{_HOLDER}{record.unique_key}": {"job": record.id} for record in records if record.holds_key}
+    yield from update("notes", [{"q": {"_id": id}, "u": note, "upsert": True} for id, note in taken.items()])
 
 
 def give_up(ids: Sequence[str]) -> Steps[None]:
     """Forget the keys of jobs that others are about to replace."""
     held = yield from find("jobs", {"_id": {"$in": list(ids)}, "holds_key": True}, {"unique_key": 1})
     if held:
-        yield from delete("notes", {"_id": {"$in": [_HOLDER + document["unique_key"] for document in held]}})
+        ours = [f"{_HOLDER}{document.get('unique_key')}" for document in held]
+        yield from delete("notes", {"_id": {"$in": ours}})

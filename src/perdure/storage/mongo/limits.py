@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from perdure.job import Record
+from perdure.job import Record, State
 from perdure.storage.contract import Want
 from perdure.storage.limiting import (
     Gate,
@@ -28,6 +28,7 @@ from perdure.storage.limiting import (
     limits_of,
     pass_gates,
     recent,
+    starts_of,
 )
 
 from . import gates, slots
@@ -39,7 +40,6 @@ from .turns import ROOM, Turn, Unusual
 
 GUESSED = 8  # gates of which the next claim asks for the heads before it knows whether it wants them
 UNHEARD = 16  # knocks that may wait while claims go abreast
-_starts = msgspec.json.Decoder(Starts)
 
 
 class Limits:
@@ -94,8 +94,8 @@ class Limits:
         self._turn.usual = (
             bool(taken) and self._gates.all_open(condition, self._now) and self._is_tidy(seen, want.limit)
         )
-        rows = yield from look(taken, WHOLE)
-        return [rows[id] for id in taken if id in rows]
+        rows = yield from look(taken, WHOLE, now=self._now)
+        return [rows[id] for id in taken if id in rows and _may_start(rows[id])]
 
     def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
         """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
@@ -263,6 +263,10 @@ class Limits:
         yield from update("notes", [_started(key, starts, windows.get(key, 0)) for key, starts in changed.items()])
 
 
+def _may_start(record: Record) -> bool:
+    return record.state is State.READY and record.parked
+
+
 def _free(heads: gates.Heads | None, jobs: int, others: set[str]) -> list[Place] | None:
     """So many of the best that are not others'; None, if they are too few and there may be more."""
     if heads is None:
@@ -276,7 +280,7 @@ def _read_starts(keys: Iterable[str]) -> Steps[dict[str, Starts]]:
     if not ids:
         return {}
     found = yield from find("notes", {"_id": {"$in": ids}})
-    return {note["_id"].removeprefix("starts/"): _starts.decode(note["text"]) for note in found}
+    return {note["_id"].removeprefix("starts/"): starts_of(note["text"]) for note in found}
 
 
 def _started(key: str, starts: Starts, window: int) -> Document:

@@ -10,20 +10,21 @@ from perdure.storage.contract import Filter
 from perdure.storage.filtering import Position, cursor_of, spellings
 
 from . import batches
-from .documents import ALL, WHOLE, Document, records_from
+from .documents import ALL, WHOLE, Document
 from .rows import AT_ONCE
 from .steps import Steps, aggregate, find
+from .unreadable import shown
 
 NEWEST_FIRST = {"created_at": -1, "_id": -1}
 
 
-def get(ids: Sequence[str]) -> Steps[list[Record | None]]:
+def get(ids: Sequence[str], now: int) -> Steps[list[Record | None]]:
     found = yield from find("jobs", {"_id": {"$in": list(set(ids))}}, WHOLE)
-    records = {record.id: record for record in records_from(found)}
+    records = {record.id: record for record in shown(found, now)}
     return [records.get(id) for id in ids]
 
 
-def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list[Record], str | None]]:
+def page(filter: Filter, limit: int, after: Position | None, now: int) -> Steps[tuple[list[Record], str | None]]:
     """A page, newest first, and where the next one begins."""
     fitting = conditions(filter)
     if after is not None:
@@ -36,10 +37,9 @@ def page(filter: Filter, limit: int, after: Position | None) -> Steps[tuple[list
     elif not any("marks" in condition for condition in fitting):
         fitting.append({"marks": ALL})  # whose index knows the order
     found = yield from find("jobs", {"$and": fitting}, WHOLE, sort=NEWEST_FIRST, limit=limit + 1)
-    records = records_from(found)
-    shown = records[:limit]
-    more = len(found) > limit and shown
-    return shown, cursor_of(shown[-1]) if more else None
+    records = shown(found[:limit], now)
+    more = len(found) > limit and records
+    return records, cursor_of(records[-1]) if more else None
 
 
 def count(filter: Filter) -> Steps[int]:

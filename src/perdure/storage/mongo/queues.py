@@ -5,6 +5,7 @@ from __future__ import annotations
 from perdure.storage.contract import QueueRow, QueueSettings, WorkerRow
 
 from .documents import AT_A_PLACE, Document, queue_of
+from .shapes import is_number, is_text
 from .steps import Steps, aggregate, delete, find, update
 
 
@@ -49,25 +50,28 @@ def queues(now: int) -> Steps[list[QueueRow]]:
     lanes = {"_id": "$place", "jobs": {"$sum": 1}, "due": {"$min": "$tie"}}
     for lane in (yield from aggregate("places", [{"$match": {"place": AT_A_PLACE}}, {"$group": lanes}])):
         queue = queue_of(lane["_id"])
+        if queue is None:
+            continue  # no place of ours
         if queue in shared:
             lane["due"] = yield from _first_run_at(lane["_id"])
-        add(queue, lane["jobs"], int(lane["due"]))
+        add(queue, lane["jobs"], int(lane["due"]) if is_number(lane["due"]) else None)
     aside = {"_id": "$queue", "jobs": {"$sum": 1}}
     waiting = {"marks": {"$elemMatch": {"$gte": "q", "$lt": "r"}}}
     for group in (yield from aggregate("jobs", [{"$match": waiting}, {"$group": aside}])):
-        add(group["_id"], group["jobs"], None)
+        if is_text(group["_id"]):
+            add(group["_id"], group["jobs"], None)
     return [
         QueueRow(settings.get(name) or QueueSettings(name), depth.get(name, 0), oldest.get(name))
         for name in sorted(settings.keys() | depth.keys())
     ]
 
 
-def _first_run_at(lane: str) -> Steps[int]:
+def _first_run_at(lane: str) -> Steps[object]:
     since = {"$ifNull": ["$run_at", "$tie"]}
     found = yield from aggregate(
         "places", [{"$match": {"place": lane}}, {"$group": {"_id": None, "due": {"$min": since}}}]
     )
-    return int(found[0]["due"]) if found else 0
+    return found[0]["due"] if found else None
 
 
 def _plain(number: int | None) -> int | None:

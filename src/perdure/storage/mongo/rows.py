@@ -7,9 +7,9 @@ from copy import copy
 
 from perdure.job import Record, State
 
-from . import batches, places, slots
+from . import batches, places, slots, unreadable
 from .differences import Move, differences
-from .documents import SLIM, Document, document_of, records_from
+from .documents import SLIM, WHOLE, Document, document_of
 from .holders import hand_over, take
 from .steps import Steps, find, insert, update
 
@@ -17,12 +17,17 @@ AT_ONCE = 20_000  # ids in one question
 UNKNOWN = -1  # an instant at which no lease ends
 
 
-def look(ids: Collection[str], projection: Document = SLIM) -> Steps[dict[str, Record]]:
-    """The rows of these jobs, as far as guards and moves look at them."""
+def look(ids: Collection[str], projection: Document = SLIM, *, now: int | None = None) -> Steps[dict[str, Record]]:
+    """The rows of these jobs, as far as guards and moves look at them. One that cannot be read is set aside `now`, and what
+    stands for it is given; without a time it is left out."""
     if not ids:
         return {}
     found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
-    return {record.id: record for record in records_from(found)}
+    records, bad = unreadable.read(found, whole=projection is WHOLE)
+    rows = {record.id: record for record in records}
+    if bad and now is not None:
+        rows |= yield from unreadable.set_aside(bad, now)
+    return rows
 
 
 def on_record(ids: Sequence[str]) -> Steps[set[str]]:

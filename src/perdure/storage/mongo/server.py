@@ -41,8 +41,8 @@ _log = logging.getLogger("perdure")
 
 MAJORITY = WriteConcern("majority", j=True, wtimeout=10_000)
 LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
-# broken characters that somebody wrote into a document must not hide the others
-CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="replace")
+# bytes that are no UTF-8 must not hide other documents; lone surrogates stand for them, which no text of ours has
+CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="surrogateescape")
 PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 LONG = 0.25  # seconds of conflicts after which somebody may be in the way who will never be out of it

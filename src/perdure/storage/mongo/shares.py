@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 
 import msgspec
+from bson import ObjectId
 
 from perdure.job import NewJob, Record, State
 from perdure.storage.contract import QueueSettings
@@ -20,7 +21,7 @@ from perdure.storage.fairness import Account, charged, floor_of, payer, ranks
 from perdure.storage.rules import write_close
 
 from . import rows
-from .documents import Document, lane_of, lanes_of_queue
+from .documents import Document, known_lanes, lanes_of_queue
 from .knocks import knock
 from .notes import kind
 from .queues import settings_from
@@ -45,7 +46,7 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
 
 def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
     """Give jobs that were held back their shares; gives those that may run now."""
-    found = yield from rows.look(ids)
+    found = yield from rows.look(ids, now=now)
     waiting = [row for id in ids if (row := found.get(id)) is not None and row.state is State.BLOCKED]
     queues = yield from find("queues", {"_id": {"$in": sorted({row.queue for row in waiting})}, "fair": True})
     given = yield from shares(
@@ -56,7 +57,7 @@ def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
 
 def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list[Record]]:
     """Let blocked jobs go by one, with the ranks that were given to them; gives those that may run now."""
-    waiting = [row for row in (yield from rows.look(ids)).values() if row.state is State.BLOCKED]
+    waiting = [row for row in (yield from rows.look(ids, now=now)).values() if row.state is State.BLOCKED]
     before = {row.id: copy(row) for row in waiting}
     for row in waiting:
         row.rank = given.get(row.id, row.rank)
@@ -69,7 +70,7 @@ def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list
 def restore(records: Iterable[Record]) -> Steps[None]:
     """The tenants of jobs that were carried here go on behind them."""
     raised = [
-        {"q": {"_id": _id(account)}, "u": {"$max": {"rank": rank}, "$inc": {"touched": 1}}, "upsert": True}
+        {"q": {"_id": _id(account)}, "u": {"$max": {"rank": rank}, "$set": {"touched": ObjectId()}}, "upsert": True}
         for account, rank in charged(records).items()
     ]
     yield from update("notes", raised)
@@ -98,7 +99,7 @@ def _id(account: Account) -> str:
 
 
 def _charged(account: Account, rank: int) -> Document:
-    return {"q": {"_id": _id(account)}, "u": {"$set": {"rank": rank}, "$inc": {"touched": 1}}, "upsert": True}
+    return {"q": {"_id": _id(account)}, "u": {"$set": {"rank": rank, "touched": ObjectId()}}, "upsert": True}
 
 
 def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:
@@ -112,7 +113,7 @@ def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:
         for begin in range(0, len(ours), LANES_AT_ONCE):
             wanted: Document = {"place": {"$in": ours[begin : begin + LANES_AT_ONCE]}, "order": -floor.priority}
             for head in (yield from find("places", wanted, {"tie": 1}, sort={"tie": 1, "_id": 1}, limit=1)):
-                rank = int(head["tie"])
+                rank = int(head.get("tie", 0))
                 heads[floor] = min(heads.get(floor, rank), rank)
     return heads
 
@@ -127,7 +128,7 @@ def _lanes(queue: str) -> Steps[list[str]]:
             {"$group": {"_id": "$place"}},
         ],
     )
-    return [group["_id"] for group in found if not lane_of(group["_id"]).suspect]
+    return [lane.text() for lane in known_lanes(group["_id"] for group in found) if not lane.suspect]
 
 
 def _stand_in(row: Record) -> NewJob:

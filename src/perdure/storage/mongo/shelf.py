@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
+from bson import ObjectId
 from bson.max_key import MaxKey
 from bson.min_key import MinKey
 
@@ -118,7 +119,7 @@ def _standing(writes: Sequence[Shelving], pinned: Collection[str]) -> Steps[set[
     jobs = yield from look_at_jobs({hold.id for hold in holds})
     stand = {hold for hold in holds if standing(jobs.get(hold.id), hold) is ACCEPTED}
     if free := sorted({hold.id for hold in stand} - set(pinned)):
-        yield from update("jobs", [{"q": {"_id": {"$in": free}}, "u": {"$inc": {"pins": 1}}, "multi": True}])
+        yield from update("jobs", [{"q": {"_id": {"$in": free}}, "u": {"$set": {"pins": ObjectId()}}, "multi": True}])
     return stand
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from .documents import Document
+from .shapes import SHAPED, well_formed
 
 T = TypeVar("T")
 PREFIX = "perdure_"
@@ -65,9 +66,9 @@ def find(
     sort: Document | None = None,
     limit: int = 0,
 ) -> Steps[list[Document]]:
-    """The documents that fit; a limit of 0 means all."""
+    """The documents that fit; a limit of 0 means all. Documents beside the jobs that somebody else wrote are left out."""
     found: list[Document] = yield Find(collection, filter, projection, sort, limit)
-    return found
+    return well_formed(collection, found, projection) if collection in SHAPED else found
 
 
 def aggregate(collection: str, pipeline: list[Document]) -> Steps[list[Document]]:

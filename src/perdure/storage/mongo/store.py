@@ -34,13 +34,14 @@ from perdure.storage.contract import (
     Storage,
     StoreTransaction,
     Topic,
+    Unreadable,
     Verdict,
     WorkerRow,
     one_change_each,
 )
 from perdure.storage.filtering import parse_cursor
 
-from . import carrying, edges, health, listing, queues, shelf, upkeep
+from . import carrying, edges, health, inspection, listing, queues, shelf, unreadable, upkeep
 from .address import MongoAddress
 from .afterwards import Afterwards
 from .apply import check, holding, note, noted, renew_started
@@ -85,6 +86,7 @@ class MongoStorage(Storage):
         self._opening = asyncio.Lock()
         self._under_way: set[object] = set()
         self._idle = asyncio.Event()
+        self._inspected: inspection.Positions = {}  # how far the last inspection got
         self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
 
     # -- life ----------------------------------------------------------------------------------------
@@ -235,7 +237,7 @@ class MongoStorage(Storage):
         return await self._read(lambda: check(holds))
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        return await self._read(lambda: holding(worker, stamp))
+        return await self._look_first(lambda: holding(worker, stamp, self._now()))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         if any(note.hold.id in self._pinned for note in notes):
@@ -290,20 +292,28 @@ class MongoStorage(Storage):
         return await self._read(lambda: upkeep.next_lapse(self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
-        return await self._read(lambda: upkeep.expired(limit, self._now()))
+        return await self._look_first(lambda: upkeep.expired(limit, self._now()))
 
     async def prune(self, limit: int) -> int:
         small = await self._in_use().jobs() < upkeep.SMALL
         return await self._write(lambda: upkeep.prune(limit, self._now(), small=small))
 
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        number, self._inspected = await self._write(lambda: inspection.inspect(limit, self._inspected, self._now()))
+        return number
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        return await self._read(lambda: unreadable.listed(ids, limit))
+
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._read(lambda: listing.get(ids))
+        return await self._read(lambda: listing.get(ids, self._now()))
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
         take = self._write if listing.only_running(filter) else self._read
-        return await take(lambda: listing.page(filter, limit, after))
+        return await take(lambda: listing.page(filter, limit, after, self._now()))
 
     async def count(self, filter: Filter) -> int:
         take = self._write if listing.only_running(filter) else self._read
@@ -335,7 +345,7 @@ class MongoStorage(Storage):
 
     # -- moving house --------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await self._read(lambda: carrying.export(after, limit))
+        return await self._read(lambda: carrying.export(after, limit, self._now()))
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         try:

@@ -24,6 +24,8 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any, NamedTuple
 
+import msgspec
+
 from perdure.clock import SECOND
 from perdure.storage.contract import Claim, Want
 
@@ -41,6 +43,18 @@ TRIES = 8
 _PLACE = {"_id": "claims"}
 Ticket = dict[str, Any]
 Range = tuple[Position, Position]  # the first and the last
+
+
+class _Ticket(msgspec.Struct):
+    ticket: str
+    first: Position
+    last: Position
+    at: int
+
+
+class _Tickets(msgspec.Struct):
+    number: int
+    tickets: list[_Ticket]
 
 
 class Passed(NamedTuple):
@@ -107,8 +121,7 @@ class Tickets:
         passed: list[Range] = [(each.first, each.last) for each in self._passed]
         try:
             for _ in range(TRIES):
-                found = await server.calls.run(server.quick["perdure_meta"].find_one(_PLACE))
-                noted = found or {"number": 0, "tickets": []}
+                noted = await _noted_so_far(server)
                 others = [each for each in noted["tickets"] if each["at"] > now - WORTH]
                 seen = await server.read(lambda: best_positions(want, most))
                 mine = _chosen(seen, [*_ranges(others), *passed], want.limit)
@@ -117,6 +130,19 @@ class Tickets:
         except TROUBLE:
             pass
         return [], None
+
+
+async def _noted_so_far(server: Server) -> Ticket:
+    """What is noted; a note that somebody else wrote is replaced."""
+    meta = server.quick["perdure_meta"]
+    noted = await server.calls.run(meta.find_one(_PLACE)) or {"number": 0, "tickets": []}
+    try:
+        known: Ticket = msgspec.to_builtins(msgspec.convert(noted, _Tickets))
+        return known
+    except msgspec.ValidationError:
+        empty: Ticket = {"number": 1, "tickets": []}
+        await server.calls.run(meta.replace_one(_PLACE, empty, upsert=True))
+        return empty
 
 
 def _ranges(tickets: Sequence[Ticket]) -> list[Range]:

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
+from bson import ObjectId
+
 from perdure.clock import SECOND
 from perdure.errors import StoreError
 from perdure.job import Hold, NewJob
@@ -215,4 +217,4 @@ def _judged(change: Change, now: int) -> Steps[Verdict]:
 
 def _pin(hold: Hold) -> Steps[None]:
     mine = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp}
-    yield from update("jobs", [{"q": mine, "u": {"$inc": {"pins": 1}}}])
+    yield from update("jobs", [{"q": mine, "u": {"$set": {"pins": ObjectId()}}}])

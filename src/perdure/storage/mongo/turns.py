@@ -22,6 +22,8 @@ from itertools import count
 from secrets import token_hex
 from time import monotonic
 
+from bson import ObjectId
+
 from perdure.clock import SECOND
 from perdure.storage.contract import Claim
 
@@ -86,7 +88,7 @@ class Turn:
         if self._written:
             return
         self._written = True
-        mine: Document = {"$set": {"at": now, "by": self.name}, "$inc": {"claims": 1}}
+        mine: Document = {"$set": {"at": now, "by": self.name, "claims": ObjectId()}}
         self.met = True  # unless the notes can be written
         yield from update("notes", [{"q": {"_id": note}, "u": mine, "upsert": True} for note in self._notes])
         self.met = False

@@ -7,14 +7,17 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 
 from perdure.clock import SECOND
-from perdure.job import FINAL, Record, State
+from perdure.job import FINAL, WAITING, Record, State
 from perdure.storage.rules import may_go, write_hidden
 
 from . import batches, edges, gates, shares, shelf, slots
-from .documents import SLIM, WHOLE, Document, expiry_mark, records_from
+from .documents import SLIM, WHOLE, Document, expiry_mark
 from .notes import kind
+from .places import forget
 from .rows import AT_ONCE, look, write
+from .shapes import is_number, is_text
 from .steps import Steps, aggregate, delete, find
+from .unreadable import forget_kept, is_leased, read, readable, set_aside
 
 SMALL = 20_000
 NEEDED = 1_000  # jobs past their time that others need, looked at in each prune
@@ -22,6 +25,8 @@ LOOKS, BATCHES = 50, 20  # batches of leases: looks in one go, and how many at o
 NOT_SOON = 60 * SECOND
 REMEMBERED = 7 * 86_400 * SECOND  # that starts have left their window: if the clock goes back they count again
 SIGHT = SLIM | {"result": 0, "errors": 0}  # what is looked at of a job that is taken out of sight
+_NOT_RUNNING = [state.value for state in State if state is not State.RUNNING]
+_HELD_OR_STRANGE: list[Document] = [{"stamp": {"$ne": None}}, {"state": {"$nin": _NOT_RUNNING}}]
 COUNTED = dict.fromkeys(("task", "state", "finished_at", "keep_last", "stamp"), 1)
 
 
@@ -34,7 +39,9 @@ def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
         found = yield from batches.leases(now, seen, BATCHES)
         if not found:
             break
-        held = yield from _held([id for batch in found for id in batch["ids"]])
+        held = yield from _held([id for batch in found for id in batch["ids"]], now)
+        yield from let_go([row for row in held.values() if row.state in WAITING])
+        held = {id: row for id, row in held.items() if row.state not in WAITING}
         yield from _cut_leases([row for row in held.values() if _end(row) > now + row.lease], now)
         yield from batches.tidy(found, held, now)
         over |= {id: row for id, row in held.items() if _end(row) <= now and row.lease <= 3 * contact}
@@ -50,11 +57,14 @@ def next_lapse(now: int) -> Steps[int | None]:
     return None if first is None else first - now
 
 
-def _held(ids: Sequence[str]) -> Steps[dict[str, Record]]:
+def _held(ids: Sequence[str], now: int) -> Steps[dict[str, Record]]:
+    """The held ones of these jobs. One that cannot be read is set aside, unless its holder is still at it."""
     held: dict[str, Record] = {}
     for begin in range(0, len(ids), AT_ONCE):
-        some: Document = {"_id": {"$in": ids[begin : begin + AT_ONCE]}, "stamp": {"$ne": None}}
-        held |= {record.id: record for record in records_from((yield from find("jobs", some, WHOLE)))}
+        some: Document = {"_id": {"$in": ids[begin : begin + AT_ONCE]}, "$or": _HELD_OR_STRANGE}
+        records, bad = read((yield from find("jobs", some, WHOLE)))
+        held |= {record.id: record for record in records if record.stamp is not None}
+        yield from set_aside([document for document in bad if not is_leased(document, now)], now)
     return held
 
 
@@ -64,6 +74,15 @@ def _end(record: Record) -> int:
 
 def _longest(over: Mapping[str, Record]) -> list[Record]:
     return sorted(over.values(), key=lambda record: (_end(record), record.id))
+
+
+def let_go(records: Sequence[Record]) -> Steps[None]:
+    """Let jobs wait that are said to wait and to be held: no move of ours leaves a job so."""
+    before = {record.id: copy(record) for record in records}
+    for record in records:
+        record.stamp = record.leased_by = record.leased_until = None
+    yield from forget(list(before))
+    yield from write(before, records)
 
 
 def _cut_leases(records: Sequence[Record], now: int) -> Steps[None]:
@@ -79,7 +98,7 @@ def expired(limit: int, now: int) -> Steps[list[Record]]:
         return []
     due: Document = {"marks": {"$elemMatch": {"$gte": "x", "$lte": expiry_mark(now)}}}
     sort = {"expires_at": 1, "_id": 1}
-    return records_from((yield from find("jobs", due, WHOLE, sort=sort, limit=limit)))
+    return (yield from readable((yield from find("jobs", due, WHOLE, sort=sort, limit=limit)), now))
 
 
 def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
@@ -93,7 +112,7 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     put_off = needed & past.keys() if len(needed) >= NEEDED else set[str]()
     leaving = [id for id in over if id not in needed][:limit]
     gone = [id for id in leaving if not over[id]]
-    yield from _hide(gone)
+    yield from _hide(gone, now)
     gone += yield from _remove([id for id in leaving if over[id]])
     done_with = put_off.union(gone)
     yield from batches.done_with({id: names for id, names in past.items() if id in done_with or id not in over})
@@ -106,8 +125,8 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     return len(gone)
 
 
-def _hide(ids: Sequence[str]) -> Steps[None]:
-    before = yield from look(ids, SIGHT)
+def _hide(ids: Sequence[str], now: int) -> Steps[None]:
+    before = yield from look(ids, SIGHT, now=now)
     hidden = [copy(record) for record in before.values()]
     for record in hidden:
         write_hidden(record)
@@ -121,6 +140,7 @@ def _remove(ids: Sequence[str]) -> Steps[Sequence[str]]:
         yield from delete("jobs", {"_id": {"$in": ids}})
         yield from delete("logs", {"_id": {"$in": ids}})
         yield from shelf.forget(ids)
+        yield from forget_kept(ids)
     return ids
 
 
@@ -132,7 +152,9 @@ def _over(ids: Sequence[str], now: int) -> Steps[dict[str, bool]]:
     sort = {"prune_at": 1, "_id": 1}
     fields = {"finished_at": 1, "hidden": 1}
     found = yield from find("jobs", {"_id": {"$in": ids}, **ended}, fields, sort=sort)
-    return {row["_id"]: _may_go(row, now) for row in found}
+    strange = [row for row in found if not is_number(row.get("finished_at"))]
+    yield from set_aside(strange, now)
+    return {row["_id"]: _may_go(row, now) for row in found if is_number(row.get("finished_at"))}
 
 
 def _may_go(row: Document, now: int) -> bool:
@@ -144,13 +166,16 @@ def _too_many(now: int, *, small: bool) -> Steps[dict[str, bool]]:
     removed. A long history is not looked through for this: then only counted jobs take places, and a few more may stay."""
     counted: Document = {"marks": {"$elemMatch": {"$gte": "n", "$lt": "o"}}}
     found = yield from aggregate("jobs", [{"$match": counted}, {"$group": {"_id": "$task"}}])
-    tasks = sorted(group["_id"] for group in found)
+    tasks = sorted(group["_id"] for group in found if is_text(group["_id"]))
     if not tasks:
         return {}
     ended: Document = {"task": {"$in": tasks}, "finished_at": {"$ne": None}}
     if not small:
         ended = {"marks": {"$in": [f"n{task}" for task in tasks]}}
     rows = yield from find("jobs", {**ended, "hidden": None}, COUNTED, sort={"finished_at": -1, "_id": -1})
+    strange = [row for row in rows if not _is_countable(row)]
+    yield from set_aside(strange, now)
+    rows = [row for row in rows if _is_countable(row)]
     newer: Counter[tuple[str, bool]] = Counter()
     too_many: dict[str, bool] = {}
     for row in rows:
@@ -160,3 +185,8 @@ def _too_many(now: int, *, small: bool) -> Steps[dict[str, bool]]:
             too_many[row["_id"]] = _may_go(row, now)
         newer[group] += 1
     return too_many
+
+
+def _is_countable(row: Document) -> bool:
+    last = row.get("keep_last")
+    return is_text(row.get("task")) and is_number(row.get("finished_at")) and (last is None or is_number(last))
