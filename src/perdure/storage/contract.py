@@ -260,7 +260,8 @@ class Storage(ABC):
         - not ended: the edge stays; the parent is marked `followed`, its version stays;
         - it has a next_id: the edge leads from that job from now on, and is looked at again;
         - succeeded or skipped; and any ended one if the child's run_when is "finished": the edge is closed, the child's
-          `waits` falls by one, and at 0 it is scheduled if its run_at is to come, else ready and due now: run_at = now, and
+          `waits` falls by one, and at 0 it is scheduled if its run_at is to come and lies behind created_at, else
+          ready and due now: run_at = now, and
           rank too unless it is a share (version + 1);
         - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, its
           `waits` is 0, and its other edges are closed;

@@ -254,7 +254,7 @@ def write_close(child: Record, now: int) -> None:
     if child.waits > 0:
         return
     child.version += 1
-    if child.run_at > now:
+    if child.run_at > max(now, child.created_at):  # one that was due at once stays so, though the clock went back
         set_state(child, State.SCHEDULED)
         return
     child.rank = now if child.rank == child.run_at else child.rank

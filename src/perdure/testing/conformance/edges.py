@@ -41,6 +41,24 @@ async def settle_all(store: Storage) -> None:
         pass
 
 
+async def case_a_follower_enqueued_while_the_clock_was_ahead(store: Storage, clock: Hand) -> None:
+    """It was to run as soon as its parent has ended, whatever the clock was then."""
+    parent = await running(store)
+    clock.advance(3600)
+    follower = after(parent)
+    await store.enqueue([follower])
+    clock.advance(-3600)
+    await told(store, parent.id, Succeeded())
+    await store.settle(99)
+    released = await seen(store, follower.id)
+    same(
+        (released.state, released.run_at),
+        (State.READY, await store.now()),
+        "due at its release, though the clock went back",
+    )
+    same(ids(await claim(store, 9)), [follower.id], "it can be claimed")
+
+
 async def case_a_released_follower_is_due_at_its_release(store: Storage, clock: Hand) -> None:
     """It does not overtake jobs that were due before: what it waited for is not its turn in the queue."""
     parent = await running(store)

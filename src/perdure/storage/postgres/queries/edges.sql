@@ -78,7 +78,9 @@ freed AS (
             CASE WHEN going.waits > 0 OR going.later OR waiting.rank <> going.run_at THEN waiting.rank ELSE going.now END
         FROM (
             SELECT moment.now, coalesce(waiting.run_at, waiting.rank) AS run_at,
-                coalesce(waiting.run_at, waiting.rank) > moment.now AS later,
+                coalesce(waiting.run_at, waiting.rank) > moment.now AND EXISTS (
+                    SELECT 1 FROM {schema}.jobs
+                    WHERE jobs.id = waiting.id AND coalesce(waiting.run_at, waiting.rank) > jobs.created_at) AS later,
                 coalesce(waiting.waits, 0) - (%(closed)s::integer[])[array_position(%(ids)s::uuid[], waiting.id)] AS waits
             FROM moment
         ) AS going)

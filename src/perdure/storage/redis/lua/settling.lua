@@ -46,7 +46,8 @@ local function settle(now, limit)
     close(parent, child)
     take_up(child)
     local found = details(child)
-    if found.waits <= 1 and found.run_at <= now then -- due now; a share of a fair queue stays
+    -- due now (one that was due at once stays so, though the clock went back); a share of a fair queue stays
+    if found.waits <= 1 and found.run_at <= math.max(now, found.created_at) then
       if found.rank == found.run_at then found.rank = now end
       found.run_at = now
     end

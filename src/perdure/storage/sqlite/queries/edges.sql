@@ -117,13 +117,16 @@ UPDATE perdure_bodies SET waits = waits - given.closed FROM given CROSS JOIN per
 WHERE perdure_bodies.number = job.number;
 
 -- name: let_go
--- Blocked jobs that wait for nobody any more. They are due now, unless their time is to come; a share of a fair queue stays.
+-- Blocked jobs that wait for nobody any more. They are due now, unless their time is to come (one that was due at once stays
+-- so, though the clock went back); a share of a fair queue stays.
 UPDATE perdure_jobs SET
-    version = version + 1, state = CASE WHEN run_at > :now THEN 'scheduled' ELSE 'ready' END,
-    rank = CASE WHEN rank = run_at THEN max(run_at, :now) ELSE rank END, run_at = max(run_at, :now),
-    parked = run_at <= :now AND limits IS NOT NULL,
-    in_lane = CASE WHEN run_at <= :now AND limits IS NULL AND suspect = 0 THEN 1 END,
-    apart = CASE WHEN run_at > :now THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
+    version = version + 1,
+    state = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' ELSE 'ready' END,
+    rank = CASE WHEN rank = run_at AND run_at <= max(created_at, :now) THEN :now ELSE rank END,
+    run_at = CASE WHEN run_at > max(created_at, :now) THEN run_at ELSE :now END,
+    parked = run_at <= max(created_at, :now) AND limits IS NOT NULL,
+    in_lane = CASE WHEN run_at <= max(created_at, :now) AND limits IS NULL AND suspect = 0 THEN 1 END,
+    apart = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'blocked'
     AND (SELECT waits FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) <= 0;
 
