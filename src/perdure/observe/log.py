@@ -196,6 +196,8 @@ def word_refused(record: Record, reason: str) -> None:
 
 
 def reaped(record: Record, charged: bool) -> None:
+    if not is_new(f"reaped {record.id} {record.leased_by} {charged}"):
+        return
     logger.warning(
         "job %s (%s) came back: the lease of worker %s ended%s",
         record.id, _safe(record.task), _safe(record.leased_by or "?"), ", charged as a loss" if charged else "",

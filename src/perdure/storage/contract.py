@@ -19,8 +19,8 @@ Promises that hold for every verb:
 - **One unreadable row stops nothing else.** A row may hold what no version of Perdure writes. Verbs that change jobs
   (exchange, lapsed, expired, holding, settle, promote, prune) set such a row aside in the same call, or at once after it,
   and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that only read (get,
-  find, export) give the record that setting it aside would make of it, and leave the row as it is. `unreadable.mend` says
-  what that record is.
+  find, export) leave the row as it is and mark it: what cannot be read has a neutral value and is named in the reason, the
+  state stays. `unreadable.mend` and `unreadable.mark` say what these records are.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ import msgspec
 from ..job import WAITING, NewJob, Record
 
 SHARE = 1_000  # of rank, for weight 1
+FAR = 1 << 53  # ahead of the clock: a rank that jobs cannot reach
 
 
 class Account(msgspec.Struct, frozen=True, gc=False):
@@ -55,14 +56,20 @@ def ranks(
     for job in jobs:
         floor, payer_ = floor_of(job), payer(job)
         if floor not in changed:
-            changed[floor] = max(accounts.get(floor, now), heads.get(floor, 0) - SHARE)
-        last = max(changed[floor], changed.get(payer_, accounts.get(payer_, 0)))
+            changed[floor] = max(_known(accounts, floor, now, now), _known(heads, floor, 0, now) - SHARE)
+        last = max(changed[floor], changed.get(payer_, _known(accounts, payer_, 0, now)))
         rank = last + share(weights.get(job.queue), payer_.tenant or "")
         if rank == (now + job.delay if job.at is None else job.at):
             rank += 1
         changed[payer_] = rank
         given.append(rank)
     return given, changed
+
+
+def _known(ranks: Mapping[Account, int], account: Account, otherwise: int, now: int) -> int:
+    """A rank that is on record; one that no number of jobs leads to was not written by us, and counts for nothing."""
+    rank = ranks.get(account, otherwise)
+    return rank if -FAR <= rank <= now + FAR else otherwise
 
 
 def charged(records: Iterable[Record]) -> dict[Account, int]:

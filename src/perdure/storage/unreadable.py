@@ -7,6 +7,8 @@ it. The rule for every reader is the same. It reads row by row, sets a bad row a
 - `mend(values, now)` makes a record of a row that has flaws: each field that can be read is kept, every other gets a
   neutral value. A job that had not ended is dead from then on, and holds nothing. A job that had ended keeps its end, so
   that nobody retries what was done.
+- `mark(values, now)` makes the record that a listing shows of it.
+- `read_row(values, now)` reads a row without changing how the job stands; it has no flaws if no field is named.
 - `raw_text(values)` is the row as it was found, for `perdure dead export` and for repair by hand.
 
 - `log_set_aside` tells of it, once.
@@ -19,13 +21,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Mapping, Sequence
 from logging import getLogger
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
 from ..clock import SECOND
-from ..job import FINAL, HARMLESS_FLAWS, ROW_VERSION, UNREADABLE, Fault, Record, State, unreadable_fields
+from ..job import FINAL, HARMLESS_FLAWS, ROW_VERSION, UNREADABLE, WAITING, Fault, Record, State, unreadable_fields
 from ..log_limit import is_new
 from ..retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
 from .limiting import Limiting
@@ -36,10 +37,13 @@ __all__ = [
     "UNREADABLE",
     "Mended",
     "flaw_of",
+    "is_leased",
     "is_unreadable",
     "log_set_aside",
+    "mark",
     "mend",
     "raw_text",
+    "read_row",
     "reason_for",
     "unreadable_fields",
 ]
@@ -47,6 +51,7 @@ __all__ = [
 _log = getLogger("perdure")
 LARGEST = 1 << 62  # of a counter, instant or duration: adding an instant of our time to it stays within 64 bits
 LARGEST_STAMP = (1 << 63) - 1
+LONGEST_ID = 200  # characters
 LONGEST_NAME = 1 << 16  # characters of an id, task, queue …; far more than any name of ours has
 
 FIELDS = Record.__struct_fields__
@@ -80,6 +85,11 @@ def log_set_aside(where: str, id: str, fields: Sequence[str]) -> None:
         _log.error("%s", line)
 
 
+def is_leased(record: Record, now: int) -> bool:
+    """Whether somebody runs it under a lease that is not over."""
+    return record.leased_until is not None and now < record.leased_until <= now + record.lease
+
+
 def is_unreadable(record: Record) -> bool:
     """Whether this job was set aside because its row could not be read."""
     return bool(unreadable_fields(record.reason))
@@ -98,9 +108,19 @@ def flaw_of(record: Record) -> str | None:
         value = getattr(record, field)
         if value is not None and not check(value):
             return field
-    if record.state is State.RUNNING:
-        return next((field for field in ("stamp", "leased_by", "leased_until") if getattr(record, field) is None), None)
-    return None
+    return next(iter(_contradictions(record.state, record.stamp, record.leased_by, record.leased_until)), None)
+
+
+def _contradictions(
+    state: State, stamp: int | None, leased_by: str | None, leased_until: int | None
+) -> tuple[str, ...]:
+    """The fields of a hold that is not whole while a job runs, or that is there while it waits."""
+    hold = {"stamp": stamp, "leased_by": leased_by, "leased_until": leased_until}
+    if state is State.RUNNING:
+        return tuple(field for field, value in hold.items() if value is None)
+    if state in WAITING:
+        return tuple(field for field, value in hold.items() if value is not None)
+    return ()
 
 
 def _is_count(value: int) -> bool:
@@ -137,11 +157,8 @@ def _encodes(value: str) -> bool:
 
 
 def _is_id(value: str) -> bool:
-    try:
-        UUID(value)
-    except ValueError:
-        return False
-    return True
+    """A name that a job can be asked for by. It is a UUID, unless somebody made up another."""
+    return 0 < len(value) <= LONGEST_ID and value.isprintable()
 
 
 def _reads(decode: Callable[[str], object]) -> Callable[[str], bool]:
@@ -158,7 +175,7 @@ def _reads(decode: Callable[[str], object]) -> Callable[[str], bool]:
 _any_json = msgspec.json.Decoder().decode
 _array = msgspec.json.Decoder(list[Any]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
-_parents = msgspec.json.Decoder(list[UUID]).decode
+_parents = msgspec.json.Decoder(list[Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]]).decode
 _faults = msgspec.json.Decoder(list[Fault]).decode
 _limits = msgspec.json.Decoder(tuple[Limiting, ...]).decode
 
@@ -175,6 +192,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "retention": _reads(Retention.parse),
     "dead_retention": _reads(Retention.parse),
     **dict.fromkeys(_INSTANTS, _is_signed),
+    "leased_until": _is_any,  # a claim adds a lease of any length to the clock
     **dict.fromkeys(_STAMPS, _is_stamp),
     "leased_by": _is_name,
     "result": _is_json,
@@ -200,7 +218,7 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
 def mend(values: Mapping[str, object], now: int) -> Mended:
     """The record that stands for a row with these values, by field of a record: as the store's driver gives them, bytes for
     a text that may not be UTF-8. A field that is missing is unreadable if every job has it."""
-    record, fields = _record_of(values, now)
+    record, fields = read_row(values, now)
     if record.state not in FINAL or "state" in fields:
         record.state, record.finished_at = State.DEAD, now
         for name in _FORGOTTEN:
@@ -212,8 +230,17 @@ def mend(values: Mapping[str, object], now: int) -> Mended:
     return Mended(record, fields)
 
 
-def _record_of(values: Mapping[str, object], now: int) -> tuple[Record, tuple[str, ...]]:
-    """The record, with a neutral value for each field that cannot be read, and the names of those."""
+def mark(values: Mapping[str, object], now: int) -> Record:
+    """The record of a row for those who only look: how the job stands stays as it is, and the reason names what cannot be
+    read of it. Nobody is told that a job is dead before it was set aside."""
+    record, fields = read_row(values, now)
+    if fields:
+        record.reason = reason_for(fields)
+    return record
+
+
+def read_row(values: Mapping[str, object], now: int) -> Mended:
+    """The record of a row, with a neutral value for each field that cannot be read, and the names of those."""
     neutral = _neutral(now)
     read: dict[str, Any] = {}
     flaws: dict[str, None] = {}
@@ -223,10 +250,12 @@ def _record_of(values: Mapping[str, object], now: int) -> tuple[Record, tuple[st
         except (ValueError, TypeError, RecursionError):
             read[field] = neutral[field]
             flaws[field] = None
-    if read["state"] is State.RUNNING:
-        missing = [field for field in ("stamp", "leased_by", "leased_until") if read[field] is None]
-        flaws.update(dict.fromkeys(missing))
-    return Record(**read), tuple(field for field in FIELDS if field in flaws)
+    if "payload" in flaws and "payload" in unreadable_fields(read["reason"]):  # it was set aside before
+        del flaws["payload"]
+    flaws.update(
+        dict.fromkeys(_contradictions(*(read[name] for name in ("state", "stamp", "leased_by", "leased_until"))))
+    )
+    return Mended(Record(**read), tuple(field for field in FIELDS if field in flaws))
 
 
 def _value_of(field: str, values: Mapping[str, object]) -> Any:

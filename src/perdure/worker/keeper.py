@@ -20,6 +20,7 @@ from .service import sleep
 
 LONGEST_SLEEP = 0.25
 SHORTEST_SLEEP = 0.02  # seconds; a stored lease may be next to nothing
+SHORTEST_ANSWER = 0.3
 ASKED_EVERY = 1.0  # seconds between questions about holds that are not due for renewal
 BLOCKED_FOR = 1.0  # a loop that wakes this much late was blocked
 
@@ -120,8 +121,10 @@ class Keeper:
                 self._held.lose(attempt, Loss.ERROR)
 
     def _longest(self) -> float:
-        """An answer that takes longer comes too late to try once more before the lease is over."""
-        return (self._held.shortest_lease() or float("inf")) / 3
+        """An answer that takes longer comes too late to try once more before the lease is over. A job with hardly any lease
+        cannot be kept, and must not cost the others theirs."""
+        shortest = self._held.shortest_lease()
+        return float("inf") if shortest is None else max(shortest / 3, SHORTEST_ANSWER)
 
     def _pause(self) -> float:
         shortest = self._held.shortest_lease()

@@ -1,6 +1,7 @@
 """One writer thread for all loops: group commit, failures alone, callers who go away, forks."""
 
 import asyncio
+import json
 import os
 import sqlite3
 import threading
@@ -262,7 +263,7 @@ def _enqueue_in_child(make):  # pragma: no cover
     return 0
 
 
-async def test_rows_written_by_hand_hide_no_others(tmp_path):
+async def test_rows_written_by_hand_hide_no_others_and_never_run_altered(tmp_path):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         broken, odd, good = job(payload='"broken"'), job(), job()
@@ -277,10 +278,19 @@ async def test_rows_written_by_hand_hide_no_others(tmp_path):
         raw.commit()
         raw.close()
         found, _ = await store.find(Filter(), 10, None)
-        assert {record.id for record in found} == {broken.id, good.id}
+        marked = {record.id: record.reason for record in found}
+        assert marked == {broken.id: "unreadable: payload", odd.id: "unreadable: state", good.id: None}
         claimed = (await store.exchange((), claim())).claimed
-        assert [record.id for record in claimed] == [broken.id, good.id]
-        assert claimed[0].payload == '"\ufffd"'
+        assert [record.id for record in claimed] == [good.id]
+        await store.inspect(100)
+        aside = await store.get([broken.id, odd.id])
+        assert [(record.state, record.reason) for record in aside] == [
+            ("dead", "unreadable: payload"),
+            ("dead", "unreadable: state"),
+        ]
+        kept = {row.id: json.loads(row.raw) for row in await store.unreadable()}
+        assert kept[broken.id]["payload"] == {"base64": "Iv8i"}
+        assert kept[odd.id]["state"] == "strange"
 
 
 async def test_an_exchange_that_changes_nothing_writes_nothing(tmp_path):

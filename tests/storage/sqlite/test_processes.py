@@ -132,17 +132,17 @@ def test_two_migrators_at_once(tmp_path):
         other.stdin.write("\n")
         other.stdin.flush()
     ran = [finish(other).split() for other in others]
-    assert sorted(number for numbers in ran for number in numbers) == ["1", "2", "3", "4"]
+    assert sorted(number for numbers in ran for number in numbers) == ["1", "2", "3", "4", "5"]
 
 
 def test_a_dry_run_changes_nothing(tmp_path):
     path = tmp_path / "jobs.db"
     book, known, close = ledger(f"sqlite:///{path}")
-    assert [step.number for step in migrate.up(book, known, dry_run=True)] == [1, 2, 3, 4]
-    assert migrate.status(book, known) == migrate.Status(0, 4, tuple(known))
-    assert [step.number for step in migrate.up(book, known)] == [1, 2, 3, 4]
+    assert [step.number for step in migrate.up(book, known, dry_run=True)] == [1, 2, 3, 4, 5]
+    assert migrate.status(book, known) == migrate.Status(0, 5, tuple(known))
+    assert [step.number for step in migrate.up(book, known)] == [1, 2, 3, 4, 5]
     assert migrate.up(book, known) == []
-    assert migrate.status(book, known) == migrate.Status(4, 4, ())
+    assert migrate.status(book, known) == migrate.Status(5, 5, ())
     migrate.check(book, known)
     close()
 

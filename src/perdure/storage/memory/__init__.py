@@ -48,7 +48,7 @@ from perdure.storage.contract import (
 from perdure.storage.filtering import cursor_of, fits, parse_cursor
 from perdure.storage.listeners import Listener
 from perdure.storage.rules import refuse_orphans, renewed
-from perdure.storage.unreadable import FIELDS, flaw_of, mend
+from perdure.storage.unreadable import FIELDS, flaw_of, mark
 
 from .rows import Rows
 from .transaction import Database, MemoryTransaction
@@ -387,10 +387,10 @@ def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow
 
 
 def _shown(record: Record, now: int) -> Record:
-    """The record for a reader; where it cannot be read, what setting it aside would make of it."""
+    """The record for a reader, marked where it cannot be read."""
     if flaw_of(record) is None:
         return copy(record)
-    return mend({name: getattr(record, name) for name in FIELDS}, now).record
+    return mark({name: getattr(record, name) for name in FIELDS}, now)
 
 
 def _copies(records: Iterable[Record]) -> list[Record]:

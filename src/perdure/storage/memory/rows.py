@@ -56,7 +56,7 @@ from perdure.storage.rules import (
     write_close,
     write_hidden,
 )
-from perdure.storage.unreadable import FIELDS, flaw_of, mend, raw_text
+from perdure.storage.unreadable import FIELDS, flaw_of, is_leased, mend, raw_text
 
 from .edges import Edges
 from .lanes import Lanes
@@ -382,7 +382,7 @@ class Rows:
         behind = sorted(id for id in self.by_id if id > self._inspected)[:limit]
         self._inspected = behind[-1] if len(behind) == limit else ""
         known = len(self.unreadable)
-        self.readable((record for id in behind if not _is_leased(record := self.by_id[id], now)), now)
+        self.readable((record for id in behind if not is_leased(record := self.by_id[id], now)), now)
         return len(self.unreadable) - known
 
     # ---- upkeep ------------------------------------------------------------------------------------
@@ -490,11 +490,6 @@ class Rows:
             self._ended[_group(record)].add(record.id)
             if record.keep_last is not None:
                 self._counted.add(_group(record))
-
-
-def _is_leased(record: Record, now: int) -> bool:
-    """Whether somebody runs it under a lease that is not over."""
-    return record.leased_until is not None and now < record.leased_until <= now + record.lease
 
 
 def _is_head(row: Record, floor: Account) -> bool:

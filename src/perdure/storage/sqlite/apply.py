@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.job import FINAL, Hold, NewJob, State
+from perdure.job import FINAL, Hold, NewJob, Record, State
 from perdure.lifecycle import Change, HoldGuard, KeyMove
 from perdure.storage.contract import (
     ACCEPTED,
@@ -35,8 +35,10 @@ from .enqueue import Jobs, check_parents, enqueue, special_queues
 from .gates import know
 from .near import Numbers
 from .queries import load
+from .raw_rows import records_or_numbers
 from .rows import RECORD, WHOLE, Many, json_text, lists_of, stands
 from .successes import Successes
+from .unreadable import sort_out
 
 _sql = load("apply", record=RECORD, whole=WHOLE)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
@@ -46,7 +48,7 @@ _STARTED = Many(_sql["started"], 4, (500, 100, 20, 4, 1), padded=True)
 _RENEW = Many(_sql["renew"], 3, (500, 100, 20, 4, 1), padded=True)
 _PROGRESS = Many(_sql["progress"], 2, (100, 10, 1))
 _LOG = Many(_sql["log"], 2, (100, 10, 1))
-HOLDING = _sql["holding"]
+_HELD_NUMBERS = load("apply", record="number", whole=WHOLE)["holding"]
 
 
 class Seen(msgspec.Struct, array_like=True):
@@ -129,7 +131,7 @@ class _Judgement:
         self._work = work
         self._changes = changes
         self._now = now
-        self._rows = look(work.connection, [change.id for change in changes])
+        self._rows = look_and_mend(work, [change.id for change in changes], now)
         self._moved: list[tuple[Any, ...]] = []
         self._moved_on: list[tuple[Any, ...]] = []
         self._let_go: list[tuple[Any, ...]] = []
@@ -271,6 +273,21 @@ def look(connection: Connection, ids: Sequence[str]) -> dict[str, Seen]:
     return {row.id: row for row in _seen.decode(connection.value(_sql["seen"], (json_text(ids),)))}
 
 
+def look_and_mend(work: Work, ids: Sequence[str], now: int) -> dict[str, Seen]:
+    """The same under the write lock: one that cannot be read is set aside first."""
+    try:
+        return look(work.connection, ids)
+    except (msgspec.MsgspecError, UnicodeDecodeError, work.error):
+        sort_out(work, lists_of(work.connection.value(_sql["numbers"], (json_text(ids),))), now)
+        return look(work.connection, ids)
+
+
+def holding(connection: Connection, worker: str, stamp: int) -> tuple[list[Record], list[int]]:
+    """What this worker holds under this stamp; or the numbers of the rows, if one of those cannot be read."""
+    held_by = {"worker": worker, "stamp": stamp}
+    return records_or_numbers(lambda text: connection.value(text, held_by), _sql["holding"], _HELD_NUMBERS)
+
+
 def note_started(work: Work, started: Sequence[Started]) -> None:
     rows = [(note.hold.id, note.hold.attempt, note.hold.stamp, note.at) for note in started]
     _STARTED.run(work.connection, rows)
@@ -280,7 +297,8 @@ def renew(work: Work, holds: Sequence[Hold], lease: int | None, now: int) -> lis
     rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
     if _RENEW.run(work.connection, rows, lease, now, lease) == len(rows):
         return [ACCEPTED] * len(rows)
-    return check(work.connection, holds)
+    seen = look_and_mend(work, [hold.id for hold in holds], now)
+    return [standing(seen.get(hold.id), hold) for hold in holds]
 
 
 def check(connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
@@ -288,8 +306,8 @@ def check(connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
     return [standing(seen.get(hold.id), hold) for hold in holds]
 
 
-def note(work: Work, notes: Sequence[Note]) -> list[Verdict]:
-    seen = look(work.connection, [note.hold.id for note in notes])
+def note(work: Work, notes: Sequence[Note], now: int) -> list[Verdict]:
+    seen = look_and_mend(work, [note.hold.id for note in notes], now)
     verdicts = [standing(seen.get(note.hold.id), note.hold) for note in notes]
     taken = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict.accepted]
     # the last word of each job, because an UPDATE takes any one of several

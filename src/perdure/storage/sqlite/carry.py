@@ -16,7 +16,8 @@ from .driver import Connection
 from .gates import know
 from .policies import keep, number_of, policy_of
 from .queries import load
-from .rows import BODY, COLUMNS, RECORD, Many, json_text, records_of, stands
+from .raw_rows import records_or_numbers, shown
+from .rows import BODY, COLUMNS, RECORD, Many, json_text, stands
 
 FIRST = (-(1 << 63), "")  # before every job
 
@@ -27,6 +28,7 @@ _sql = load(
     body=", ".join(BODY),
     given=", ".join(f"given.{field}" for field in BODY),
 )
+_NUMBERS = load("carry", record="number")["export"]
 _JOBS = Many(_sql["insert"], len(COLUMNS) + 3, (100, 20, 5, 1))
 _BODIES = Many(_sql["insert_bodies"], len(BODY) + 1, (100, 20, 5, 1))
 _LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
@@ -35,13 +37,15 @@ _REMOVED_KEYS = Many(_sql["remove_keys"], 1)
 _KEYS = Many(_sql["insert_keys"], 4, (500, 100, 20, 4, 1))
 
 
-def export(connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+def export(connection: Connection, after: tuple[int, str] | None, limit: int, now: int) -> list[Carried]:
     created_at, id = after or FIRST
-    records = records_of(connection.value(_sql["export"], {"created_at": created_at, "id": id, "limit": limit}))
+    asked = {"created_at": created_at, "id": id, "limit": limit}
+    records, unread = records_or_numbers(lambda statement: connection.value(statement, asked), _sql["export"], _NUMBERS)
+    records = shown(connection, unread, now) if unread else records
     ids = [record.id for record in records]
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for job, line in connection.rows(_sql["lines"], (json_text(ids),)):
-        lines[job].append(line)
+        lines[job].append(line.decode("utf-8", "backslashreplace"))
     waits_for = edges.parents(connection, ids)
     kept_for = edges.kept_for(connection, [record.id for record in records if record.followed])
     return [
@@ -60,9 +64,7 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
             return f"the unique key of job {keys[key].id} is held by job {owner}"
     for statement in ("remove", "remove_lines"):
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
-    keep(work.connection, map(policy_of, records))
-    _JOBS.run(work.connection, [_row(record) for record in records])
-    _BODIES.run(work.connection, [_body(record) for record in records])
+    put(work, records)
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
     edges.restore(work, jobs)
     shares.restore(work, records)
@@ -70,6 +72,13 @@ def restore(work: Work, jobs: Sequence[Carried]) -> str | None:
     work.ready |= {record.queue for record in records if record.state is State.READY}
     work.changed |= any(record.state in FINAL for record in records)
     return None
+
+
+def put(work: Work, records: Sequence[Record]) -> None:
+    """Write the rows of jobs that are not on record."""
+    keep(work.connection, map(policy_of, records))
+    _JOBS.run(work.connection, [_row(record) for record in records])
+    _BODIES.run(work.connection, [_body(record) for record in records])
 
 
 def _row(record: Record) -> list[Any]:

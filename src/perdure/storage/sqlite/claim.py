@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from perdure.job import ANY, ROW_VERSION, Record, Routing
 from perdure.storage.contract import Claim, Want
+from perdure.storage.unreadable import LARGEST
 
 from . import limited
 from .database import Work
@@ -38,15 +39,15 @@ HELD_UP = 1_000  # jobs of paused queues that a claim may pass by in the lines
 # what a claimed row says in place of what it said before
 _ONCE_CLAIMED = {
     "state": "'running'",
-    "version": "job.version + 1",
-    "attempt": "job.attempt + 1",
+    "version": f"min(job.version, {LARGEST}) + 1",
+    "attempt": f"min(job.attempt, {LARGEST}) + 1",
     "started_at": "NULL",
     "finished_at": "NULL",
     "prune_at": "NULL",
     "keep_last": "NULL",
     "stamp": ":stamp",
     "leased_by": ":worker",
-    "leased_until": "job.lease + :now",
+    "leased_until": f"min(job.lease, {LARGEST}) + :now",
     "parked": "0",
     "holds_key": "CASE body.unique_scope WHEN 'waiting' THEN 0 ELSE job.holds_key END",
 }
@@ -95,24 +96,28 @@ class Guess(NamedTuple):
 Taken = bytes | Usual  # claimed jobs as texts, to be read by the loop
 
 
+class Part(NamedTuple):
+    """Jobs that were claimed by one statement: the numbers of their rows, a JSON array, and what they are."""
+
+    numbers: str
+    taken: Taken
+
+    def records(self, numbers: Numbers) -> list[Record]:
+        """For the loop: the writer has other things to do. It remembers where usual jobs are. Flawed, if one of the rows
+        cannot be read: then all of them are to be sorted out."""
+        if isinstance(self.taken, bytes):
+            return records_of(self.taken)
+        records = self.taken.records()
+        if all(self.taken.shorts):
+            numbers.learn(records, self.taken.numbers)
+        return records
+
+
 class Claimed(NamedTuple):
-    taken: list[Taken]
+    parts: list[Part]
     next_due: int | None
     suspects: bool
     unsettled: bool
-
-    def records(self, numbers: Numbers) -> list[Record]:
-        """For the loop: the writer has other things to do. It remembers where usual jobs are."""
-        return [record for part in self.taken for record in _read(part, numbers)]
-
-
-def _read(part: Taken, numbers: Numbers) -> list[Record]:
-    if isinstance(part, bytes):
-        return records_of(part)
-    records = part.records()
-    if all(part.shorts):
-        numbers.learn(records, part.numbers)
-    return records
 
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
@@ -125,7 +130,7 @@ def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     if outlook.next_due is not None and outlook.next_due <= now:
         promote(work, chunk, now)
         outlook, guess = _look_out(work), None
-    taken: list[Taken] = []
+    taken: list[Part] = []
     wide: Wide | None = None
     for want in claim.wants:
         if want.limit > 0:
@@ -189,7 +194,7 @@ def _outlook(row: tuple[Any, ...]) -> Outlook:
     )
 
 
-def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, now: int) -> list[Taken]:
+def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, now: int) -> list[Part]:
     def best_of_all(limit: int) -> tuple[str, Taken]:
         return _best(work, claim, want, outlook, guess, limit, now)
 
@@ -197,7 +202,7 @@ def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess |
     if numbers == "[]":
         return []
     _let_run(work, claim, numbers, taken, now, "take_from_lane")
-    return [taken]
+    return [Part(numbers, taken)]
 
 
 def _let_run(work: Work, claim: Claim, numbers: str, taken: Taken, now: int, usual: str) -> None:
@@ -384,7 +389,7 @@ def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) 
 
 
 # ---- under limits ----------------------------------------------------------------------------------
-def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> tuple[list[Taken], Wide | None]:
+def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> tuple[list[Part], Wide | None]:
     """What is wanted, and the gate that all of it was taken from, if it was one alone."""
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
@@ -399,7 +404,7 @@ def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: i
     return taken, None
 
 
-def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Taken]:
+def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Part]:
     """As many as are wanted of those that wait at a gate which has room for all of them."""
 
     def best_there(limit: int) -> tuple[str, Taken]:
@@ -412,10 +417,10 @@ def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int
         forget(work, [gate.number])
         return []
     _let_run(work, claim, numbers, taken, now, "take_from_gate")
-    return [taken]
+    return [Part(numbers, taken)]
 
 
-def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Taken]:
+def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> list[Part]:
     """Let these rows run; all of them, in as many texts as they need."""
     try:
         taken, texts = _by_number(work, claim, numbers, now)
@@ -425,7 +430,7 @@ def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> li
         half = len(numbers) // 2
         return [*_take_rows(work, claim, numbers[:half], now), *_take_rows(work, claim, numbers[half:], now)]
     work.connection.change(_sql["take"], (claim.stamp, claim.worker, now, taken))
-    return [texts]
+    return [Part(taken, texts)]
 
 
 def _opens_at(work: Work, want: Want, outlook: Outlook, now: int, wide: Wide | None) -> int | None:

@@ -21,12 +21,14 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+import msgspec
+
 from perdure.errors import PerdureError, StoreError, StoreUnavailable
 from perdure.job import Record
 
 from .checkpoints import CHECKPOINT, QUIET, Checkpoints
 from .driver import BUSY, LOCKED, Connection, Driver
-from .faults import explained, explanation
+from .faults import explained, explanation, misread
 from .links import Links, Prepare
 from .place import Place
 from .turns import Turns
@@ -41,6 +43,16 @@ JOIN_WITHIN = 5.0  # seconds that the threads get to end
 MODE_CHECKED_EVERY = 60.0
 STILL_WITHIN = 10.0
 POLICIES_LOOKED_AT_EVERY = 3600.0
+# what our own code raises when a stored value is not what it should be
+_MISREADINGS = (
+    ValueError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    msgspec.MsgspecError,
+)
 _log = logging.getLogger("perdure")
 
 
@@ -352,8 +364,12 @@ class Database:
 
     # -- both ----------------------------------------------------------------------------------------
     def _explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, self.driver.error) and not isinstance(error, PerdureError):
+        if isinstance(error, PerdureError):
+            return error
+        if isinstance(error, self.driver.error):
             return explained(error, self.driver, self.place)
+        if isinstance(error, _MISREADINGS):
+            return misread(error, self.place)
         return error
 
 

@@ -95,6 +95,8 @@ def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[P
     has been written when it is found. None: nothing stood in the way of any."""
     policies = {group.kind[3] for group in jobs.alike}
     settings, known, in_step = _look(work.connection, next(iter(policies)) if len(policies) == 1 else None)
+    if not in_step:
+        work.connection.change(_sql["remove_bodies_ahead"])
     if jobs.plain and jobs.queues.isdisjoint(settings):
         if not known:
             keep(work.connection, policies)

@@ -28,6 +28,21 @@ def explanation(code: int) -> str:
     return _WORDS[code]
 
 
+# what SQLite says when the tables are not ours, and no value is to blame
+_OF_THE_SCHEMA = ("no such table", "no such column", "no such index", "syntax error", "attempt to write")
+
+
+class Misread(StoreError):
+    """A statement, or what reads its answer, met a stored value that it cannot work with."""
+
+
+def misread(error: Exception, place: Place) -> Misread:
+    """The error for a value that our own code could not read."""
+    told = Misread(f"{place}: a stored value cannot be read: {type(error).__name__}: {error}")
+    told.__cause__ = error
+    return told
+
+
 def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
     """The StoreError for an error of the driver."""
     code = driver.code(error)
@@ -38,7 +53,9 @@ def explained(error: Exception, driver: Driver, place: Place) -> StoreError:
     elif code in _WORDS:
         words = f"{place}: {_WORDS[code]} ({error})"
         told = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
-    else:
+    elif any(words in str(error) for words in _OF_THE_SCHEMA):
         told = StoreError(f"{place}: SQLite says: {error}")
+    else:
+        told = Misread(f"{place}: SQLite says: {error}")
     told.__cause__ = error
     return told

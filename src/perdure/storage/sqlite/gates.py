@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from perdure.job import ROW_VERSION
-from perdure.storage.limiting import Closed, Place, Starts, Use, limits_of
+from perdure.storage.limiting import Closed, Place, Starts, Use, limits_of, starts_of
 
 from .database import Work
 from .queries import load
@@ -29,7 +29,6 @@ _NOTE_STARTS = Many(_sql["note_starts"], 3, (20, 4, 1))
 _CLOSE = Many(_sql["close"], 2, (500, 100, 20, 4, 1))
 _NOTE_CLOSERS = Many(_sql["note_closers"], 3, (100, 20, 4, 1))
 _MOVE_HEADS = Many(_sql["move_heads"], 4, (20, 4, 1))
-_starts = msgspec.json.Decoder(Starts)
 
 GATES_AT_ONCE = (1, 4, 16, 64)
 NO_GATE = (None, None, None, None, None, 0, 0)
@@ -193,7 +192,7 @@ class Used:
         rated = {limit.key for limit in entries if limit.starts is not None} - self._starts.keys()
         self._starts |= dict.fromkeys(rated, ())
         for key, text in _STARTS.rows(self._work.connection, [(key,) for key in sorted(rated)]):
-            self._starts[key] = _starts.decode(text)
+            self._starts[key] = starts_of(text)
         return {limit.key: Use(self._running[limit.key], self._starts.get(limit.key, ())) for limit in entries}
 
     def run(self, limits: str, jobs: int = 1) -> None:

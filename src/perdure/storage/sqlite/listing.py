@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Literal
 
 from perdure.job import ANY, Record
@@ -12,25 +13,31 @@ from perdure.storage.filtering import Position, cursor_of, spellings
 from .database import Patiently, Work
 from .driver import Connection
 from .queries import load
-from .rows import BODY, RECORD, WHOLE, json_text, records_of
+from .raw_rows import records_or_numbers, shown
+from .rows import BODY, RECORD, WHOLE, json_text
 
 OnFull = Literal["reject", "drop", "wait"]
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
 
 _sql = load("listing", record=RECORD, whole=WHOLE)
+_numbers = load("listing", record="number", whole=WHOLE)
 FIRST_SLICE, LAST_SLICE = 500, 8_000  # rows
 _CREATED = "INDEXED BY perdure_jobs_created"
 _JOBS = "perdure_jobs AS job"
 _BODIES = "perdure_bodies AS body USING (number)"
 
 
-def get(connection: Connection, ids: Sequence[str]) -> list[Record | None]:
-    found = {record.id: record for record in records_of(connection.value(_sql["get"], (json_text(list(ids)),)))}
+def get(connection: Connection, ids: Sequence[str], now: int) -> list[Record | None]:
+    asked = (json_text(list(ids)),)
+    records, unread = records_or_numbers(
+        lambda statement: connection.value(statement, asked), _sql["get"], _numbers["get"]
+    )
+    found = {record.id: record for record in (shown(connection, unread, now) if unread else records)}
     return [found.get(id) for id in ids]
 
 
 def find(
-    connection: Connection, patiently: Patiently, filter: Filter, limit: int, after: Position | None
+    connection: Connection, patiently: Patiently, filter: Filter, limit: int, after: Position | None, now: int
 ) -> tuple[list[Record], str | None]:
     """A page, newest first. A long history is walked through in slices, because on a rollback journal nobody can
     commit while one statement reads; a job never moves from one slice to another."""
@@ -44,14 +51,22 @@ def find(
             until = patiently(_slice_end, connection, after, slice_)
         within, given = _slice(conditions, parameters, after, until)
         jobs = f"{_JOBS} {index} CROSS JOIN {_BODIES}" if index else f"{_JOBS} JOIN {_BODIES}"
-        statement = _sql["find"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(within))
-        found += records_of(patiently(connection.value, statement, (*given, limit + 1 - len(found))))
+        records, numbers = (
+            each["find"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(within)) for each in (_sql, _numbers)
+        )
+        asked = (*given, limit + 1 - len(found))
+        page, unread = records_or_numbers(partial(_patient_value, patiently, connection, asked), records, numbers)
+        found += shown(connection, unread, now) if unread else page
         if until is None or len(found) > limit:
             break
         after, slice_ = until, min(4 * slice_, LAST_SLICE)
-    shown = found[:limit]
-    more = len(found) > limit and shown
-    return shown, cursor_of(shown[-1]) if more else None
+    fitting = found[:limit]
+    more = len(found) > limit and fitting
+    return fitting, cursor_of(fitting[-1]) if more else None
+
+
+def _patient_value(patiently: Patiently, connection: Connection, asked: Sequence[Any], statement: str) -> Any:
+    return patiently(connection.value, statement, asked)
 
 
 def _slice_end(connection: Connection, after: Position | None, rows: int) -> Position | None:
@@ -102,7 +117,7 @@ _FITS = {
     "key": "key = ?",
     "since": "created_at >= ?",
     "before": "created_at < ?",
-    "tag": "EXISTS (SELECT 1 FROM json_each(body.tags) AS tag WHERE tag.value = ?)",
+    "tag": "EXISTS (SELECT 1 FROM json_each(CASE WHEN json_valid(body.tags) THEN body.tags END) AS tag WHERE tag.value = ?)",
     "tenant": "(tenant = ? OR (tenant >= ? || '/' AND tenant < ? || '0'))",  # 0 comes right after /
     "chain_id": "(chain_id = ? OR (chain_id IS NULL AND id = ?))",
 }
@@ -158,7 +173,8 @@ _LIVE = {
 
 # ---- queues and workers ----------------------------------------------------------------------------
 def log(connection: Connection, id: str) -> list[str]:
-    return [line for (line,) in connection.rows(_sql["log"], (id,))]
+    """A job's log lines. Bytes that are no UTF-8 are shown as they are: a line is only for reading."""
+    return [line.decode("utf-8", "backslashreplace") for (line,) in connection.rows(_sql["log"], (id,))]
 
 
 def queues(connection: Connection, now: int) -> list[QueueRow]:

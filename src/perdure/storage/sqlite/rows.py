@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from logging import getLogger
 from typing import Any
 
 import msgspec
 
 from perdure.job import Record
+from perdure.storage.unreadable import flaw_of
 
 from .driver import Connection
 
-_log = getLogger("perdure")
 FIELDS = Record.__struct_fields__
 POLICY = ("max_attempts", "timeout", "backoff", "retention", "dead_retention")  # in a table of their own
 # what a job came with, and what is seldom told of it: in a row of its own, which most moves leave as it is
@@ -58,8 +57,6 @@ class _Row(Record, array_like=True, kw_only=True):
 
 
 _decoder = msgspec.json.Decoder(list[_Row], strict=False)
-_one = msgspec.json.Decoder(_Row, strict=False)
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
 _lists = msgspec.json.Decoder(list[Any])
 
 
@@ -68,27 +65,21 @@ def literal(value: object) -> str:
     return f"'{value}'" if isinstance(value, str) else str(int(value))  # type: ignore[call-overload]
 
 
+class Flawed(Exception):
+    """A text of records holds one that cannot be read. The rows are to be read one by one."""
+
+
 def records_of(text: bytes) -> list[Record]:
-    """The records in a JSON array of arrays in the order of FIELDS."""
+    """The records in a JSON array of arrays in the order of FIELDS. Flawed, if one of them cannot be read."""
     try:
         rows = _decoder.decode(text)
-    except (msgspec.MsgspecError, UnicodeDecodeError):
-        rows = _readable(text)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise Flawed(str(error)) from None
     for row in rows:
         row.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
+        if flaw_of(row) is not None:
+            raise Flawed(flaw_of(row))
     return rows  # type: ignore[return-value]
-
-
-def _readable(text: bytes) -> list[_Row]:
-    """Rows written by hand may hold what no row of ours does. One of them must not hide the others: broken characters
-    are replaced, and what still makes no record is left out."""
-    rows = []
-    for raw in _raws.decode(text.decode("utf-8", "replace")):
-        try:
-            rows.append(_one.decode(raw))
-        except msgspec.MsgspecError as error:
-            _log.error("a job's row cannot be read and is left out: %s: %.200s", error, bytes(raw))
-    return rows
 
 
 def lists_of(text: str) -> list[Any]:

@@ -15,6 +15,7 @@ from perdure.job import FINAL, State
 from perdure.lifecycle import Cancelled, decide
 from perdure.storage.contract import PARENT_CANCELLED
 from perdure.storage.rules import Fate, fate
+from perdure.storage.unreadable import is_unreadable
 
 from . import edges
 from .apply import Changes, apply
@@ -24,6 +25,7 @@ from .listing import get
 from .placing import place
 from .queries import load
 from .rows import WHOLE, Many, json_text, lists_of
+from .unreadable import sort_out
 
 _sql = load("edges", whole=WHOLE)
 _LOWER = Many(_sql["lower"], 2, (100, 10, 1))
@@ -71,7 +73,7 @@ def _step(work: Work, limit: int, now: int) -> int:
 def _look_at(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[int, set[str]]:
     """What follows from the edges of these parents; gives how many were looked at, and the parents that have more."""
     text = json_text(parents)
-    found = {row.id: row for row in _standing.decode(work.connection.value(_sql["standing"], (text,)))}
+    found = {row.id: row for row in _parents(work, text, now)}
     edges.follow(work, found)
     over = [id for id in parents if id not in found or found[id].state in FINAL]
     asked = [(id, fate(found.get(id), "succeeded") is Fate.STAY) for id in over]
@@ -81,6 +83,15 @@ def _look_at(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[
     work.connection.change(_sql["unmark"], (json_text([id for id in over if id not in left]),))
     _follow(work, [(found.get(parent), parent, child, run_when) for parent, child, run_when in listed], now)
     return len(over) + len(listed), left
+
+
+def _parents(work: Work, ids: str, now: int) -> list[Standing]:
+    """How these parents stand; one that cannot be read is set aside first."""
+    try:
+        return _standing.decode(work.connection.value(_sql["standing"], (ids,)))
+    except (msgspec.MsgspecError, UnicodeDecodeError, work.error):
+        sort_out(work, lists_of(work.connection.value(_sql["numbers"], (ids,))), now)
+        return _standing.decode(work.connection.value(_sql["standing"], (ids,)))
 
 
 def _follow(work: Work, listed: Sequence[tuple[Standing | None, str, str, str]], now: int) -> None:
@@ -141,5 +152,8 @@ def _cancel(work: Work, children: set[str], now: int) -> None:
         return
     ids = sorted(children)
     work.connection.change(_sql["waits_for_nobody"], (json_text(ids),))
-    records = [record for record in get(work.connection, ids) if record is not None]
+    records = [record for record in get(work.connection, ids, now) if record is not None]
+    if any(is_unreadable(record) for record in records):
+        numbers = lists_of(work.connection.value(_sql["numbers"], (json_text(ids),)))
+        records = sort_out(work, numbers, now)[0]
     apply(work, Changes([decide(record, Cancelled(PARENT_CANCELLED)) for record in records]), now)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from perdure.storage.contract import Full, Orphan, Shelved, Shelving
 from perdure.storage.guards import standing
 
-from .apply import look
+from .apply import look_and_mend
 from .database import Work
 from .driver import Connection
 from .enqueue import Jobs, enqueue
@@ -43,7 +43,7 @@ def shelve(work: Work, writes: Sequence[Shelving], now: int) -> list[bool] | Ful
     """Write what takes hold, with its jobs. A refusal is an answer, because nothing has been written when it is found."""
     places = {(write.kind, write.name) for write in writes}
     versions = {(kind, name): version for kind, name, version in _VERSIONS.rows(work.connection, sorted(places))}
-    held = look(work.connection, [write.hold.id for write in writes if write.hold is not None])
+    held = look_and_mend(work, [write.hold.id for write in writes if write.hold is not None], now)
     done: list[bool] = []
     written: dict[Place, Shelved | None] = {}
     for write in writes:

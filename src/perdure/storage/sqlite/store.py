@@ -7,7 +7,11 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from time import monotonic
 from typing import Literal, NamedTuple, TypeVar
+
+import msgspec
 
 from perdure.clock import Clock, reader
 from perdure.errors import StoreError, StoreMisconfigured
@@ -35,6 +39,7 @@ from perdure.storage.contract import (
     Storage,
     StoreTransaction,
     Topic,
+    Unreadable,
     Verdict,
     WorkerRow,
     one_change_each,
@@ -42,26 +47,29 @@ from perdure.storage.contract import (
 from perdure.storage.filtering import parse_cursor
 from perdure.storage.home import Home
 
-from . import carry, edges, listing, shared, shelf, upkeep
-from .apply import HOLDING, Changes, apply, check, note, note_started, orphan_among, renew
+from . import carry, edges, inspection, listing, shared, shelf, unreadable, upkeep
+from .apply import Changes, apply, check, holding, note, note_started, orphan_among, renew
 from .claim import Claimed, promote
 from .claim import claim as claim_jobs
 from .database import BUSY_LIMIT, Database, Work
 from .driver import Connection, DriverName
 from .enqueue import Jobs, enqueue
+from .faults import Misread
 from .home import SqliteHome
 from .insertion import insertion
 from .journal import Journal
 from .near import Numbers
 from .place import Place
-from .rows import records_of
+from .rows import Flawed, lists_of
 from .schema import SqliteLedger, migrations
 from .settle import any_unsettled, settle
 from .shared import Shared
 from .transaction import SqliteTransaction
+from .unreadable import sort_out
 
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
+LOOKED_AT = 2_000  # jobs at once, when a value could not be read
 _log = logging.getLogger("perdure")
 
 
@@ -106,6 +114,10 @@ class SqliteStorage(Storage):
         self._opened = False
         self._opening = asyncio.Lock()
         self._numbers = Numbers()
+        self._inspected = -1  # the number of the last row
+        self._looking = asyncio.Lock()  # for a value that could not be read
+        self._looks = 0
+        self._look_again_at = self._look_pause = 0.0
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
@@ -184,7 +196,22 @@ class SqliteStorage(Storage):
         one_change_each(changes)
         ready = Changes(changes, self._numbers)
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
-        return Exchanged(said.verdicts, said.claimed.records(self._numbers), *said.claimed[1:])
+        claimed: list[Record] = []
+        flawed = False
+        for part in said.claimed.parts:
+            try:
+                claimed += part.records(self._numbers)
+            except Flawed:
+                flawed = True
+                claimed += await self._sorted_out(lists_of(part.numbers))
+        if flawed and claim is not None and not claimed:  # all were set aside: there may be others behind them
+            again = await self.exchange((), claim)
+            return msgspec.structs.replace(again, verdicts=said.verdicts)
+        return Exchanged(said.verdicts, claimed, *said.claimed[1:])
+
+    async def _sorted_out(self, numbers: Sequence[int]) -> list[Record]:
+        """The jobs in these rows that can be read; the others are set aside."""
+        return await self._write(lambda work: sort_out(work, numbers, self._now())[0])
 
     def _exchange(
         self, work: Work, changes: Changes, claim: Claim | None, started: Sequence[Started]
@@ -216,11 +243,11 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: check(connection, holds))
 
     async def holding(self, worker: str, stamp: int) -> list[Record]:
-        held_by = {"worker": worker, "stamp": stamp}
-        return await self._read(lambda connection: records_of(connection.value(HOLDING, held_by)))
+        records, unread = await self._read(lambda connection: holding(connection, worker, stamp))
+        return await self._sorted_out(unread) if unread else records
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
-        return await self._write(lambda work: note(work, notes))
+        return await self._write(lambda work: note(work, notes, self._now()))
 
     # -- edges ---------------------------------------------------------------------------------------
     async def settle(self, limit: int) -> int:
@@ -263,19 +290,71 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: upkeep.next_lapse(connection, self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
-        return await self._read(lambda connection: upkeep.expired(connection, limit, self._now()))
+        records, unread = await self._read(lambda connection: upkeep.expired(connection, limit, self._now()))
+        return await self._sorted_out(unread) if unread else records
 
     async def prune(self, limit: int) -> int:
         return await self._write(lambda work: upkeep.prune(work, limit, self._now()))
 
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        now = self._now()
+        cursor = self._inspected
+        flawed, self._inspected = await self._database().read(
+            lambda connection: inspection.flawed_after(connection, cursor, limit, now, live=False)
+        )
+        return await self._inspect(flawed, now)
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        return await self._read(lambda connection: unreadable.kept(connection, ids, limit))
+
+    async def _inspect(self, numbers: Sequence[int], now: int) -> int:
+        """Sort out these jobs and the tables beside them; gives how many rows were set aside or put right."""
+        database = self._database()
+        found = 0
+        if await database.read(lambda connection: inspection.any_flawed(connection, now)):
+            found += await database.write(lambda work: inspection.inspect_tables(work, now))
+        if numbers:
+            found += await database.write(lambda work: inspection.inspect_jobs(work, numbers, now))
+        return found
+
+    async def _find_cause(self) -> bool:
+        """A value could not be read: look for it in what waits, runs and is configured, then in all jobs, for a moment.
+        Whether something was found. Many callers may ask at once: one of them looks."""
+        looks = self._looks
+        async with self._looking:
+            if self._looks != looks:
+                return True
+            if monotonic() < self._look_again_at:
+                return False
+            found = await self._look_for_cause()
+            if found:
+                self._looks += 1
+                self._look_pause = 0.0
+            else:
+                self._look_pause = min(max(1.0, 2 * self._look_pause), 60.0)
+                self._look_again_at = monotonic() + self._look_pause
+            return found
+
+    async def _look_for_cause(self) -> bool:
+        now, until = self._now(), monotonic() + 5.0
+        for live in (True, False):
+            cursor = -(1 << 63)
+            while cursor != -1 and monotonic() < until:
+                look = partial(inspection.flawed_after, number=cursor, limit=LOOKED_AT, now=now, live=live)
+                flawed, cursor = await self._database().read(look)
+                if await self._inspect(flawed, now):
+                    return True
+        return False
+
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._read(lambda connection: listing.get(connection, ids))
+        return await self._read(lambda connection: listing.get(connection, ids, self._now()))
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
-        patiently = self._database().patiently
-        return await self._read(lambda connection: listing.find(connection, patiently, filter, limit, after))
+        patiently, now = self._database().patiently, self._now()
+        return await self._read(lambda connection: listing.find(connection, patiently, filter, limit, after, now))
 
     async def count(self, filter: Filter) -> int:
         return await self._read(lambda connection: listing.count(connection, filter))
@@ -303,7 +382,7 @@ class SqliteStorage(Storage):
 
     # -- moving house --------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await self._read(lambda connection: carry.export(connection, after, limit))
+        return await self._read(lambda connection: carry.export(connection, after, limit, self._now()))
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         if jobs:
@@ -342,9 +421,19 @@ class SqliteStorage(Storage):
 
     # -- below ---------------------------------------------------------------------------------------
     async def _write(self, run: Callable[[Work], T]) -> T:
+        try:
+            return await self._database().write(run)
+        except Misread:
+            if not await self._find_cause():
+                raise
         return await self._database().write(run)
 
     async def _read(self, run: Callable[[Connection], T]) -> T:
+        try:
+            return await self._database().read(run)
+        except Misread:
+            if not await self._find_cause():
+                raise
         return await self._database().read(run)
 
     def _database(self) -> Database:

@@ -11,7 +11,9 @@ from perdure.retry import HIDDEN_FOR
 from .database import Work
 from .driver import Connection
 from .queries import load
-from .rows import RECORD, WHOLE, json_text, lists_of, records_of
+from .raw_rows import records_or_numbers
+from .rows import RECORD, WHOLE, json_text, lists_of
+from .unreadable import sort_out
 
 SMALL = 20_000
 MANY_POLICIES = 1_000  # more than code declares: callers make their own
@@ -22,13 +24,17 @@ _NEEDED = """EXISTS (
     SELECT 1 FROM perdure_edges AS edge LEFT JOIN perdure_jobs AS child ON child.id = edge.child
     WHERE edge.parent = ended.id AND (edge.open = 1 OR (child.id IS NOT NULL AND child.finished_at IS NULL)))"""
 _sql = load("upkeep", record=RECORD, whole=WHOLE, needed=_NEEDED)
+_numbers = load("upkeep", record="number", whole=WHOLE, needed=_NEEDED)
 
 
 def lapsed(work: Work, limit: int, contact: int, now: int) -> list[Record]:
     """Jobs whose lease is over; leases that reach too far are cut first."""
     work.connection.change(_sql["cut_leases"], {"now": now})
-    lapsed = {"now": now, "longest": 3 * contact, "limit": limit}
-    return records_of(work.connection.value(_sql["lapsed"], lapsed))
+    asked = {"now": now, "longest": 3 * contact, "limit": limit}
+    records, unread = records_or_numbers(
+        lambda statement: work.connection.value(statement, asked), _sql["lapsed"], _numbers["lapsed"]
+    )
+    return sort_out(work, unread, now)[0] if unread else records
 
 
 def next_lapse(connection: Connection, now: int) -> int | None:
@@ -37,8 +43,11 @@ def next_lapse(connection: Connection, now: int) -> int | None:
     return None if first is None else first - now
 
 
-def expired(connection: Connection, limit: int, now: int) -> list[Record]:
-    return records_of(connection.value(_sql["expired"], (now, limit)))
+def expired(connection: Connection, limit: int, now: int) -> tuple[list[Record], list[int]]:
+    """Jobs that were not started in time; or the numbers of their rows, if one of those cannot be read."""
+    return records_or_numbers(
+        lambda statement: connection.value(statement, (now, limit)), _sql["expired"], _numbers["expired"]
+    )
 
 
 def _too_many(connection: Connection) -> str:
@@ -85,5 +94,5 @@ def _remove(connection: Connection, gone: Mapping[int, str]) -> None:
     if gone:
         connection.change(_sql["remove"], (json_text(list(gone)),))
         ids = json_text(list(gone.values()))
-        for statement in ("remove_logs", "remove_edges", "remove_shelved"):
+        for statement in ("remove_logs", "remove_edges", "remove_shelved", "remove_unreadable"):
             connection.change(_sql[statement], {"ids": ids})

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 
 from perdure.job import ROW_VERSION, Record, State
 from perdure.storage.contract import Claim
 from perdure.storage.plain import records_like
+from perdure.storage.unreadable import flaw_of
 
 from .database import Work
 from .policies import number_of, policy_of
 from .queries import load
-from .rows import POLICY, WHOLE, lists_of, literal, records_of
+from .rows import POLICY, WHOLE, Flawed, lists_of, literal, records_of
 
+_NO_ID = str(UUID(int=0))
 SEPARATOR = "\x1e"  # which no JSON has in it
 MOST_LANES = 1_000  # whose heads are remembered
 
@@ -42,11 +45,18 @@ class Usual(NamedTuple):
     others: bytes
 
     def records(self) -> list[Record]:
+        """The records. Flawed, if one of the rows cannot be read."""
+        try:
+            return self._records()
+        except ValueError as error:
+            raise Flawed(str(error)) from None
+
+    def _records(self) -> list[Record]:
         if "" not in self.shorts:
             return records_like(self.record, self.shorts, self.payloads)
         payloads = [payload for payload, short in zip(self.payloads, self.shorts, strict=True) if short]
         usual = iter(records_like(self.record, [*filter(None, self.shorts)], payloads))
-        others = iter(records_of(self.others))  # one that cannot be read is left out
+        others = iter(records_of(self.others))
         return [record for short in self.shorts for record in islice(usual if short else others, 1)]
 
 
@@ -132,12 +142,15 @@ def _head(work: Work, place: Place) -> Record | None:
             heads.clear()
         priority, lease, max_attempts, timeout, backoff, retention, dead_retention = found[0]
         limits, queue, task, routing_key = place
-        heads[place] = Record(
-            id="", task=task, queue=queue, state=State.READY, priority=priority, rank=0, payload="", version=1, attempt=0,
-            failures=0, losses=0, max_attempts=max_attempts, timeout=timeout, lease=lease, backoff=backoff,
+        head = Record(
+            id=_NO_ID, task=task, queue=queue, state=State.READY, priority=priority, rank=0, payload="", version=1,
+            attempt=0, failures=0, losses=0, max_attempts=max_attempts, timeout=timeout, lease=lease, backoff=backoff,
             retention=retention, dead_retention=dead_retention, created_at=0, run_at=0, routing_key=routing_key,
             limits=limits,
         )  # fmt: skip
+        if None in found[0][4:] or flaw_of(head) is not None:
+            return None
+        heads[place] = head
     return heads[place]
 
 

@@ -26,10 +26,9 @@ TEXTS: dict[str, str] = {
     "progress": "[1,",
     "tags": '"no list"',
     "meta": "[]",
-    "after": '["no id"]',
+    "after": '"no list"',
     "run_when": "whenever",
     "unique_scope": "somewhere",
-    "chain_id": "no id",
 }
 NUMBERS: dict[str, int] = dict.fromkeys(("version", "attempt", "failures", "losses", "timeout", "lease"), TOO_LARGE)
 FLAWS: dict[str, Any] = {**TEXTS, **NUMBERS}
@@ -94,6 +93,7 @@ async def case_a_page_holds_the_others(store: Storage, clock: Hand) -> None:
     same((ids(found), cursor), (ids(reversed(jobs)), None), "a listing shows the readable jobs, and the others too")
     marked = {record.id: unreadable_fields(record.reason) for record in found}
     same(marked[jobs[2].id], ("errors", "meta"), "a listing marks a job that cannot be read")
+    same(found[2].state, State.READY, "a listing leaves its state: it was not set aside")
     true(not any(marked[id] for id in ids(jobs) if id != jobs[2].id), "a listing marks no other")
     same(unreadable_fields((await seen(store, jobs[2].id)).reason), ("errors", "meta"), "get marks it too")
     pages, cursor = [], None
@@ -196,6 +196,16 @@ async def case_inspection(store: Storage, clock: Hand) -> None:
     for bad in cases.values():
         await set_aside(store, bad.id, "dead_retention")
     same((await seen(store, parent.id)).state, State.SCHEDULED, "what can be read stays as it is")
+
+
+async def case_once_is_enough(store: Storage, clock: Hand) -> None:
+    bad = job()
+    await plant(store, bad, payload="{", errors="broken")
+    while await store.inspect(100):
+        pass
+    record = await set_aside(store, bad.id, "payload", "errors")
+    same((await store.inspect(100), await store.inspect(100)), (0, 0), "what was set aside can be read from then on")
+    same(await seen(store, bad.id), record, "and stays as it is")
 
 
 async def case_inspection_leaves_what_runs(store: Storage, clock: Hand) -> None:

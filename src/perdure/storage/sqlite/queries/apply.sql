@@ -7,6 +7,10 @@ WHERE id IN (SELECT value FROM json_each(?)) AND stamp IS NOT NULL AND limits IS
 -- Whether somebody waits for the end of a job under limits.
 SELECT EXISTS (SELECT 1 FROM perdure_closers);
 
+-- name: numbers
+-- The rows of these jobs.
+SELECT json_group_array(number) FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
+
 -- name: seen
 -- What the guards of changes look at.
 SELECT json_group_array(json_array(
@@ -20,7 +24,7 @@ WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, 
     finished_at, prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key, in_lane, apart)
     AS (VALUES {values})
 UPDATE perdure_jobs SET
-    state = given.state, version = version + 1, failures = given.failures, losses = given.losses,
+    state = given.state, version = min(version, 4611686018427387904) + 1, failures = given.failures, losses = given.losses,
     suspect = given.suspect, parked = given.parked, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
     started_at = coalesce(given.started_at, perdure_jobs.started_at), finished_at = given.finished_at,
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
@@ -41,7 +45,7 @@ WHERE perdure_bodies.number = job.number;
 -- Give up the hold and the key of an ended job; the rest stays.
 WITH given (id) AS (VALUES {values})
 UPDATE perdure_jobs SET
-    version = version + 1, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+    version = min(version, 4611686018427387904) + 1, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM given WHERE perdure_jobs.id = given.id;
 
 -- name: go_on_with
@@ -63,7 +67,7 @@ WHERE perdure_jobs.id = given.id AND state = 'running'
 -- name: renew
 -- Prolong the leases of holds that stand, by their own or by what is asked for; a longer one becomes their own.
 WITH given (id, attempt, stamp) AS (VALUES {values})
-UPDATE perdure_jobs SET leased_until = coalesce(?, lease) + ?, lease = max(lease, coalesce(?, lease))
+UPDATE perdure_jobs SET leased_until = min(coalesce(?, lease), 4611686018427387904) + ?, lease = max(lease, coalesce(?, lease))
 FROM given
 WHERE perdure_jobs.id = given.id AND state = 'running'
     AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;

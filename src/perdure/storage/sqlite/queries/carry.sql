@@ -6,7 +6,7 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
 
 -- name: lines
 -- The log lines of jobs, oldest first.
-SELECT job, line FROM perdure_log WHERE job IN (SELECT value FROM json_each(?)) ORDER BY number;
+SELECT job, CAST(line AS BLOB) FROM perdure_log WHERE job IN (SELECT value FROM json_each(?)) ORDER BY number;
 
 -- name: remove
 -- Jobs that are replaced.

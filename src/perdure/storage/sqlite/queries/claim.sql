@@ -123,7 +123,7 @@ SELECT json_group_array(DISTINCT queue), json_group_array(id) FILTER (WHERE limi
 
 -- name: promote
 -- Scheduled jobs whose time has come become ready, the earliest first.
-UPDATE perdure_jobs SET state = 'ready', version = version + 1, parked = limits IS NOT NULL,
+UPDATE perdure_jobs SET state = 'ready', version = min(version, 4611686018427387904) + 1, parked = limits IS NOT NULL,
     in_lane = CASE WHEN limits IS NULL AND suspect = 0 THEN 1 END,
     apart = CASE WHEN suspect <> 0 THEN 'suspect' END
 WHERE number IN (
@@ -176,8 +176,8 @@ CROSS JOIN perdure_bodies AS body ON body.number = wanted.value
 -- name: take
 -- Claimed jobs are running now.
 UPDATE perdure_jobs SET
-    state = 'running', version = version + 1, attempt = attempt + 1, stamp = ?, leased_by = ?,
-    leased_until = lease + ?, started_at = NULL, in_lane = NULL, apart = NULL, parked = 0,
+    state = 'running', version = min(version, 4611686018427387904) + 1, attempt = min(attempt, 4611686018427387904) + 1, stamp = ?, leased_by = ?,
+    leased_until = min(lease, 4611686018427387904) + ?, started_at = NULL, in_lane = NULL, apart = NULL, parked = 0,
     holds_key = holds_key = 1 AND (
         SELECT unique_scope FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) IS NOT 'waiting'
 WHERE number IN (SELECT value FROM json_each(?));
@@ -185,13 +185,13 @@ WHERE number IN (SELECT value FROM json_each(?));
 -- name: take_from_lane
 -- The same of usual jobs from a lane, whose rows lie side by side: it touches no index but those of lanes and holds.
 UPDATE perdure_jobs SET
-    state = 'running', version = version + 1, attempt = attempt + 1, stamp = ?, leased_by = ?,
-    leased_until = lease + ?, in_lane = NULL
+    state = 'running', version = min(version, 4611686018427387904) + 1, attempt = min(attempt, 4611686018427387904) + 1, stamp = ?, leased_by = ?,
+    leased_until = min(lease, 4611686018427387904) + ?, in_lane = NULL
 WHERE number BETWEEN ? AND ?;
 
 -- name: take_from_gate
 -- The same of usual jobs from a gate, in whose place `parked` says where they stand.
 UPDATE perdure_jobs SET
-    state = 'running', version = version + 1, attempt = attempt + 1, stamp = ?, leased_by = ?,
-    leased_until = lease + ?, parked = 0
+    state = 'running', version = min(version, 4611686018427387904) + 1, attempt = min(attempt, 4611686018427387904) + 1, stamp = ?, leased_by = ?,
+    leased_until = min(lease, 4611686018427387904) + ?, parked = 0
 WHERE number BETWEEN ? AND ?;

@@ -83,6 +83,10 @@ DELETE FROM perdure_unsettled WHERE number IN (SELECT value FROM json_each(?));
 SELECT json_group_array(id) FROM (
     SELECT id FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL ORDER BY finished_at, id LIMIT ?);
 
+-- name: numbers
+-- The rows of these jobs.
+SELECT json_group_array(number) FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
+
 -- name: standing
 -- How parents stand.
 SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM {whole}
@@ -120,7 +124,7 @@ WHERE perdure_bodies.number = job.number;
 -- Blocked jobs that wait for nobody any more. They are due now, unless their time is to come (one that was due at once stays
 -- so, though the clock went back); a share of a fair queue stays.
 UPDATE perdure_jobs SET
-    version = version + 1,
+    version = min(version, 4611686018427387904) + 1,
     state = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' ELSE 'ready' END,
     rank = CASE WHEN rank = run_at AND run_at <= max(created_at, :now) THEN :now ELSE rank END,
     run_at = CASE WHEN run_at > max(created_at, :now) THEN run_at ELSE :now END,

@@ -8,6 +8,10 @@ SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :
 FROM json_each(:payloads) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
+-- name: remove_bodies_ahead
+-- Bodies with numbers that no job has had yet: a new job would stand beside one of them.
+DELETE FROM perdure_bodies WHERE number > coalesce((SELECT max(number) FROM perdure_jobs), 0);
+
 -- name: bodies_alike
 -- What they came with, where all of them are new: new rows of both tables get the same numbers.
 INSERT INTO perdure_bodies (payload, policy, min_version, run_when, waits)

@@ -40,7 +40,7 @@ SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL;
 
 -- name: log
 -- A job's log lines, oldest first.
-SELECT line FROM perdure_log WHERE job = ? ORDER BY number;
+SELECT CAST(line AS BLOB) FROM perdure_log WHERE job = ? ORDER BY number;
 
 -- name: queues
 -- The settings of queues.

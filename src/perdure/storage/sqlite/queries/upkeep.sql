@@ -1,6 +1,6 @@
 -- name: cut_leases
 -- Leases that reach further than they can: the clock went back.
-UPDATE perdure_jobs SET leased_until = lease + :now WHERE number IN (
+UPDATE perdure_jobs SET leased_until = min(lease, 4611686018427387904) + :now WHERE number IN (
     SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + :now
     UNION ALL
     SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until > lease + :now);
@@ -73,7 +73,7 @@ SELECT count(*) < :small FROM (SELECT 1 FROM perdure_jobs LIMIT :small);
 
 -- name: hide
 -- Jobs that are no longer kept, and may not be removed yet.
-UPDATE perdure_jobs SET hidden = 1, keep_last = NULL, prune_at = finished_at + :hidden_for, version = version + 1
+UPDATE perdure_jobs SET hidden = 1, keep_last = NULL, prune_at = min(finished_at, 4611686018427387904) + :hidden_for, version = min(version, 4611686018427387904) + 1
 WHERE number IN (SELECT value FROM json_each(:numbers));
 
 -- name: remove
@@ -104,6 +104,10 @@ WHERE parent IN (SELECT value FROM json_each(:ids)) OR child IN (SELECT value FR
 -- name: remove_shelved
 -- What belonged to them on the shelf.
 DELETE FROM perdure_shelf WHERE job IN (SELECT value FROM json_each(:ids));
+
+-- name: remove_unreadable
+-- What was kept of them, if they could not be read.
+DELETE FROM perdure_unreadable WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_starts
 -- Starts that count no more.
