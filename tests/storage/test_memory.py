@@ -109,9 +109,12 @@ async def test_a_listener_hears_only_its_queues():
     store = MemoryStorage()
     woken = []
     store.listen("ready", lambda: woken.append(1), frozenset({"q"}))
-    await store.enqueue([job(), job(queue="q", delay=SECOND)])
+    await store.enqueue([job(), job(delay=SECOND)])
     await asyncio.sleep(0)
     assert woken == []
+    await store.enqueue([job(queue="q", delay=SECOND)])  # a worker that sleeps has to learn when this is due
+    await asyncio.sleep(0)
+    assert woken == [1]
 
 
 async def test_a_rolled_back_transaction_wakes_nobody():
