@@ -20,7 +20,7 @@ from perdure.storage.limiting import keys_of
 from .apply import OUTCOMES, TABLES, WAITING, Apply, Effects, outcome_row, waiting_row
 from .insertion import USUAL
 from .queries import load
-from .rows import array, digest, json_text, marked, numbers, records_of, slot_of, unmarked
+from .rows import array, digest, json_text, marked, numbers, shown_of, slot_of, unmarked
 from .server import Connection, Statement, together
 from .shares import Shares
 
@@ -58,7 +58,7 @@ class Carry:
     async def export(self, connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
         created_at, id = after or FIRST
         values = {"created_at": created_at, "id": id, "limit": limit}
-        records = records_of(await (await connection.execute(self._sql["export"], values)).fetchall())
+        records = shown_of(await (await connection.execute(self._sql["export"], values)).fetchall())
         ids = {"ids": array(record.id for record in records)}
         followed = {"ids": array(record.id for record in records if record.followed)}
         asked = [(self._sql["lines"], ids), (self._sql["parents"], ids), (self._sql["kept_for"], followed)]

@@ -14,7 +14,7 @@ from perdure.storage.contract import Filter, QueueRow, QueueSettings, Room, Work
 from perdure.storage.filtering import Position, cursor_of, spellings
 
 from .queries import load
-from .rows import array, marked, records_of, unmarked
+from .rows import array, marked, shown_of, unmarked
 from .server import Connection, together
 
 FEW = 10_000
@@ -48,7 +48,7 @@ class Listing:
 
     async def get(self, connection: Connection, ids: Sequence[str]) -> list[Record | None]:
         cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})
-        found = {record.id: record for record in records_of(await cursor.fetchall())}
+        found = {record.id: record for record in shown_of(await cursor.fetchall())}
         return [found.get(id) for id in ids]
 
     async def find(
@@ -62,7 +62,7 @@ class Listing:
             values |= {"after_at": after[0], "after_id": after[1]}
         statement = self._sql["find"].replace("{fitting}", _all(conditions))
         cursor = await connection.execute(statement, {**values, "limit": limit + 1})
-        found = records_of(await cursor.fetchall())
+        found = shown_of(await cursor.fetchall())
         shown = found[:limit]
         more = len(found) > limit and shown
         return shown, cursor_of(shown[-1]) if more else None

@@ -15,8 +15,10 @@ from uuid import UUID
 
 import msgspec
 
+from perdure.clock import SYSTEM
 from perdure.job import Record
 from perdure.storage.limiting import keys_of
+from perdure.storage.unreadable import flaw_of, log_left_out, mark, read_row
 
 COLUMNS = Record.__struct_fields__
 JOINT, NOTHING = "\x1e", "\x1f"
@@ -28,13 +30,51 @@ class _Row(Record, array_like=True, kw_only=True):
 
 
 def records_of(rows: Sequence[Sequence[Any]]) -> list[Record]:
-    """The records in rows whose first columns are those of a record."""
+    """The records in rows whose first columns are those of a record. One that cannot be read is left out and logged."""
+    try:
+        return _converted(rows)
+    except _UNREADABLE:
+        return [record for row in rows for record in _readable(row)]
+
+
+def shown_of(rows: Sequence[Sequence[Any]]) -> list[Record]:
+    """The same for a reader: one that cannot be read is marked."""
+    try:
+        return _converted(rows)
+    except _UNREADABLE:
+        return [mark(_values(row), SYSTEM.micros()) for row in rows]
+
+
+def _converted(rows: Sequence[Sequence[Any]]) -> list[Record]:
+    """All of them at once; an error, if one of them cannot be read."""
     found = msgspec.convert(rows, list[_Row], strict=False)
     for record in found:
         record.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
         if record.key is not None or record.reason is not None or record.unique_key is not None:
             _unmark(record)
+        if flaw_of(record) is not None:
+            raise ValueError(flaw_of(record))
     return found  # type: ignore[return-value]
+
+
+def _readable(row: Sequence[Any]) -> list[Record]:
+    try:
+        return _converted([row])
+    except _UNREADABLE:
+        values = _values(row)
+        log_left_out(str(values["id"]), read_row(values, 0).fields)
+        return []
+
+
+def _values(row: Sequence[Any]) -> dict[str, object]:
+    """A row by the fields of a record, as texts and numbers."""
+    values: dict[str, object] = {}
+    for name, value in zip(COLUMNS, row, strict=False):
+        values[name] = str(value) if isinstance(value, UUID) else unmarked(value) if isinstance(value, str) else value
+    return values
+
+
+_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def _unmark(record: Record) -> None:
