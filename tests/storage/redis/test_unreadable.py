@@ -130,6 +130,18 @@ async def test_an_index_of_leases_that_is_wrong(url):
         assert len(await store.lapsed(10, LONG_ENOUGH)) == 2, "one that is said never to end comes back"
 
 
+@pytest.mark.parametrize("score", [float("inf"), float("-inf")])
+async def test_a_lease_without_an_end(url, score):
+    async with opened(url) as store:
+        await store.enqueue(jobs(1))
+        await store.claim(claim(1))
+        with client(url) as raw:
+            raw.zadd(keys(url)["leases"], {b"nonsense": score})
+            raw.hset(keys(url)["meta"], "given", "nonsense")
+        assert isinstance(await store.next_lapse(), int)
+        await store.lapsed(10, LONG_ENOUGH)
+
+
 async def test_a_job_without_its_row(url):
     async with opened(url) as store:
         bad, good = jobs(2)

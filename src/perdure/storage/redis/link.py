@@ -91,7 +91,15 @@ class Link:
                 raise explained(error, str(self.address)) from error
             # what the script had written stays: jobs of a claim whose answer is lost come back when their lease is over
             await self.move_foreign()
-            return await self._answered(question.packed, False, patience)
+            return await self._once_more(question, patience)
+
+    async def _once_more(self, question: Question, patience: float) -> Any:
+        try:
+            return await self._patiently(question.packed, False, patience)
+        except ResponseError as error:
+            if is_wrong_type(error):  # another key meanwhile
+                await self.move_foreign()
+            raise explained(error, str(self.address)) from error
 
     async def move_foreign(self) -> list[str]:
         """Move keys away that hold what is not ours; gives their names. What is moved is kept."""

@@ -144,7 +144,7 @@ def _read_names(row: bytes, at: int) -> Iterator[tuple[str, object]]:
         at += 2 + length
         (length,) = _LENGTH.unpack_from(row, at)
         if length:
-            yield "next_id", id_text(row[at + 2 : at + 2 + length])
+            yield "next_id", id_text(row[at + 2 : at + 18]) if length == 16 else _UNREAD
 
 
 def _read_body(body: bytes) -> dict[str, object]:
@@ -313,13 +313,18 @@ def _written(id: bytes, aside: Aside | None) -> list[Argument]:
         return [id, "", "", "", "", "", "", ""]
     record, kept = aside.mended.record, msgspec.json.encode(aside.kept)
     seen = b"" if aside.raw.row is None else aside.raw.row
+    moved: list[Argument] = [id, seen, "", "", "", "", "", kept]
     if len(id) != 16:
-        return [id, seen, "", "", "", "", "", kept]
+        return moved
+    try:
+        row, body = row_of(record, has_log=True), body_of(record)
+    except (*UNREADABLE, TypeError):  # what stands for it cannot be written either
+        return moved
     return [
         id,
         seen,
-        row_of(record, has_log=True),
-        body_of(record),
+        row,
+        body,
         outcome_of(record.result, record.reason),
         "" if record.errors is None else record.errors.encode(),
         "" if record.progress is None else record.progress.encode(),

@@ -5,7 +5,7 @@
 -- returns  microseconds, 0 or less when one may be over, nothing when no job is held
 local now = clock(ARGV[1])
 
-if tonumber(call('HGET', meta, 'given') or NONE) > now then return 0 end -- the clock went back: leases are to be cut
+if (number_in(meta, 'given') or NONE) > now then return 0 end -- the clock went back: leases are to be cut
 local first = call('ZRANGE', leases, 0, 0, 'WITHSCORES')
 if #first == 0 then return false end
-return string.format('%.0f', tonumber(first[2]) - now)
+return string.format('%.0f', math.max(NONE, math.min(tonumber(first[2]), MOST)) - now)
