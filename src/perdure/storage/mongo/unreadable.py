@@ -21,7 +21,7 @@ from perdure.job import Record, State
 from perdure.retry import DEFAULT_BACKOFF, DEFAULT_RETENTION
 from perdure.storage.contract import Unreadable
 from perdure.storage.limiting import keys_of
-from perdure.storage.unreadable import Mended, flaw_of, log_set_aside, mend, raw_text
+from perdure.storage.unreadable import Mended, flaw_of, log_set_aside, mark, mend, raw_text
 
 from . import slots
 from .documents import DERIVED, Document, document_of, record_from
@@ -73,8 +73,7 @@ def _fill(record: Record, document: Document) -> None:
 
 
 def shown(documents: Iterable[Document], now: int) -> list[Record]:
-    """The records for a reader, in the order of the documents. For one that cannot be read, what setting it aside would make
-    of it."""
+    """The records for a reader, in the order of the documents. One that cannot be read is marked."""
     return [record for document in documents if (record := _shown(document, now)) is not None]
 
 
@@ -82,7 +81,7 @@ def _shown(document: Document, now: int) -> Record | None:
     records, bad = read([document])
     if records:
         return records[0]
-    record = _mended(bad[0], now).record
+    record = mark(_values_of(bad[0]), now)
     if isinstance(document.get("created_at"), int) and not isinstance(document.get("created_at"), bool):
         record.created_at = int(document["created_at"])  # where it stands in the listing
     return record if record.id else None
@@ -128,9 +127,14 @@ def _leave_indexes(documents: Sequence[Document]) -> Steps[None]:
 
 
 def _mended(document: Mapping[str, Any], now: int) -> Mended:
-    return mend(
-        {"id" if name == "_id" else name: _plain(value) for name, value in document.items() if name not in OURS}, now
-    )
+    return mend(_values_of(document), now)
+
+
+def _values_of(document: Mapping[str, Any]) -> dict[str, object]:
+    """The fields of a record in a document."""
+    values = {name: _plain(value) for name, value in document.items() if name not in OURS}
+    values["id"] = values.pop("_id", None)
+    return values
 
 
 def _plain(value: object) -> object:

@@ -18,7 +18,7 @@ import msgspec
 from perdure.clock import SECOND
 from perdure.job import Record, State
 from perdure.storage.contract import Unreadable
-from perdure.storage.unreadable import Mended, log_set_aside, mend, raw_text
+from perdure.storage.unreadable import Mended, log_set_aside, mark, mend, raw_text
 
 from .keys import TYPES
 from .link import Link
@@ -236,14 +236,14 @@ def instant_now() -> int:
 def shown(
     told: Told, now: int, births: Mapping[bytes, bytes] | None = None, *, newest_first: bool = True
 ) -> list[Record]:
-    """The jobs for a reader, in the order of a listing. For one that cannot be read, the record that setting it aside would
-    make of it. `births`: where such jobs stand in a listing, since a page ends with that."""
+    """The jobs for a reader, in the order of a listing. One that cannot be read is marked.
+    `births`: where such jobs stand in a listing, since a page ends with that."""
     if not told.unread:
         return told.records
     found = list(told.records)
     for raw in told.unread:
         if len(raw.id) == 16:
-            record = mended(raw, now).record
+            record = mark(values_of(raw), now)
             if births is not None and raw.id in births:
                 record.created_at = int(float(births[raw.id]))
             found.append(record)
