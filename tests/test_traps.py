@@ -1,5 +1,7 @@
 """The index of the traps: ways in which the design would break if it were built naively, and the tests that hold each
-of them shut. A trap's number is its number in the design's own list. Conformance cases run on every store."""
+of them shut. A trap's number is its number in the design's own list. Conformance cases run on every store.
+
+`safeguards.py` says for each trap how its safeguard is switched off, and which of the trap's tests has to fail then."""
 
 from __future__ import annotations
 
@@ -8,6 +10,8 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
+from .safeguards import CONFORMANCE, SAFEGUARDS
 
 ROOT = Path(__file__).parents[1]
 CASES = "src/perdure/testing/conformance"
@@ -100,6 +104,10 @@ TRAPS = {
     12: (
         "counters inside an end would be a lock shared by all: each worker tells its own",
         ["tests/worker/test_scale.py::test_a_worker_tells_what_ended_in_it"],
+    ),
+    13: (
+        "what a job asked for at its death cannot be lost in a crash: it is stored in the same step",
+        ["tests/flow/test_undo.py::test_what_a_job_asked_for_at_its_death_is_stored_with_it"],
     ),
     14: (
         "jobs are handed back after the kill, not before: none runs twice at once",
@@ -198,6 +206,7 @@ TRAPS = {
             "tests/transactions/test_libraries.py::test_unique_keys",
             "tests/transactions/test_keys.py::test_two_at_once",
             "tests/transactions/test_keys.py::test_keys_of_one_list_are_taken_in_order",
+            "tests/transactions/test_keys.py::test_lists_in_opposite_order_that_both_have_to_wait_do_not_wait_for_each_other",
             "tests/transactions/test_keys.py::test_opposite_orders_in_several_steps_are_the_callers_to_repeat",
             "tests/transactions/test_keys.py::test_stricter_isolation",
             "tests/transactions/test_keys.py::test_a_key_that_becomes_free_between_the_statements",
@@ -322,7 +331,10 @@ TRAPS = {
     ),
     38: (
         "SQLite starves renewals: writers take turns",
-        ["tests/storage/sqlite/test_processes.py::test_a_busy_claimer_does_not_starve_renewals"],
+        [
+            "tests/storage/sqlite/test_turns.py::test_who_has_just_written_comes_after_who_waits",
+            "tests/storage/sqlite/test_processes.py::test_a_busy_claimer_does_not_starve_renewals",
+        ],
     ),
     39: (
         "another program can switch the file to WAL under us",
@@ -405,6 +417,32 @@ TRAPS = {
         ],
     ),
 }
+
+
+def test_every_trap_is_covered_and_has_a_safeguard_that_can_be_switched_off():
+    assert list(TRAPS) == list(range(1, 49))
+    assert {safeguard.trap for safeguard in SAFEGUARDS} == set(TRAPS)
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=str)
+def test_the_test_of_a_safeguard_is_one_of_its_traps(safeguard):
+    _, named = TRAPS[safeguard.trap]
+    assert _listed(safeguard.test) in named
+
+
+@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=str)
+def test_what_is_switched_off_stands_in_the_sources_once(safeguard):
+    for file, text, _ in [(safeguard.file, safeguard.text, safeguard.without), *safeguard.more]:
+        assert (ROOT / "src/perdure" / file).read_text().count(text) == 1, f"{file}: {text}"
+
+
+def _listed(test: str) -> str:
+    """How a test is named above: without its parameters, a conformance case by its own file."""
+    name, _, parameters = test.partition("[")
+    if name != CONFORMANCE:
+        return name
+    _, file, case = parameters.removesuffix("]").split("-", 2)
+    return f"{CASES}/{file}.py::case_{case}"
 
 
 @pytest.mark.parametrize("trap", TRAPS)

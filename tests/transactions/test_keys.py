@@ -90,6 +90,26 @@ async def test_keys_of_one_list_are_taken_in_order(app, task, dsn, scope):
             assert await app.jobs.count() == 100 * (round + 1)
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+async def test_lists_in_opposite_order_that_both_have_to_wait_do_not_wait_for_each_other(app, task, dsn, scope):
+    """A third transaction has a key in the middle, so both lists stop half-way."""
+    async with app, await opened(dsn) as third, await opened(dsn) as one, await opened(dsn) as two:
+        await app.jobs.count()
+        await task.using(unique=unique("b", scope), connection=third).enqueue(0)
+        up = [task.using(unique=unique(key, scope)).call(1) for key in "abc"]
+        down = [task.using(unique=unique(key, scope)).call(2) for key in "cba"]
+        first = asyncio.create_task(app.enqueue(up, connection=one))
+        await waiting(dsn, one)
+        second = asyncio.create_task(app.enqueue(down, connection=two))
+        await waiting(dsn, two)
+        await third.rollback()
+        handles = await first
+        await one.commit()
+        assert [handle.id for handle in handles] == [handle.id for handle in reversed(await second)]
+        await two.commit()
+        assert await app.jobs.count() == 3
+
+
 async def test_opposite_orders_in_several_steps_are_the_callers_to_repeat(app, task, dsn):
     """The error is the driver's own, so that the loops that callers have for it work."""
     async with app, await opened(dsn) as one, await opened(dsn) as two:

@@ -10,9 +10,10 @@ import sys
 import time
 from pathlib import Path
 
+import perdure
 from perdure import Job, Perdure
 
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+SOURCE = Path(perdure.__file__).parents[1]
 PROGRAM = '''
 import asyncio, ctypes, os, re, signal, sys, time
 from perdure import Backoff, Context, Perdure, Retry, Skip, Snooze

@@ -54,16 +54,16 @@ async def test_lists_as_long_as_a_chunk_and_longer(url):
     async with opened(url) as store:
         new = jobs(store.chunk)
         await store.enqueue(new)
-        assert len(await store.enqueue(jobs(2500))) == 2500  # longer ones are the caller's to cut, and no harm
-        claimed = await store.claim(claim(3000))
-        assert len(claimed) == 3000
+        assert len(await store.enqueue(jobs(9500))) == 9500  # longer ones are the caller's to cut, and no harm
+        claimed = await store.claim(claim(10_000))
+        assert len(claimed) == 10_000  # more than Lua can unpack
         assert all(verdict.accepted for verdict in await store.renew([record.hold for record in claimed]))
         assert all(verdict.accepted for verdict in await store.note([Note(record.hold, "1") for record in claimed]))
-        assert len(await store.holding("w1", claimed[0].stamp)) == 3000
+        assert len(await store.holding("w1", claimed[0].stamp)) == 10_000
         assert None not in await store.get([record.id for record in claimed])
         changes = [decide(record, Succeeded('"x"')) for record in claimed]
         assert all(verdict.accepted for verdict in (await store.exchange(changes)).verdicts)
-        assert await store.count(Filter()) == 3000
+        assert await store.count(Filter()) == 10_000
 
 
 async def test_promotions_and_cancels_of_many(url):

@@ -80,10 +80,13 @@ async def test_another_program_that_switches_the_mode_is_noticed(tmp_path, caplo
         other = sqlite3.connect(path)
         assert other.execute("pragma journal_mode=wal").fetchone() == ("wal",)
         other.execute("select count(*) from perdure_jobs").fetchall()
-        store._shared.database._mode_checked = float("-inf")  # a minute has passed
-        await store.enqueue([job()])
-        assert (await store.durability()).grade == "C"
+        for _ in range(
+            2
+        ):  # SQLite tells the mode of its last look at the file: that of the first check may be the old one
+            store._shared.database._mode_checked = float("-inf")  # a minute has passed
+            await store.enqueue([job()])
         assert "switched to WAL by another program" in caplog.text
+        assert (await store.durability()).grade == "C"
         other.close()
         assert (await store.durability()).grade == "B"
 
