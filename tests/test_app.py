@@ -13,7 +13,6 @@ import pytest
 import perdure
 from perdure import InvalidCall, Perdure, QueueFull, State, StoreError, Thresholds
 from perdure.job import NewJob
-from perdure.places import Places
 from perdure.storage.contract import Full
 from perdure.storage.memory import MemoryStorage
 
@@ -506,4 +505,4 @@ def test_building_a_job_is_cheap(task):
 
 def test_full_is_never_shown_to_users():
     assert not issubclass(Full, perdure.PerdureError)
-    assert Places
+    assert "Full" not in perdure.__all__

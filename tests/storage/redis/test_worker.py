@@ -120,7 +120,8 @@ async def test_a_killed_worker_loses_nothing(plant):
         assert {job.state for job in jobs} == {State.SUCCEEDED}
         begun = plant.begun()
         assert all(begun[str(number)] >= 1 for number in range(300))
-        assert sum(begun.values()) <= 301 + 2 * 500  # what the dead worker held, and nothing else, was begun again
+        # begun again: what ran in the dead worker's 10 slots, and what had just ended there and was not stored yet
+        assert sum(begun.values()) <= 301 + 3 * 10
         assert all(job.attempt >= begun[str(job.result)] for job in jobs)
 
 
