@@ -11,6 +11,9 @@ from .tables import table, text_table
 ABSENT = "–"
 
 
+ONE_ROUND = "**One round only:** no spread is known, so small differences mean nothing."
+
+
 def page(suite: Suite, results: Results) -> str:
     """The whole page; a part without content is left out."""
     contenders = [contender for contender in suite.contenders if contender.key in results.versions]
@@ -43,6 +46,7 @@ def _introduction(suite: Suite, results: Results) -> str:
         f"completion. Bulk calls carry {BULK:,} jobs. Pickup is the time from the enqueue call in one process to the "
         f"start of the handler in the idle worker of another, {plan['samples']:.0f} samples a round. "
         "Absolute figures belong to this machine: compare the ratios.",
+        *([ONE_ROUND] if plan["rounds"] == 1 else []),
         *(remark.format(**plan) for remark in suite.remarks),
     ]
     if disturbed := results.disturbances(cores()):
@@ -50,7 +54,8 @@ def _introduction(suite: Suite, results: Results) -> str:
             0, f"**This run was disturbed:** {'; '.join(disturbed)}. Its figures, ratios and goals are a hint at best."
         )
     if results.missing:
-        lines.append(f"Not in this run: {', '.join(_missing(key, results) for key in results.missing)}.")
+        absent = ", ".join(_missing(key, results) for key in results.missing)
+        lines.append(f"Not in this run, so nothing is said about them: {absent}.")
     return "\n\n".join(lines)
 
 

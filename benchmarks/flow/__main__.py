@@ -94,7 +94,9 @@ async def _run(measure: Measure, url: str, size: int) -> Any:
 
 
 def page(machine: Sequence[str], samples: Samples, failures: Sequence[str], size: int | None) -> str:
-    parts = ["# Flow and schedules", "Measured by `./dev bench flow`: " + "; ".join(machine) + ". Medians."]
+    rounds = max((len(each) for by_store in samples.values() for each in by_store.values()), default=0)
+    spread = f"Medians of {rounds} rounds" if rounds != 1 else "One round, so no spread is known"
+    parts = ["# Flow and schedules", f"Measured by `./dev bench flow`: {'; '.join(machine)}. {spread}."]
     for name, by_store in samples.items():
         measure = MEASURES[name]
         rows = [

@@ -5,6 +5,7 @@ from statistics import median
 from typing import Any
 
 from ..machine import cores
+from ..report import ONE_ROUND
 from ..tables import table
 from .plan import CASES, Case, Figure
 
@@ -23,12 +24,18 @@ class Results:
         return dict(vars(self))
 
 
+def _rounds(rounds: int) -> str:
+    return "One round" if rounds == 1 else f"Medians of {rounds} rounds"
+
+
 def report(results: Results) -> str:
     plan = results.plan
     parts = [
         "# The worker",
-        f"Written by `./dev bench worker`. Machine: {'; '.join(results.machine)}. Medians of {plan['rounds']} rounds, every "
+        f"Written by `./dev bench worker`. Machine: {'; '.join(results.machine)}. "
+        f"{_rounds(plan['rounds'])}, every "
         "case in a process of its own, servers on the same machine.",
+        *([ONE_ROUND] if plan["rounds"] == 1 else []),
         f"{plan['io_jobs']:,} jobs that wait, {plan['cpu_jobs']:,} that compute for {1000 * plan['cpu_seconds']:.0f} ms, "
         f"{plan['arriving']:,} a second that arrive for {plan['arriving_for']:.0f} s, {plan['held']:,} held for "
         f"{plan['held_for']:.0f} s under a lease of {plan['held_lease']:.1f} s, {plan['drained_jobs']:,} drained with and "
