@@ -239,10 +239,10 @@ SAFEGUARDS = [
     # ---- followers
     Safeguard(
         27,
-        "storage/postgres/queries/edges.sql",
-        "SELECT id::text, followed FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id FOR UPDATE;",
-        "SELECT id::text, followed FROM {schema}.holds WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id;",
-        "tests/storage/postgres/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
+        "storage/memory/edges.py",
+        "        if unsettled:\n            self.unsettled[parent] = None\n",
+        "",
+        _case("memory-edges-nobody_is_stranded"),
     ),
     Safeguard(
         28,
@@ -305,7 +305,7 @@ SAFEGUARDS = [
     Safeguard(
         36,
         "storage/fairness.py",
-        "last = max(changed[floor], changed.get(payer_, accounts.get(payer_, 0)))",
+        "last = max(changed[floor], changed.get(payer_, _known(accounts, payer_, 0, now)))",
         "last = changed.get(payer_, accounts.get(payer_, changed[floor]))",
         _case("memory-fairness-idle_tenants_save_nothing"),
     ),
@@ -348,8 +348,8 @@ SAFEGUARDS = [
     Safeguard(
         42,
         "storage/redis/lua/audit.lua",
-        "    if lacks then",
-        "    if false then",
+        "  if lacks then",
+        "  if false then",
         "tests/storage/redis/test_audit.py::test_orphans_are_put_back",
     ),
     Safeguard(
@@ -376,8 +376,8 @@ SAFEGUARDS = [
     Safeguard(
         46,
         "storage/postgres/listing.py",
-        '        cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})\n        found = {record.id: record for record in records_of(await cursor.fetchall())}\n',
-        '        found = {}\n        for table in ("o.id IS NULL", "o.id IS NOT NULL"):\n            statement = self._sql["get"].replace("WHERE j.id", f"WHERE {table} AND j.id")\n            cursor = await connection.execute(statement, {"ids": array(ids)})\n            found |= {record.id: record for record in records_of(await cursor.fetchall())}\n',
+        '        cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})\n        found = {record.id: record for record in shown_of(await cursor.fetchall())}\n',
+        '        found = {}\n        for table in ("o.id IS NULL", "o.id IS NOT NULL"):\n            statement = self._sql["get"].replace("WHERE j.id", f"WHERE {table} AND j.id")\n            cursor = await connection.execute(statement, {"ids": array(ids)})\n            found |= {record.id: record for record in shown_of(await cursor.fetchall())}\n',
         "tests/storage/postgres/test_locks.py::test_who_reads_sees_every_job_wherever_it_moves",
     ),
     Safeguard(
