@@ -18,6 +18,11 @@ from .safeguards import SAFEGUARDS, Safeguard
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.timeout(240)
 TESTS_FAILED = 1  # exit code of pytest; 2 to 5 say that no test was run
+EVERY = 7  # one in so many is tried in every run; all of them with `./dev test -m slow tests/test_ablations.py`
+CASES = [
+    pytest.param(safeguard, id=str(safeguard), marks=[] if number % EVERY == 0 else pytest.mark.slow)
+    for number, safeguard in enumerate(SAFEGUARDS)
+]
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +34,7 @@ def sources(tmp_path_factory):
     return copy
 
 
-@pytest.mark.parametrize("safeguard", SAFEGUARDS, ids=str)
+@pytest.mark.parametrize("safeguard", CASES)
 def test_without_its_safeguard_a_test_fails(safeguard: Safeguard, sources: Path):
     edits = [(safeguard.file, safeguard.text, safeguard.without), *safeguard.more]
     whole = {sources / "perdure" / name: (sources / "perdure" / name).read_text() for name, _, _ in edits}
