@@ -333,3 +333,28 @@ def test_a_server_that_is_just_coming_back_is_not_a_wrong_url():
     assert not isinstance(
         faults.explained(errors.ConfigurationError("w must be an integer"), "here"), faults.Unreachable
     )
+
+
+async def test_pause_waits_for_a_claim_that_began_before_it(monkeypatch):
+    """Its snapshot does not know of the pause, so it still takes jobs."""
+    url = fresh()
+    async with store_at(url) as store, store_at(url) as other:
+        await store.enqueue([job() for _ in range(3)])
+        here = store._in_use()
+        commit, begun, goes_on = here.commit, asyncio.Event(), asyncio.Event()
+
+        async def late(*arguments):
+            begun.set()
+            await goes_on.wait()
+            return await commit(*arguments)
+
+        monkeypatch.setattr(here, "commit", late)
+        claiming = asyncio.create_task(store.claim(claim(2)))
+        await begun.wait()
+        pausing = asyncio.create_task(other.pause("default", True))
+        await asyncio.sleep(0.3)
+        assert not pausing.done()
+        goes_on.set()
+        assert len(await claiming) == 2
+        await pausing
+        assert await other.claim(claim(3)) == []

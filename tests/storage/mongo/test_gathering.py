@@ -4,7 +4,7 @@ import msgspec
 
 from perdure import State
 from perdure.job import Record
-from perdure.lifecycle import succeeded
+from perdure.lifecycle import Skipped, decide, succeeded
 from perdure.storage.mongo.differences import differences
 from perdure.storage.mongo.documents import update_of
 from perdure.storage.mongo.steps import gathered
@@ -27,8 +27,8 @@ async def test_a_text_with_a_dollar_in_front_stays_a_text():
     async with store_at() as store:
         await store.enqueue([job() for _ in range(2)])
         records = await store.claim(claim(2))
-        await store.apply([succeeded(record, "$$ROOT", number) for number, record in enumerate(records)])
-        assert [record.result for record in await store.get([record.id for record in records])] == ["$$ROOT"] * 2
+        await store.apply([decide(record, Skipped("$$ROOT")) for record in records])
+        assert [record.reason for record in await store.get([record.id for record in records])] == ["$$ROOT"] * 2
 
 
 def test_changes_that_differ_only_in_their_start_are_one_statement():

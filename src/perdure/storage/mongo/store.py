@@ -57,6 +57,7 @@ from .settling import settle, ways
 from .signals import Signals
 from .steps import Steps, insert
 from .transaction import MongoTransaction
+from .under_way import wait_for_earlier_transactions
 
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
@@ -330,7 +331,10 @@ class MongoStorage(Storage):
 
     async def pause(self, queue: str, paused: bool) -> None:
         await self._write(lambda: queues.pause(queue, paused))
-        if not paused:
+        if paused:
+            async with self._work() as server:
+                await wait_for_earlier_transactions(server)
+        else:
             self._signals.tell((queue,), False)
 
     async def beat(self, worker: WorkerRow) -> None:
