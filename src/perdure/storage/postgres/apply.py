@@ -24,6 +24,8 @@ from .enqueue import Enqueue
 from .queries import load
 from .rows import (
     JOINT,
+    LOOKS,
+    Flawed,
     array,
     digest,
     joined,
@@ -171,7 +173,8 @@ class Apply:
         """The jobs as they stand, their moving rows locked. One that moved meanwhile is tried again."""
         array_of = array(sorted(ids))
         locked: dict[str, set[str]] = {table: set() for table in TABLES}
-        while True:
+        records: dict[str, Record] = {}
+        for _ in range(LOOKS):
             question = (self._sql["look"], {"ids": array_of, "now": now})
             locks, look = await self._lock_rows(connection, TABLES, ids, question)
             for table, cursor in zip(TABLES, locks, strict=True):
@@ -181,6 +184,7 @@ class Apply:
             if all(id in locked[_table_of(record)] for id, record in records.items()):
                 at = found[0][-1] if found else 0
                 return records, at
+        raise Flawed([id for id, record in records.items() if id not in locked[_table_of(record)]])
 
     async def _lock_rows(
         self, connection: Connection, tables: Sequence[str], ids: Sequence[str], look: Statement

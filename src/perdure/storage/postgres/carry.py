@@ -55,10 +55,12 @@ class Carry:
         self._remove.append(load("carry", schema, table="log", column="job")["remove"])
 
     # -- jobs ----------------------------------------------------------------------------------------
-    async def export(self, connection: Connection, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+    async def export(
+        self, connection: Connection, after: tuple[int, str] | None, limit: int, now: int | None
+    ) -> list[Carried]:
         created_at, id = after or FIRST
         values = {"created_at": created_at, "id": id, "limit": limit}
-        records = shown_of(await (await connection.execute(self._sql["export"], values)).fetchall())
+        records = shown_of(await (await connection.execute(self._sql["export"], values)).fetchall(), now)
         ids = {"ids": array(record.id for record in records)}
         followed = {"ids": array(record.id for record in records if record.followed)}
         asked = [(self._sql["lines"], ids), (self._sql["parents"], ids), (self._sql["kept_for"], followed)]

@@ -96,7 +96,8 @@ class Marks:
 class Claims:
     """The statements of one schema, and the marks of whoever claims through this store."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, doubtful: list[str]) -> None:
+        self._doubtful = doubtful
         self._sql = load("claim", schema, usually=FEW, line_lock="")
         locking = load("claim", schema, usually=FEW, line_lock="FOR UPDATE SKIP LOCKED")
         self._take = {
@@ -151,7 +152,7 @@ class Claims:
         cursor = await connection.execute(self._exchange[way, lanes, picking], values)
         rows = await cursor.fetchall()
         next_due, suspects, took, passed_over, accepted, followed, limited = rows.pop()[len(COLUMNS) :]
-        found = claimed_of(rows)
+        found = claimed_of(rows, self._doubtful)
         withheld = followed or (next_due is not None and next_due <= 0)
         if passed_over and len(found) < want.limit and not withheld:
             found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
@@ -188,7 +189,7 @@ class Claims:
         outlook = outlook if plain else outlook._replace(suspects=False)
         claimed: dict[int, list[Record]] = {}
         for place, want, mark, cursor in zip(places, wants, marks, taken, strict=True):
-            found = claimed_of(await cursor.fetchall())
+            found = claimed_of(await cursor.fetchall(), self._doubtful)
             if mark is None and not want.alone and await _is_true(next(left)) and len(found) < want.limit:
                 found += await self._passed_over(connection, claim, want, want.limit - len(found), now)
             self._marks.note(want, found, outlook.took, from_start=mark is None)
@@ -204,7 +205,7 @@ class Claims:
         """Jobs behind those that another claimer had locked when the lanes were merged."""
         values = {**wanted(want), **claimer(claim, limit), "now": now}
         cursor = await connection.execute(self._take[_from_start(want), "locked"], values)
-        return claimed_of(await cursor.fetchall())
+        return claimed_of(await cursor.fetchall(), self._doubtful)
 
     def _taking(self, claim: Claim, want: Want, marks: Mapping[Lane, Mark] | None, now: int | None) -> Statement:
         values: dict[str, Any] = {**wanted(want), **claimer(claim, want.limit), "now": now}

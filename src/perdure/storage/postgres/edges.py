@@ -28,7 +28,7 @@ from perdure.storage.rules import Fate, fate
 from .apply import TABLES, Apply, Effects
 from .enqueue import Enqueue
 from .queries import load
-from .rows import array, numbers, unmarked
+from .rows import LOOKS, Flawed, array, numbers, unmarked
 from .server import Connection, Statement, together
 from .shares import Shares
 
@@ -151,7 +151,8 @@ class Edges:
         both = array(sorted(parents | children))
         standing: dict[str, Standing] = {}
         blocked: set[str] = set()
-        while True:
+        lost: list[str] = []
+        for _ in range(LOOKS):
             ids = {"ids": array(sorted(parents))}
             asked: list[Statement] = [(self._sql[f"lock_{table}"], ids) for table in ("holds", "outcomes")]
             asked = [(self._sql["lock_waiting"], {"ids": both}), *asked, (self._sql["known"], ids)]
@@ -160,8 +161,10 @@ class Edges:
             standing |= {id: Standing("waiting", marked, State.READY, None) for id, marked, _ in waiting}
             standing |= {id: Standing("holds", marked, State.RUNNING, None) for id, marked in holds}
             standing |= {id: Standing("outcomes", marked, State(state), *rest) for id, marked, state, *rest in outcomes}
-            if all(id in standing for (id,) in known):
+            lost = [id for (id,) in known if id not in standing]
+            if not lost:
                 return {id: standing[id] for id in parents if id in standing}, blocked
+        raise Flawed(lost)
 
     async def _mark_followed(self, connection: Connection, parents: Mapping[str, Standing]) -> None:
         for table in TABLES:

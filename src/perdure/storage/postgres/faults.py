@@ -6,15 +6,18 @@ server has for it.
 
 from __future__ import annotations
 
+import msgspec
 import psycopg
 
-from perdure.errors import StoreError, StoreUnavailable
+from perdure.errors import PerdureError, StoreError, StoreUnavailable
 from perdure.storage import descriptors
 
 # the transaction met another one; nothing of it was done
 CONFLICTS = frozenset({"40P01", "40001", "55P03"})
 # the server is gone, full, starting, or a replica for the moment; another try may find it well
 PASSING = ("08", "57P", "53300", "25006")
+# a stored value that a statement cannot work with: too large, not of its kind, or where another row stands already
+MISREAD = ("22", "54", "23502", "23505", "23514")
 READ_ONLY, FULL_HOUSE = "25006", "53300"
 
 _WORDS = {
@@ -82,6 +85,15 @@ def broken(error: BaseException) -> bool:
     return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
 
 
+def misread(error: BaseException) -> bool:
+    """A stored value may be what the statement, or what reads its answer, cannot work with."""
+    if isinstance(error, psycopg.Error):
+        return error.sqlstate is not None and error.sqlstate.startswith(MISREAD)
+    if isinstance(error, PerdureError | UnicodeError):
+        return False
+    return isinstance(error, msgspec.MsgspecError | ValueError | OverflowError)
+
+
 def explained(error: Exception, place: str) -> StoreError:
     """The StoreError for an error of the driver."""
     words = f"{place}: {_words(error)}"
@@ -91,6 +103,8 @@ def explained(error: Exception, place: str) -> StoreError:
 
 
 def _words(error: Exception) -> str:
+    if not isinstance(error, psycopg.Error | OSError | TimeoutError):
+        return f"a stored value cannot be read: {type(error).__name__}: {error}"
     state = state_of(error)
     if state in _WORDS:
         return f"{_WORDS[state]} ({_first_line(error)})"

@@ -69,7 +69,8 @@ class Prospect(NamedTuple):
 class Limits:
     """The statements of one schema."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, doubtful: list[str]) -> None:
+        self._doubtful = doubtful
         claims = load("claim", schema, slot="{slot_given}", usually=FEW)
         parts = {name: claims[name] for name in ("wanted", "can_run", "claimed")}
         self._sql = load("limits", schema, **parts)
@@ -184,7 +185,7 @@ class Limits:
         if not statements:
             return []
         cursors = await together(connection, statements)
-        return claimed_of(await cursors[0].fetchall()) if passed.ids else []
+        return claimed_of(await cursors[0].fetchall(), self._doubtful) if passed.ids else []
 
     def _starts(
         self, used: Mapping[str, Use], after: Mapping[str, Starts], windows: Mapping[str, int]

@@ -27,8 +27,7 @@ _FITS = {
     "since": "j.created_at >= %(since)s::bigint",
     "before": "j.created_at < %(before)s::bigint",
     # no tag of ours holds a NUL, and PostgreSQL's JSON cannot decode one
-    "tag": "CASE WHEN strpos(j.tags, '\\u0000') = 0 THEN"
-    " EXISTS (SELECT 1 FROM json_array_elements_text(j.tags::json) AS tag (value) WHERE tag.value = %(tag)s::text) END",
+    "tag": "%(tag)s::text IN (SELECT {schema}.strings_in(j.tags))",
     "tenant": "(j.tenant = %(tenant)s::text OR starts_with(j.tenant, %(tenant)s::text || '/'))",
     "chain_id": "(j.chain_id = %(chain_id)s::uuid OR (j.chain_id IS NULL AND j.id = %(chain_id)s::uuid))",
 }
@@ -46,13 +45,13 @@ class Listing:
         self._schema = schema
         self._sql = load("listing", schema)
 
-    async def get(self, connection: Connection, ids: Sequence[str]) -> list[Record | None]:
+    async def get(self, connection: Connection, ids: Sequence[str], now: int | None) -> list[Record | None]:
         cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})
-        found = {record.id: record for record in shown_of(await cursor.fetchall())}
+        found = {record.id: record for record in shown_of(await cursor.fetchall(), now)}
         return [found.get(id) for id in ids]
 
     async def find(
-        self, connection: Connection, filter: Filter, limit: int, after: Position | None
+        self, connection: Connection, filter: Filter, limit: int, after: Position | None, now: int | None
     ) -> tuple[list[Record], str | None]:
         """A page, newest first."""
         conditions, values = await self._conditions(connection, filter)
@@ -62,7 +61,7 @@ class Listing:
             values |= {"after_at": after[0], "after_id": after[1]}
         statement = self._sql["find"].replace("{fitting}", _all(conditions))
         cursor = await connection.execute(statement, {**values, "limit": limit + 1})
-        found = shown_of(await cursor.fetchall())
+        found = shown_of(await cursor.fetchall(), now)
         shown = found[:limit]
         more = len(found) > limit and shown
         return shown, cursor_of(shown[-1]) if more else None
@@ -87,7 +86,7 @@ class Listing:
         for name, condition in _FITS.items():
             value = getattr(filter, name)
             if value is not None:
-                conditions.append(condition)
+                conditions.append(condition.replace("{schema}", f'"{self._schema}"'))
                 values[name] = marked(value) if isinstance(value, str) else value
         if filter.text is not None:
             conditions.append(_MENTIONS.replace("{reason}", _REASON))

@@ -46,7 +46,8 @@ class Passed(NamedTuple):
 class Passing:
     """The statements of one schema, and the marks of whoever claims through this store."""
 
-    def __init__(self, schema: str) -> None:
+    def __init__(self, schema: str, doubtful: list[str]) -> None:
+        self._doubtful = doubtful
         claims = load("claim", schema, no_outlook="{no_outlook}", usually=FEW)
         parts = {name: claims[name] for name in _SHARED}
         parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
@@ -99,7 +100,7 @@ class Passing:
         if last.simple is False:
             self._involved_until = monotonic() + (0.0 if last.unread else INVOLVED)
             return answer
-        claimed = claimed_of(rows)
+        claimed = claimed_of(rows, self._doubtful)
         self._came = len(claimed)
         self._marks.note(want, claimed, last.took or 0.0, from_start=marks is None)
         missed = marks is not None and len(claimed) < want.limit and self._marks.of(want, monotonic()) is None
@@ -151,3 +152,8 @@ def _simple_key(limits: str) -> str | None:
     """The key of limits that are one number of jobs that run at once."""
     (first, *others) = limits_of(limits)
     return None if others or first.most is None or first.starts is not None else digest(first.key)
+
+
+def is_as_read(limits: str, most: int | None, key: str | None) -> bool:
+    """Whether this is what a gate with these limits has once they were read; or they were not read yet."""
+    return (most, key) in ((None, None), (_most(limits), _simple_key(limits)))

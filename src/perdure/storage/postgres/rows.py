@@ -10,71 +10,115 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
+from time import time_ns
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from perdure.clock import SYSTEM
+from perdure.errors import StoreError
 from perdure.job import Record
 from perdure.storage.limiting import keys_of
-from perdure.storage.unreadable import flaw_of, log_left_out, mark, read_row
+from perdure.storage.unreadable import LARGEST, flaw_of, mark
 
 COLUMNS = Record.__struct_fields__
 JOINT, NOTHING = "\x1e", "\x1f"
 NUL, MARK = "\x00", "\ue000\uf8ff"
+NARROW = ("version", "attempt", "failures", "losses")  # columns of 32 bits that our statements add to
+LOOKS = 50  # for rows of jobs that move meanwhile; after that they are not where their state says
+MOST = (1 << 31) - 1_000_000  # in one of those: there is room for many attempts more
+
+
+_ID = COLUMNS.index("id")
 
 
 class _Row(Record, array_like=True, kw_only=True):
     """A record as a tuple; only so that it is made in one step."""
 
 
+class Flawed(StoreError):
+    """Rows of these jobs cannot be read."""
+
+    def __init__(self, ids: Sequence[str]) -> None:
+        super().__init__(f"rows of jobs cannot be read: {', '.join(ids[:5])}")
+        self.ids = ids
+
+
 def records_of(rows: Sequence[Sequence[Any]]) -> list[Record]:
-    """The records in rows whose first columns are those of a record. One that cannot be read is left out and logged."""
-    try:
-        return _converted(rows)
-    except _UNREADABLE:
-        return [record for row in rows for record in _readable(row)]
+    """The records in rows whose first columns are those of a record. Flawed names the jobs that cannot be read."""
+    records, flawed = readable_of(rows)
+    if flawed:
+        raise Flawed(flawed)
+    return records
 
 
-def shown_of(rows: Sequence[Sequence[Any]]) -> list[Record]:
-    """The same for a reader: one that cannot be read is marked."""
+def readable_of(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]:
+    """The records in rows that can be read, and the ids of the others."""
     try:
-        return _converted(rows)
-    except _UNREADABLE:
-        return [mark(_values(row), SYSTEM.micros()) for row in rows]
+        found = _converted(rows)
+    except (msgspec.ValidationError, OverflowError):
+        return _one_by_one(rows)
+    bad = {record.id for record in found if is_flawed(record)}
+    return ([record for record in found if record.id not in bad], list(bad)) if bad else (found, [])
+
+
+def _one_by_one(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]:
+    records: list[Record] = []
+    flawed: list[str] = []
+    for row in rows:
+        try:
+            (record,) = _converted([row])
+        except (msgspec.ValidationError, OverflowError):
+            flawed.append(row[_ID])
+            continue
+        if is_flawed(record):
+            flawed.append(record.id)
+        else:
+            records.append(record)
+    return records, flawed
+
+
+def shown_of(rows: Sequence[Sequence[Any]], now: int | None) -> list[Record]:
+    """The records in rows for a reader: one that cannot be read is marked."""
+    at = time_ns() // 1000 if now is None else now  # only in place of instants that cannot be read
+    records, flawed = readable_of(rows)
+    if not flawed:
+        return records
+    readable = {record.id: record for record in records}
+    return [readable[row[_ID]] if row[_ID] in readable else _marked(row, at) for row in rows]
+
+
+def _marked(row: Sequence[Any], now: int) -> Record:
+    record = mark(values_of(row), now)
+    _unmark(record)
+    return record
+
+
+def values_of(row: Sequence[Any]) -> dict[str, Any]:
+    """The fields of a record as a row has them. What fills its column is as bad as what does not fit it: the next attempt
+    would make every statement fail that counts it."""
+    values = dict(zip(COLUMNS, row, strict=False))
+    values |= {name: LARGEST + 1 for name in NARROW if isinstance(values[name], int) and values[name] > MOST}
+    return values
+
+
+def is_flawed(record: Record) -> bool:
+    return (
+        flaw_of(record) is not None
+        or record.version > MOST
+        or record.attempt > MOST
+        or record.failures > MOST
+        or record.losses > MOST
+    )
 
 
 def _converted(rows: Sequence[Sequence[Any]]) -> list[Record]:
-    """All of them at once; an error, if one of them cannot be read."""
     found = msgspec.convert(rows, list[_Row], strict=False)
     for record in found:
         record.__class__ = Record  # type: ignore[assignment]  # a record like those of every store
         if record.key is not None or record.reason is not None or record.unique_key is not None:
             _unmark(record)
-        if flaw_of(record) is not None:
-            raise ValueError(flaw_of(record))
     return found  # type: ignore[return-value]
-
-
-def _readable(row: Sequence[Any]) -> list[Record]:
-    try:
-        return _converted([row])
-    except _UNREADABLE:
-        values = _values(row)
-        log_left_out(str(values["id"]), read_row(values, 0).fields)
-        return []
-
-
-def _values(row: Sequence[Any]) -> dict[str, object]:
-    """A row by the fields of a record, as texts and numbers."""
-    values: dict[str, object] = {}
-    for name, value in zip(COLUMNS, row, strict=False):
-        values[name] = str(value) if isinstance(value, UUID) else unmarked(value) if isinstance(value, str) else value
-    return values
-
-
-_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 def _unmark(record: Record) -> None:

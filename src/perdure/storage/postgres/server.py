@@ -23,8 +23,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import lru_cache, partial
+from types import EllipsisType
 from typing import Any, LiteralString, TypeVar
 
+import msgspec
 import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncRawCursor
 from psycopg.adapt import AdaptersMap
@@ -35,15 +37,17 @@ from perdure.errors import StoreError
 from perdure.storage.driver_calls import DriverCalls
 
 from .address import CONNECT_WITHIN, Address
-from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, state_of
+from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, misread, state_of
 from .pool import Connection as Connection
 from .pool import Pool, hang_up
 from .queries import load
+from .rows import Flawed
 
 T = TypeVar("T")
 Cursor = AsyncCursor[tuple[Any, ...]]
 Work = Callable[[Connection], Coroutine[Any, Any, T]]
 Statement = tuple[LiteralString, Mapping[str, Any]]
+Cure = Callable[[Exception], Awaitable[bool]]  # whether something was done about it
 
 QUICK, TURNS, PLAIN, TRANSACTIONS = 4, 2, 4, 32  # connections at most
 OLDEST = 130000
@@ -53,6 +57,7 @@ SETTLE_WITHIN = 2.0  # seconds that a statement may go on after its caller was c
 CLOSE_WITHIN = 2.0  # seconds that work gets to end when the store is closed
 PATIENCE = 30.0  # seconds that a word which may be repeated is repeated over broken connections
 CONFLICTS = 20
+CURES = 5  # of one work
 ANSWER_BYTES = 262_144  # read at once: libpq keeps the buffer that its largest message so far has needed
 
 # Look-ups are written as loops over an index, and sets of one batch are hashed; nothing here is for the planner to weigh.
@@ -123,8 +128,10 @@ def _numbered(query: str) -> tuple[bytes, list[str]]:
 class Server:
     """One loop's connections."""
 
-    def __init__(self, address: Address, limit: float) -> None:
-        """`limit`: seconds within which every caller has an answer or an error."""
+    def __init__(self, address: Address, limit: float, cure: Cure | None = None) -> None:
+        """`limit`: seconds within which every caller has an answer or an error. `cure`: what to do about a stored value that
+        cannot be read, before the work is repeated."""
+        self._cure = cure
         self.address = address
         self.calls = DriverCalls()  # of handlers' transactions, which have limits of their own
         self._limit = limit
@@ -205,6 +212,10 @@ class Server:
         """Run other work."""
         return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
 
+    async def directly(self, work: Work[T]) -> T:
+        """Run other work that needs no cure: it is one itself, or the caller's values are all that can be wrong."""
+        return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE, None)
+
     async def lend(self) -> Connection:
         """A connection for a handler's transaction; give it back."""
         try:
@@ -218,7 +229,26 @@ class Server:
     async def give_back(self, connection: Connection) -> None:
         self._transactions.give(connection)
 
-    async def _patiently(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
+    async def _patiently(
+        self, pool: Pool, work: Work[T], within: float, patience: float, cure: Cure | EllipsisType | None = ...
+    ) -> T:
+        cure = self._cure if isinstance(cure, EllipsisType) else cure
+        cured = 0
+        while True:
+            try:
+                return await self._through_trouble(pool, work, within, patience)
+            except Flawed as flawed:
+                cured += 1
+                if cure is None or cured > CURES or not await cure(flawed):
+                    raise
+            except (psycopg.Error, msgspec.MsgspecError, ValueError, OverflowError) as error:
+                if not misread(error):
+                    raise
+                cured += 1
+                if cure is None or cured > CURES or not await cure(error):
+                    raise explained(error, str(self.address)) from error
+
+    async def _through_trouble(self, pool: Pool, work: Work[T], within: float, patience: float) -> T:
         loop = asyncio.get_running_loop()
         began = loop.time()
         until = began + min(patience, self._limit)
@@ -228,6 +258,8 @@ class Server:
                 return await self._once(pool, work, min(within, began + self._limit - loop.time()))
             except (psycopg.Error, OSError) as error:
                 tries += 1
+                if misread(error):
+                    raise
                 if state_of(error) == READ_ONLY:
                     pool.forget()  # the server became a replica: the primary is elsewhere
                 if conflicting(error) and tries < CONFLICTS:

@@ -8,6 +8,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import msgspec
+
 from perdure.clock import Clock, reader
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.ids import new_id
@@ -35,6 +37,7 @@ from perdure.storage.contract import (
     Storage,
     StoreTransaction,
     Topic,
+    Unreadable,
     Verdict,
     WorkerRow,
     one_change_each,
@@ -46,6 +49,7 @@ from perdure.storage.plain import kinds_of
 from .address import Address
 from .apply import Apply, Effects
 from .carry import Carry
+from .cause import Cause
 from .claim import Claims
 from .durability import read_durability
 from .edges import Edges
@@ -54,6 +58,7 @@ from .exchange import Exchanges
 from .findings import findings
 from .home import look
 from .insertion import insertion
+from .inspection import Inspection
 from .limits import Limits
 from .listing import Listing
 from .long import LongEnqueues
@@ -63,6 +68,7 @@ from .server import Connection, Server, together
 from .shelf import Shelf
 from .signals import Signals
 from .transaction import PostgresTransaction
+from .unreadable import Aside
 from .upkeep import Upkeep
 
 Demand = Literal["full", "normal", "relaxed"]
@@ -91,16 +97,26 @@ class PostgresStorage(Storage):
         self._migrate = migrate
         self._enqueue = Enqueue(address.schema)
         self._apply = Apply(address.schema, self._enqueue)
-        self._claims = Claims(address.schema)
-        self._limits = Limits(address.schema)
+        self._doubtful: list[str] = []  # claimed jobs that cannot be read, or may be such
+        self._claims = Claims(address.schema, self._doubtful)
+        self._limits = Limits(address.schema, self._doubtful)
         self._edges = Edges(address.schema, self._enqueue, self._apply)
         self._exchanges = Exchanges(
-            self._apply, self._claims, self._limits, Passing(address.schema), self._edges, self._server, self._now
+            self._apply,
+            self._claims,
+            self._limits,
+            Passing(address.schema, self._doubtful),
+            self._edges,
+            self._server,
+            self._now,
         )
         self._shelf = Shelf(address.schema, self._enqueue, self._apply)
         self._upkeep = Upkeep(address.schema, self._limits)
         self._listing = Listing(address.schema)
         self._carry = Carry(address.schema, self._apply)
+        self._aside = Aside(address.schema, self._carry)
+        self._inspection = Inspection(address.schema, self._aside, self._limits)
+        self._cause = Cause(self._aside, self._inspection, self._server, self._now)
         self._home: Home | None = None
         self._opening = asyncio.Lock()
         self._long = LongEnqueues(self._enqueue, self._listing.now)
@@ -112,7 +128,7 @@ class PostgresStorage(Storage):
             if self._opened is not None and self._opened[2] == os.getpid():
                 return
             await asyncio.to_thread(self._check_schema)
-            server = Server(self._address, self.gives_up_after)
+            server = Server(self._address, self.gives_up_after, self._cause.remove)
             await server.open()
             self._opened = (server, Signals(server, new_id()), os.getpid())
             try:
@@ -180,9 +196,24 @@ class PostgresStorage(Storage):
     ) -> Exchanged:
         one_change_each(changes)
         effects = Effects()
+        removed = self._cause.removed
         answer = await self._exchanges.exchange(changes, claim, started, effects)
+        if claim is not None and (self._doubtful or self._cause.removed != removed):
+            answer = await self._without_flawed(answer, claim, effects)
         self._tell(effects)
         return answer
+
+    async def _without_flawed(self, answer: Exchanged, claim: Claim, effects: Effects) -> Exchanged:
+        """The answer to a claim that met jobs which cannot be read: those are set aside. A part of the claim may have been
+        repeated, so that it is asked for all that it holds."""
+        doubtful, self._doubtful[:] = list(self._doubtful), []
+        if doubtful:
+            await self._cause.set_aside(doubtful, effects)
+        claimed = await self.holding(claim.worker, claim.stamp)
+        if not claimed and doubtful:  # all were set aside: there may be others behind them
+            again = await self.exchange((), claim)
+            return msgspec.structs.replace(again, verdicts=answer.verdicts)
+        return msgspec.structs.replace(answer, claimed=claimed)
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
@@ -271,13 +302,26 @@ class PostgresStorage(Storage):
     async def prune(self, limit: int) -> int:
         return await self._server().plainly(lambda connection: self._upkeep.prune(connection, limit, self._now()))
 
+    # -- rows that cannot be read --------------------------------------------------------------------
+    async def inspect(self, limit: int) -> int:
+        effects = Effects()
+        found = await self._server().directly(
+            lambda connection: self._inspection.go_on(connection, limit, self._now(), effects)
+        )
+        self._tell(effects)
+        return found
+
+    async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
+        return await self._server().plainly(lambda connection: self._aside.kept(connection, ids, limit))
+
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        return await self._server().quickly(lambda connection: self._listing.get(connection, ids), repeat=True)
+        get = self._listing.get
+        return await self._server().quickly(lambda connection: get(connection, ids, self._now()), repeat=True)
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        after = parse_cursor(cursor)
-        return await self._server().plainly(lambda connection: self._listing.find(connection, filter, limit, after))
+        after, find = parse_cursor(cursor), self._listing.find
+        return await self._server().plainly(lambda connection: find(connection, filter, limit, after, self._now()))
 
     async def count(self, filter: Filter) -> int:
         return await self._server().plainly(lambda connection: self._listing.count(connection, filter))
@@ -292,7 +336,7 @@ class PostgresStorage(Storage):
         return await self._server().quickly(self._listing.rooms, repeat=True)
 
     async def configure(self, settings: QueueSettings) -> None:
-        await self._server().plainly(lambda connection: self._listing.configure(connection, settings))
+        await self._server().directly(lambda connection: self._listing.configure(connection, settings))
 
     async def pause(self, queue: str, paused: bool) -> None:
         await self._server().plainly(lambda connection: self._listing.pause(connection, queue, paused))
@@ -314,24 +358,25 @@ class PostgresStorage(Storage):
 
     # -- moving house --------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await self._server().plainly(lambda connection: self._carry.export(connection, after, limit))
+        export = self._carry.export
+        return await self._server().plainly(lambda connection: export(connection, after, limit, self._now()))
 
     async def restore(self, jobs: Sequence[Carried]) -> None:
         effects = Effects()
-        await self._server().plainly(lambda connection: self._carry.restore(connection, jobs, effects))
+        await self._server().directly(lambda connection: self._carry.restore(connection, jobs, effects))
         self._tell(effects)
 
     async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
         return await self._server().plainly(lambda connection: self._shelf.export(connection, after, limit))
 
     async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
-        await self._server().plainly(lambda connection: self._shelf.restore(connection, rows))
+        await self._server().directly(lambda connection: self._shelf.restore(connection, rows))
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         return await self._server().plainly(lambda connection: self._carry.export_keys(connection, cursor, limit))
 
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
-        await self._server().plainly(lambda connection: self._carry.restore_keys(connection, keys))
+        await self._server().directly(lambda connection: self._carry.restore_keys(connection, keys))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:

@@ -21,7 +21,7 @@ DAY = 86_400_000_000
 PARTITIONS_EVERY = 3600.0
 DAYS_AHEAD = 2
 MEND_EVERY = 10.0
-_GOING = ("outcomes", "jobs", "logs", "edges", "edges_to", "texts")  # what is removed of a job
+_GOING = ("outcomes", "jobs", "logs", "edges", "edges_to", "texts", "unreadable")  # what is removed of a job
 
 
 class Upkeep:

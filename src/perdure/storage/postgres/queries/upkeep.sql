@@ -120,6 +120,10 @@ DELETE FROM {schema}.edges WHERE child = ANY(%(ids)s::uuid[]);
 -- The texts on the shelf of jobs that are no longer kept.
 DELETE FROM {schema}.shelf WHERE job = ANY(%(ids)s::uuid[]);
 
+-- name: remove_unreadable
+-- What was kept of jobs that could not be read and are no longer kept.
+DELETE FROM {schema}.unreadable WHERE id = ANY((%(ids)s::uuid[])::text[]);
+
 -- name: remove_keys
 -- Keys whose window has been over for a while. Not at once: who is about to take one again must meet it.
 DELETE FROM {schema}.kept_keys WHERE ends <= {now} - 60000000;

@@ -1,0 +1,188 @@
+"""Jobs of a PostgreSQL store that cannot be read: setting them aside, and what was kept of them.
+
+A reader that meets such a job names it (`Flawed`), and its work is repeated once the job is set aside. A claim gives the
+others and names those that are doubtful. Columns have types here, so that a row can always be fetched; what can be wrong is
+what a value says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from perdure.job import FINAL, WAITING, Record, State
+from perdure.storage.contract import Carried, Unreadable
+from perdure.storage.unreadable import LARGEST, Mended, is_leased, log_set_aside, mend, raw_text, read_row
+
+from .apply import TABLES, Effects, waiting_row
+from .carry import Carry
+from .queries import load
+from .rows import COLUMNS, MOST, array, json_text, unmarked, values_of
+from .server import Connection, together
+
+PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
+_BESIDE = (
+    "held",
+    "held_lease",
+    "ended",
+    "waits_there",
+    "wait_state",
+    "wait_expires",
+    *(f"wait_{name}" for name in PLACE),
+)
+_fields = msgspec.json.Decoder(tuple[str, ...])
+
+
+class Row(NamedTuple):
+    """A job as it is stored: the values of its record, with what cannot be used made unreadable; and what stands beside."""
+
+    id: str
+    found: dict[str, Any]
+    values: dict[str, Any]
+    beside: dict[str, Any]
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is a moving row."""
+        return bool(self.beside["held"] or self.beside["ended"] or self.beside["waits_there"])
+
+
+def row_of(row: Sequence[Any]) -> Row:
+    found = dict(zip(COLUMNS, row, strict=False))
+    beside = dict(zip(_BESIDE, row[len(COLUMNS) :], strict=True))
+    values = values_of(row)
+    if beside["held"] and not 0 <= beside["held_lease"] <= LARGEST:
+        values["lease"] = None
+    if beside["wait_expires"] is not None and abs(beside["wait_expires"]) > LARGEST:
+        values["expires_at"] = LARGEST + 1
+    if not _fits(values["state"], beside):
+        values["state"] = None
+    return Row(found["id"], {**found, **beside}, values, beside)
+
+
+def _fits(state: str, beside: Mapping[str, Any]) -> bool:
+    """Whether the state is one of those that its moving rows can have."""
+    if beside["ended"]:
+        return state in FINAL
+    return beside["held"] or state in WAITING
+
+
+def belongs(record: Record) -> dict[str, Any]:
+    """Where a job that waits is to stand."""
+    row = waiting_row(record)
+    parked = record.state is State.READY and record.limits is not None
+    return {**{name: row[name] for name in PLACE}, "parked": parked}
+
+
+def stands(row: Row) -> dict[str, Any]:
+    return {name: row.beside[f"wait_{name}"] for name in PLACE}
+
+
+class Aside:
+    """The statements of one schema."""
+
+    def __init__(self, schema: str, carry: Carry) -> None:
+        self._carry = carry
+        self._sql = load("unreadable", schema)
+        self._locks = [load("unreadable", schema, table=table)["lock"] for table in TABLES]
+
+    async def sort_out(
+        self,
+        connection: Connection,
+        ids: Iterable[str],
+        now: int | None,
+        effects: Effects,
+        *,
+        unless_leased: bool = False,
+    ) -> tuple[list[Record], int]:
+        """Those of these jobs that can be read, and how many of the others were set aside or put in their place.
+        `unless_leased`: a job that somebody runs is left as it is."""
+        asked = {"ids": array(sorted(set(ids)))}
+        async with connection.transaction():
+            cursors = await together(connection, [(lock, asked) for lock in self._locks])
+            locked = {id for cursor in cursors for (id,) in await cursor.fetchall()}
+            found = await (await connection.execute(self._sql["rows"], asked)).fetchall()
+            at = await self.now(connection, now)
+            sound: list[Record] = []
+            bad: list[tuple[Row, Mended]] = []
+            misplaced: list[Record] = []
+            for row in map(row_of, found):
+                record, flaws = read_row(row.values, at)
+                if not flaws:
+                    sound.append(_unmarked(record))
+                    if row.beside["waits_there"] and row.id in locked and stands(row) != belongs(record):
+                        misplaced.append(record)
+                elif not (unless_leased and is_leased(record, at)) and (row.id in locked or not row.moves):
+                    bad.append((row, mend(row.values, at)))
+            await self._set_aside(connection, bad, now, effects)
+            for record in misplaced:
+                await connection.execute(self._sql["put_in_place"], {"id": record.id, **belongs(record)})
+                effects.ready.add(record.queue)
+        return sound, len(bad) + len(misplaced)
+
+    async def _set_aside(
+        self, connection: Connection, bad: Sequence[tuple[Row, Mended]], now: int | None, effects: Effects
+    ) -> None:
+        if not bad:
+            return
+        await self.keep(connection, [(row.id, "jobs", fields, row.found) for row, (_, fields) in bad], now)
+        ids = {"ids": array(sorted(row.id for row, _ in bad))}
+        lines: dict[str, list[str]] = {}
+        for job, line in await (await connection.execute(self._sql["lines"], ids)).fetchall():
+            lines.setdefault(job, []).append(unmarked(line) or "")
+        records = [_that_fits(record) for _, (record, _) in bad]
+        await self._carry.restore(
+            connection, [Carried(record, tuple(lines.get(record.id, ()))) for record in records], effects
+        )
+        await connection.execute(self._sql["unsettle"], ids)
+        effects.settles = True
+        effects.ready |= {record.queue for record in records if record.limits is not None}
+
+    async def keep(
+        self, connection: Connection, rows: Sequence[tuple[str, str, Sequence[str], Mapping[str, Any]]], now: int | None
+    ) -> None:
+        """Keep rows as they were found: the name, the table, the fields that cannot be read, and the values of each."""
+        if not rows:
+            return
+        ids, places, fields, found = zip(*rows, strict=True)
+        values = {
+            "ids": list(ids),
+            "places": list(places),
+            "fields": [json_text(list(each)) for each in fields],
+            "raws": [raw_text(each) for each in found],
+            "now": now,
+        }
+        await connection.execute(self._sql["keep"], values)
+        for id, place, bad, _ in rows:
+            log_set_aside(place, id, bad)
+
+    async def kept(self, connection: Connection, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
+        asked = "kept" if ids is None else "kept_of"
+        cursor = await connection.execute(self._sql[asked], {"ids": list(ids or ()), "limit": limit})
+        return [
+            Unreadable(id, at, place, _fields.decode(fields), raw)
+            for id, at, place, fields, raw in await cursor.fetchall()
+        ]
+
+    async def now(self, connection: Connection, now: int | None) -> int:
+        if now is not None:
+            return now
+        at: int = (await (await connection.execute(self._sql["now"], {"now": None})).fetchall())[0][0]
+        return at
+
+
+def _unmarked(record: Record) -> Record:
+    record.key = unmarked(record.key)
+    record.unique_key = unmarked(record.unique_key)
+    record.reason = unmarked(record.reason)
+    return record
+
+
+def _that_fits(record: Record) -> Record:
+    """A mended record as the columns can hold it."""
+    record = _unmarked(record)
+    record.version = min(record.version, MOST)
+    record.holds_key = record.holds_key and record.unique_key is not None
+    return record
