@@ -39,7 +39,6 @@ __all__ = [
     "flaw_of",
     "is_leased",
     "is_unreadable",
-    "log_left_out",
     "log_set_aside",
     "mark",
     "mend",
@@ -82,13 +81,6 @@ def log_set_aside(where: str, id: str, fields: Sequence[str]) -> None:
     """Tell the operator, once a minute at most, that a row was set aside."""
     shown = id.encode("utf-8", "backslashreplace").decode() or "without an id"
     line = f"{where} {shown!r}: {', '.join(fields)} cannot be read; the row is set aside, see `perdure doctor`"
-    if is_new(line):
-        _log.error("%s", line)
-
-
-def log_left_out(id: str, fields: Sequence[str]) -> None:
-    """Tell the operator, once a minute at most, that a job was left out because its row cannot be read."""
-    line = f"job {id!r}: {', '.join(fields)} cannot be read; it is left out"
     if is_new(line):
         _log.error("%s", line)
 

@@ -6,6 +6,7 @@ import msgspec
 import psycopg
 
 from perdure.ids import new_stamp
+from perdure.job import State
 from perdure.storage.contract import Carried, Claim, Filter, Want
 
 from ...real_servers import server
@@ -19,15 +20,25 @@ async def spoil(store, id, **flaws):
     await store.restore([Carried(msgspec.structs.replace(carried.record, **flaws))])
 
 
+def change(url, statement, *values):
+    """Run a statement behind the store's back."""
+    with psycopg.connect(url.partition("?")[0], autocommit=True) as raw:
+        raw.execute(statement.format(schema_of(url)), values)
+    raw.close()
+
+
+async def claimed(store, limit=10):
+    answer = await store.exchange((), Claim("w", new_stamp(), (Want(limit, queues=("default",)),)))
+    return {record.id for record in answer.claimed}
+
+
 async def test_listings_mark_it_and_show_the_others():
     url = server("postgres").fresh()
     async with opened(url) as store:
         jobs = [job() for _ in range(3)]
         await store.enqueue(jobs)
         await spoil(store, jobs[0].id, errors="broken")
-        with psycopg.connect(url.partition("?")[0], autocommit=True) as raw:
-            raw.execute(f"update {schema_of(url)}.waiting set state = 'strange' where id = %s", (jobs[1].id,))
-        raw.close()
+        change(url, "UPDATE {}.waiting SET state = 'strange' WHERE id = %s", jobs[1].id)
         wanted = {jobs[0].id: "unreadable: errors", jobs[1].id: "unreadable: state", jobs[2].id: None}
         found, _ = await store.find(Filter(), 10, None)
         assert {record.id: record.reason for record in found} == wanted
@@ -44,3 +55,76 @@ async def test_the_reaper_and_expiry_pass_over_it():
         await spoil(store, late.id, retention="broken")
         assert [record.id for record in await store.lapsed(10, LONG_ENOUGH)] == [good.id]
         assert [record.id for record in await store.expired(10)] == [soon.id]
+
+
+async def test_a_full_counter_does_not_make_the_claim_fail():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        jobs = [job() for _ in range(3)]
+        await store.enqueue(jobs)
+        change(url, "UPDATE {}.waiting SET version = 2147483647 WHERE id = %s", jobs[1].id)
+        assert await claimed(store) == {jobs[0].id, jobs[2].id}
+        assert [(row.id, row.fields) for row in await store.unreadable()] == [(jobs[1].id, ("version",))]
+
+
+async def test_a_job_that_neither_waits_nor_runs_nor_has_ended():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        lost, other = job(), job()
+        follower = job(after=f'["{lost.id}"]', waits=1, run_when="finished")
+        await store.enqueue([lost, other])
+        change(url, "DELETE FROM {}.waiting WHERE id = %s", lost.id)
+        await store.enqueue([follower])  # which looks for how its parent stands
+        await store.settle(100)
+        (record,) = await store.get([lost.id])
+        assert (record.state, record.reason) == (State.DEAD, "unreadable: state, rank, run_at, suspect")
+        assert await claimed(store) == {other.id, follower.id}
+
+
+async def test_a_moving_row_without_a_job_is_kept_and_removed():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        stray, other = job(), job()
+        await store.enqueue([stray, other])
+        change(url, "DELETE FROM {}.jobs WHERE id = %s", stray.id)
+        assert await store.inspect(100) == 1
+        assert [(row.id, row.where) for row in await store.unreadable()] == [(stray.id, "waiting")]
+        assert await claimed(store) == {other.id}
+
+
+async def test_a_job_in_a_lane_of_others_comes_back():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        jobs = [job(), job(), job()]
+        await store.enqueue(jobs)
+        change(url, "UPDATE {}.waiting SET queue = 'elsewhere' WHERE id = %s", jobs[0].id)
+        change(url, "UPDATE {}.waiting SET parked = true WHERE id = %s", jobs[1].id)
+        assert await claimed(store) == {jobs[2].id}
+        assert await store.inspect(100) == 2
+        assert await claimed(store) == {jobs[0].id, jobs[1].id}
+        assert await store.unreadable() == []
+
+
+async def test_a_search_for_tags_passes_over_what_is_no_list():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        jobs = [job(tags='["a"]'), job(tags='["a","b"]'), job(tags='["c"]'), job(tags='["a"]')]
+        await store.enqueue(jobs)
+        change(url, "UPDATE {}.jobs SET tags = '[1,' WHERE id = %s", jobs[0].id)
+        change(url, "UPDATE {}.jobs SET tags = '5' WHERE id = %s", jobs[3].id)
+        found, _ = await store.find(Filter(tag="a"), 10, None)
+        assert [record.id for record in found] == [jobs[1].id]
+
+
+async def test_what_was_kept_goes_with_its_job():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        bad = job()
+        await store.enqueue([bad])
+        await spoil(store, bad.id, errors="broken")
+        assert await claimed(store) == set()
+        assert len(await store.unreadable()) == 1
+        change(url, "UPDATE {}.outcomes SET prune_at = 1, finished_at = 0, hidden = true WHERE id = %s", bad.id)
+        await store.prune(100)
+        assert await store.get([bad.id]) == [None]
+        assert await store.unreadable() == []

@@ -35,13 +35,12 @@ class Cause:
         self._now = now
         self._looking = asyncio.Lock()
         self._in_vain: dict[str, tuple[float, float]] = {}  # error: when to look again, and the pause until then
-        self.removed = 0  # how often something was found
+        self.removed = 0  # how often jobs were set aside
 
     async def remove(self, error: Exception) -> bool:
         """Remove what this error comes from; gives whether the work is worth another try."""
         if isinstance(error, Flawed):
             await self.set_aside(error.ids, Effects())
-            self.removed += 1
             return True
         removed = self.removed
         async with self._looking:
@@ -63,6 +62,7 @@ class Cause:
 
     async def set_aside(self, ids: Sequence[str], effects: Effects) -> None:
         """Set aside those of these jobs that cannot be read."""
+        self.removed += 1  # at once: who claimed one of them meanwhile is to look again
         await self._server().directly(lambda connection: self._aside.sort_out(connection, ids, self._now(), effects))
 
     async def _look(self) -> bool:

@@ -30,6 +30,7 @@ MOST = (1 << 31) - 1_000_000  # in one of those: there is room for many attempts
 
 
 _ID = COLUMNS.index("id")
+_UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError)
 
 
 class _Row(Record, array_like=True, kw_only=True):
@@ -56,7 +57,7 @@ def readable_of(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]
     """The records in rows that can be read, and the ids of the others."""
     try:
         found = _converted(rows)
-    except (msgspec.ValidationError, OverflowError):
+    except _UNREADABLE:
         return _one_by_one(rows)
     bad = {record.id for record in found if is_flawed(record)}
     return ([record for record in found if record.id not in bad], list(bad)) if bad else (found, [])
@@ -68,7 +69,7 @@ def _one_by_one(rows: Sequence[Sequence[Any]]) -> tuple[list[Record], list[str]]
     for row in rows:
         try:
             (record,) = _converted([row])
-        except (msgspec.ValidationError, OverflowError):
+        except _UNREADABLE:
             flawed.append(row[_ID])
             continue
         if is_flawed(record):

@@ -78,6 +78,8 @@ class Upkeep:
                 await connection.execute(self._sql["make_partition"], {"ahead": ahead})
             while (gone := await self._drop_partition(connection, now)) is not None:
                 dropped += gone
+            if dropped:
+                await connection.execute(self._sql["forget_unreadable"])
         except InsufficientPrivilege:
             pass
         return dropped

@@ -124,6 +124,11 @@ DELETE FROM {schema}.shelf WHERE job = ANY(%(ids)s::uuid[]);
 -- What was kept of jobs that could not be read and are no longer kept.
 DELETE FROM {schema}.unreadable WHERE id = ANY((%(ids)s::uuid[])::text[]);
 
+-- name: forget_unreadable
+-- What was kept of jobs whose pieces were dropped.
+DELETE FROM {schema}.unreadable AS kept WHERE kept.place = 'jobs' AND NOT EXISTS (
+    SELECT 1 FROM {schema}.jobs WHERE jobs.id = CASE WHEN kept.place = 'jobs' THEN kept.id::uuid END);
+
 -- name: remove_keys
 -- Keys whose window has been over for a while. Not at once: who is about to take one again must meet it.
 DELETE FROM {schema}.kept_keys WHERE ends <= {now} - 60000000;
