@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.storage.unreadable import LARGEST, is_leased, read_row
+from perdure.storage.unreadable import LARGEST
 
 from .apply import TABLES as MOVING
 from .apply import Effects
@@ -20,7 +20,7 @@ from .passing import is_as_read
 from .queries import load
 from .rows import array, digest
 from .server import Connection
-from .unreadable import Aside, Row, belongs, row_of, stands
+from .unreadable import Aside, doubtful_among
 
 FIRST = "00000000-0000-0000-0000-000000000000"  # before every id, but for itself
 SMALL = 5_000  # rows of a table beside the jobs that are looked at in one inspection
@@ -165,10 +165,7 @@ class Inspection:
     async def _inspect_jobs(
         self, connection: Connection, rows: Sequence[Sequence[Any]], now: int | None, effects: Effects
     ) -> int:
-        if not rows:
-            return 0
-        at = await self._aside.now(connection, now)
-        bad = [row.id for row in map(row_of, rows) if _is_flawed(row, at)]
+        bad = doubtful_among(rows)
         if not bad:
             return 0
         return (await self._aside.sort_out(connection, bad, now, effects, unless_leased=True))[1]
@@ -241,10 +238,3 @@ def _literal(value: str | int | None) -> str:
 def _flaws(table: Table, row: dict[str, Any], now: int) -> list[str]:
     flaws = [name for name, check in table.checks.items() if row[name] is not None and not check(row[name], now)]
     return flaws or (table.whole(row) if table.whole is not None else [])
-
-
-def _is_flawed(row: Row, now: int) -> bool:
-    record, flaws = read_row(row.values, now)
-    if flaws:
-        return not is_leased(record, now)
-    return bool(row.beside["waits_there"]) and stands(row) != belongs(record)

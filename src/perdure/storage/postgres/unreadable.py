@@ -16,10 +16,10 @@ from perdure.job import FINAL, WAITING, Record, State
 from perdure.storage.contract import Carried, Unreadable
 from perdure.storage.unreadable import LARGEST, Mended, is_leased, log_set_aside, mend, raw_text, read_row
 
-from .apply import TABLES, Effects, waiting_row
+from .apply import TABLES, Effects
 from .carry import Carry
 from .queries import load
-from .rows import COLUMNS, MOST, array, json_text, unmarked, values_of
+from .rows import COLUMNS, MOST, array, digest, json_text, readable_of, route_of, unmarked, values_of
 from .server import Connection, together
 
 PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
@@ -32,6 +32,8 @@ _BESIDE = (
     "wait_expires",
     *(f"wait_{name}" for name in PLACE),
 )
+BEYOND = LARGEST + 1  # what no field can have
+_json = msgspec.json.Decoder()
 _fields = msgspec.json.Decoder(tuple[str, ...])
 
 
@@ -51,15 +53,47 @@ class Row(NamedTuple):
 
 def row_of(row: Sequence[Any]) -> Row:
     found = dict(zip(COLUMNS, row, strict=False))
-    beside = dict(zip(_BESIDE, row[len(COLUMNS) :], strict=True))
+    beside = _beside(row)
     values = values_of(row)
-    if beside["held"] and not 0 <= beside["held_lease"] <= LARGEST:
-        values["lease"] = None
-    if beside["wait_expires"] is not None and abs(beside["wait_expires"]) > LARGEST:
-        values["expires_at"] = LARGEST + 1
-    if not _fits(values["state"], beside):
-        values["state"] = None
+    values |= dict.fromkeys(_contradicted(values["state"], beside), BEYOND)
     return Row(found["id"], {**found, **beside}, values, beside)
+
+
+def doubtful_among(rows: Sequence[Sequence[Any]]) -> list[str]:
+    """Those of these jobs that may be unreadable or out of place: a look that costs little where there are none."""
+    records, doubtful = readable_of(rows)
+    beside = {row[0]: _beside(row) for row in rows}
+    for record in records:
+        there = beside[record.id]
+        if (
+            _contradicted(record.state, there)
+            or not _is_json(record.payload)
+            or (there["waits_there"] and _belongs(record) != _stands(there))
+        ):
+            doubtful.append(record.id)
+    return doubtful
+
+
+def _is_json(text: str) -> bool:
+    try:
+        _json.decode(text)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False
+    return True
+
+
+def _beside(row: Sequence[Any]) -> dict[str, Any]:
+    return dict(zip(_BESIDE, row[len(COLUMNS) :], strict=True))
+
+
+def _contradicted(state: str, beside: Mapping[str, Any]) -> list[str]:
+    """Fields that cannot be what they are because of what stands beside the record."""
+    fields = [] if _fits(state, beside) else ["state"]
+    if beside["held"] and not 0 <= beside["held_lease"] <= LARGEST:
+        fields.append("lease")
+    if beside["wait_expires"] is not None and abs(beside["wait_expires"]) > LARGEST:
+        fields.append("expires_at")
+    return fields
 
 
 def _fits(state: str, beside: Mapping[str, Any]) -> bool:
@@ -69,15 +103,21 @@ def _fits(state: str, beside: Mapping[str, Any]) -> bool:
     return beside["held"] or state in WAITING
 
 
-def belongs(record: Record) -> dict[str, Any]:
+def _belongs(record: Record) -> dict[str, Any]:
     """Where a job that waits is to stand."""
-    row = waiting_row(record)
-    parked = record.state is State.READY and record.limits is not None
-    return {**{name: row[name] for name in PLACE}, "parked": parked}
+    gate = None if record.limits is None else digest(record.limits)
+    return {
+        "urgency": -1 - record.priority,
+        "queue": record.queue,
+        "task": record.task,
+        "route": route_of(record.routing_key),
+        "gate": gate,
+        "parked": gate is not None and record.state is State.READY,
+    }
 
 
-def stands(row: Row) -> dict[str, Any]:
-    return {name: row.beside[f"wait_{name}"] for name in PLACE}
+def _stands(beside: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: beside[f"wait_{name}"] for name in PLACE}
 
 
 class Aside:
@@ -112,13 +152,13 @@ class Aside:
                 record, flaws = read_row(row.values, at)
                 if not flaws:
                     sound.append(_unmarked(record))
-                    if row.beside["waits_there"] and row.id in locked and stands(row) != belongs(record):
+                    if row.beside["waits_there"] and row.id in locked and _stands(row.beside) != _belongs(record):
                         misplaced.append(record)
                 elif not (unless_leased and is_leased(record, at)) and (row.id in locked or not row.moves):
                     bad.append((row, mend(row.values, at)))
             await self._set_aside(connection, bad, now, effects)
             for record in misplaced:
-                await connection.execute(self._sql["put_in_place"], {"id": record.id, **belongs(record)})
+                await connection.execute(self._sql["put_in_place"], {"id": record.id, **_belongs(record)})
                 effects.ready.add(record.queue)
         return sound, len(bad) + len(misplaced)
 
