@@ -16,15 +16,21 @@ from .values import BYTES, NOTHING, NUMBERS, TEXTS
 # what was set aside is kept as it was found, and the ledger says which version the schema has
 LEFT_ALONE = ("unreadable", "meta")
 BY_JOB = ("jobs", "waiting", "holds", "outcomes")
-EXTREMES: dict[str, object] = {"largest of 32 bits": (1 << 31) - 1, "smallest of 32 bits": -(1 << 31)}
+INTEGERS: dict[str, object] = {
+    **NOTHING,
+    **{name: value for name, value in NUMBERS.items() if isinstance(value, int)},  # a fraction would be rounded
+    "largest of 32 bits": (1 << 31) - 1,
+    "smallest of 32 bits": -(1 << 31),
+    "a word": "nonsense",
+}
 IDS: dict[str, object] = {"zero": str(UUID(int=0)), "largest": str(UUID(int=(1 << 128) - 1)), "a word": "nonsense"}
 FLAGS: dict[str, object] = {"true": True, "false": False}
 VALUES: dict[str, dict[str, object]] = {
     "text": {**NOTHING, **TEXTS, **BYTES},
     "uuid": {**NOTHING, **IDS},
     "boolean": {**NOTHING, **FLAGS},
-    "bigint": {**NOTHING, **NUMBERS, **EXTREMES, "a word": "nonsense"},
-    "integer": {**NOTHING, **NUMBERS, **EXTREMES, "a word": "nonsense"},
+    "bigint": INTEGERS,
+    "integer": INTEGERS,
 }
 COLUMNS = """
 SELECT c.relname, a.attname, format_type(a.atttypid, NULL)

@@ -13,5 +13,5 @@ COUNT = int(os.environ.get("PERDURE_FUZZ_COUNT") or 1_500)
 
 
 async def test_postgres():
-    report = await run(PostgresTarget(server("postgres").fresh()), seed=SEED, count=COUNT)
+    report = await run(PostgresTarget(server("postgres").fresh()), seed=SEED, count=COUNT, at_once=250)
     print(report.table())

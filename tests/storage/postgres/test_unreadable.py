@@ -7,6 +7,7 @@ import psycopg
 
 from perdure.ids import new_stamp
 from perdure.job import State
+from perdure.lifecycle import Succeeded, decide
 from perdure.storage.contract import Carried, Claim, Filter, Want
 
 from ...real_servers import server
@@ -128,3 +129,42 @@ async def test_what_was_kept_goes_with_its_job():
         await store.prune(100)
         assert await store.get([bad.id]) == [None]
         assert await store.unreadable() == []
+
+
+async def test_a_counter_that_fills_up_while_the_job_runs():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        jobs = [job(), job()]
+        await store.enqueue(jobs)
+        answer = await store.exchange((), Claim("w", new_stamp(), (Want(2, queues=("default",)),)))
+        change(url, "UPDATE {}.holds SET version = 2147483647 WHERE id = %s", jobs[0].id)
+        said = await store.exchange([decide(record, Succeeded("1")) for record in answer.claimed])
+        assert sorted(verdict.accepted for verdict in said.verdicts) == [False, True]
+        states = [record.state for record in await store.get([each.id for each in jobs])]
+        assert states == [State.DEAD, State.SUCCEEDED]
+
+
+async def test_a_job_that_waits_although_it_has_ended():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        ended, other = job(), job()
+        await store.enqueue([ended])
+        answer = await store.exchange((), Claim("w", new_stamp(), (Want(1),)))
+        await store.exchange([decide(record, Succeeded("1")) for record in answer.claimed])
+        await store.enqueue([other])
+        change(url, "UPDATE {0}.waiting SET id = %s", ended.id)
+        while await store.inspect(100):
+            pass
+        states = [record.state for record in await store.get([ended.id, other.id])]
+        assert states == [State.SUCCEEDED, State.DEAD]
+        assert await claimed(store) == set()
+
+
+async def test_the_longest_lease_does_not_stop_the_reaper():
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        jobs = [job(lease=1), job()]
+        await store.enqueue(jobs)
+        assert len(await claimed(store)) == 2
+        change(url, "UPDATE {}.holds SET lease = 9223372036854775807 WHERE id = %s", jobs[1].id)
+        assert [record.id for record in await store.lapsed(10, LONG_ENOUGH)] == [jobs[0].id]

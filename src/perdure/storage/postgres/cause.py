@@ -20,7 +20,7 @@ LOOKS_FOR = 5.0  # seconds
 LONGEST_PAUSE = 60.0  # seconds between searches for one error that found nothing
 MANY = 100  # errors that are remembered
 
-Inspect = Callable[..., Coroutine[Any, Any, tuple[int, str]]]
+Inspect = Callable[..., Coroutine[Any, Any, tuple[int, str | None]]]
 
 
 class Cause:
@@ -74,10 +74,11 @@ class Cause:
         return bool(found or await self._look_through(inspection.inspect_next, until))
 
     async def _look_through(self, inspect: Inspect, until: float) -> int:
-        found, behind = 0, FIRST
+        found = 0
+        behind: str | None = FIRST
         while True:
             work = partial(inspect, behind=behind, limit=LOOKED_AT, now=self._now(), effects=Effects())
             more, behind = await self._server().directly(work)
             found += more
-            if behind == FIRST or monotonic() >= until:
+            if behind is FIRST or monotonic() >= until:
                 return found

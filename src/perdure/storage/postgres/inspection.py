@@ -22,7 +22,7 @@ from .rows import array, digest
 from .server import Connection
 from .unreadable import Aside, doubtful_among
 
-FIRST = "00000000-0000-0000-0000-000000000000"  # before every id, but for itself
+FIRST = None  # before every id
 SMALL = 5_000  # rows of a table beside the jobs that are looked at in one inspection
 
 Check = Callable[[Any, int], bool]  # a value that is not NULL, and the time
@@ -126,7 +126,7 @@ class Inspection:
         self._limits = limits
         self._sql = load("unreadable", schema)
         self._strays = {table: load("unreadable", schema, table=table)["remove_strays"] for table in MOVING}
-        self._behind = dict.fromkeys(("jobs", *MOVING), FIRST)
+        self._behind: dict[str, str | None] = dict.fromkeys(("jobs", *MOVING), FIRST)
 
     async def go_on(self, connection: Connection, limit: int, now: int | None, effects: Effects) -> int:
         """Inspect the next jobs and moving rows, and the small tables; gives how many rows were set aside or put right."""
@@ -140,8 +140,8 @@ class Inspection:
         return found + await self.inspect_tables(connection, now)
 
     async def inspect_live(
-        self, connection: Connection, behind: str, limit: int, now: int | None, effects: Effects
-    ) -> tuple[int, str]:
+        self, connection: Connection, behind: str | None, limit: int, now: int | None, effects: Effects
+    ) -> tuple[int, str | None]:
         """Inspect the next jobs that wait or run; gives how many were set aside or put right, and the last of them, `FIRST`
         at the end."""
         asked = {"behind": behind, "limit": limit}
@@ -153,8 +153,8 @@ class Inspection:
         return found, ids[-1] if len(ids) == limit else FIRST
 
     async def inspect_next(
-        self, connection: Connection, behind: str, limit: int, now: int | None, effects: Effects
-    ) -> tuple[int, str]:
+        self, connection: Connection, behind: str | None, limit: int, now: int | None, effects: Effects
+    ) -> tuple[int, str | None]:
         """The same with the next of all jobs."""
         asked = {"behind": behind, "limit": limit}
         rows = await (await connection.execute(self._sql["next_rows"], asked)).fetchall()
@@ -171,8 +171,8 @@ class Inspection:
         return (await self._aside.sort_out(connection, bad, now, effects, unless_leased=True))[1]
 
     async def _remove_strays(
-        self, connection: Connection, table: str, behind: str, limit: int, now: int | None
-    ) -> tuple[int, str]:
+        self, connection: Connection, table: str, behind: str | None, limit: int, now: int | None
+    ) -> tuple[int, str | None]:
         """Remove moving rows that have no job."""
         async with connection.transaction():
             cursor = await connection.execute(self._strays[table], {"behind": behind, "limit": limit})

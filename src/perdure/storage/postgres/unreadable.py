@@ -19,20 +19,23 @@ from perdure.storage.unreadable import LARGEST, Mended, is_leased, log_set_aside
 from .apply import TABLES, Effects
 from .carry import Carry
 from .queries import load
-from .rows import COLUMNS, MOST, array, digest, json_text, readable_of, route_of, unmarked, values_of
+from .rows import COLUMNS, MOST, NARROW, array, digest, json_text, readable_of, route_of, unmarked, values_of
 from .server import Connection, together
 
 PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
 _BESIDE = (
     "held",
     "held_lease",
+    "hold_ended",
     "ended",
     "waits_there",
     "wait_state",
     "wait_expires",
     *(f"wait_{name}" for name in PLACE),
 )
-BEYOND = LARGEST + 1  # what no field can have
+# what makes statements fail that tell of other jobs too: no holder could report
+_BREAKING = frozenset((*NARROW, "state", "lease", "stamp"))
+BEYOND = 1 << 63  # what no field can have
 _json = msgspec.json.Decoder()
 _fields = msgspec.json.Decoder(tuple[str, ...])
 
@@ -91,6 +94,9 @@ def _contradicted(state: str, beside: Mapping[str, Any]) -> list[str]:
     fields = [] if _fits(state, beside) else ["state"]
     if beside["held"] and not 0 <= beside["held_lease"] <= LARGEST:
         fields.append("lease")
+    twice = beside["held"] and beside["ended"] and not beside["hold_ended"]
+    if twice or (beside["waits_there"] and (beside["held"] or beside["ended"])):
+        fields.append("stamp")
     if beside["wait_expires"] is not None and abs(beside["wait_expires"]) > LARGEST:
         fields.append("expires_at")
     return fields
@@ -138,7 +144,7 @@ class Aside:
         unless_leased: bool = False,
     ) -> tuple[list[Record], int]:
         """Those of these jobs that can be read, and how many of the others were set aside or put in their place.
-        `unless_leased`: a job that somebody runs is left as it is."""
+        `unless_leased`: a job that somebody runs is left as it is, unless that makes statements fail."""
         asked = {"ids": array(sorted(set(ids)))}
         async with connection.transaction():
             cursors = await together(connection, [(lock, asked) for lock in self._locks])
@@ -154,7 +160,9 @@ class Aside:
                     sound.append(_unmarked(record))
                     if row.beside["waits_there"] and row.id in locked and _stands(row.beside) != _belongs(record):
                         misplaced.append(record)
-                elif not (unless_leased and is_leased(record, at)) and (row.id in locked or not row.moves):
+                elif not (unless_leased and is_leased(record, at) and _BREAKING.isdisjoint(flaws)) and (
+                    row.id in locked or not row.moves
+                ):
                     bad.append((row, mend(row.values, at)))
             await self._set_aside(connection, bad, now, effects)
             for record in misplaced:

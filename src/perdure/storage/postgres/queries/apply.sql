@@ -129,7 +129,7 @@ WHERE lease < %(lease)s::bigint AND id = ANY(ARRAY(
 -- Prolong the leases of holds that stand, by what is asked for (NULL: by their own); a longer one becomes their own. One whose
 -- row is locked is about to be told of by its holder: it still stands.
 UPDATE {schema}.holds
-SET leased_until = coalesce(%(lease)s::bigint, lease) + {now}, lease = greatest(lease, %(lease)s::bigint)
+SET leased_until = least(coalesce(%(lease)s::bigint, lease), 4611686018427387904) + {now}, lease = greatest(lease, %(lease)s::bigint)
 WHERE id = ANY(ARRAY(
     SELECT hold.id
     FROM unnest(%(ids)s::uuid[], %(attempts)s::integer[], %(stamps)s::bigint[]) AS given (id, attempt, stamp)

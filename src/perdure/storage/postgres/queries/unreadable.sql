@@ -1,6 +1,6 @@
 -- name: beside
 -- What stands beside a record: who holds it for how long, and where it waits.
-h.id IS NOT NULL, h.lease, o.id IS NOT NULL, w.id IS NOT NULL, w.state, w.expires_at, w.urgency, w.queue, w.task, w.route,
+h.id IS NOT NULL, h.lease, coalesce(h.ended, false), o.id IS NOT NULL, w.id IS NOT NULL, w.state, w.expires_at, w.urgency, w.queue, w.task, w.route,
     w.gate::text, w.parked
 
 -- name: rows
@@ -10,13 +10,13 @@ SELECT {record}, {beside} FROM {schema}.jobs j {moving_by_id} WHERE j.id = ANY(%
 -- name: next_rows
 -- The next jobs behind an id.
 SELECT {record}, {beside}
-FROM (SELECT * FROM {schema}.jobs WHERE id > %(behind)s::uuid ORDER BY id LIMIT %(limit)s::integer) AS j {moving_by_id}
+FROM (SELECT * FROM {schema}.jobs WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer) AS j {moving_by_id}
 ORDER BY j.id;
 
 -- name: live_ids
 -- The next jobs behind an id that wait or run.
-(SELECT id::text FROM {schema}.waiting WHERE id > %(behind)s::uuid ORDER BY id LIMIT %(limit)s::integer)
-UNION (SELECT id::text FROM {schema}.holds WHERE id > %(behind)s::uuid ORDER BY id LIMIT %(limit)s::integer)
+(SELECT id::text FROM {schema}.waiting WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer)
+UNION (SELECT id::text FROM {schema}.holds WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer)
 ORDER BY 1 LIMIT %(limit)s::integer;
 
 -- name: lock
@@ -26,7 +26,7 @@ SELECT id::text FROM {schema}.{table} WHERE id = ANY(%(ids)s::uuid[]) ORDER BY i
 -- name: remove_strays
 -- Of the next moving rows behind an id, those without a job are removed. Gives each of these, and the last that was looked at.
 WITH page AS MATERIALIZED (
-    SELECT id FROM {schema}.{table} WHERE id > %(behind)s::uuid ORDER BY id LIMIT %(limit)s::integer
+    SELECT id FROM {schema}.{table} WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer
 ),
 gone AS (
     DELETE FROM {schema}.{table} AS stray

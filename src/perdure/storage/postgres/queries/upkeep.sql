@@ -1,9 +1,9 @@
 -- name: lapsed
 -- Jobs whose lease is over, the longest over first. Leases that reach further than they can are cut: the clock went back.
 WITH cut AS (
-    UPDATE {schema}.holds SET leased_until = lease + {now}
+    UPDATE {schema}.holds SET leased_until = {sane_lease} + {now}
     WHERE id = ANY(ARRAY(
-        SELECT id FROM {schema}.holds WHERE leased_until > lease + {now} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
+        SELECT id FROM {schema}.holds WHERE leased_until > {sane_lease} + {now} ORDER BY id FOR NO KEY UPDATE SKIP LOCKED))
 )
 SELECT {record}
 FROM (
@@ -12,9 +12,13 @@ FROM (
 ) AS late CROSS JOIN LATERAL (SELECT * FROM {schema}.jobs WHERE jobs.id = late.id OFFSET 0) AS j {moving_by_id}
 ORDER BY late.leased_until, late.id;
 
+-- name: sane_lease
+-- The length of a lease: an instant of our time can be added to it, whatever the row says.
+least(lease, 4611686018427387904)
+
 -- name: next_lapse
 -- How long it takes until a lease is over.
-SELECT min(leased_until) - {now} FROM {schema}.holds;
+SELECT greatest(min(leased_until), -4611686018427387904) - {now} FROM {schema}.holds;
 
 -- name: expired
 -- Waiting jobs that were not started in time.
