@@ -289,7 +289,10 @@ class Apply:
 
     async def holding(self, connection: Connection, worker: str, stamp: int) -> list[Record]:
         cursor = await connection.execute(self._sql["holding"], {"worker": worker, "stamp": stamp})
-        return records_of(await cursor.fetchall())
+        records = records_of(await cursor.fetchall())
+        if ended := [record.id for record in records if record.state is not State.RUNNING]:
+            raise Flawed(ended)  # they have an outcome too
+        return records
 
     async def _verdicts(self, connection: Connection, holds: Sequence[Hold], standing_ids: set[str]) -> list[Verdict]:
         """What became of each hold; those that did not come back are looked at."""
