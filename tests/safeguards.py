@@ -376,8 +376,8 @@ SAFEGUARDS = [
     Safeguard(
         46,
         "storage/postgres/listing.py",
-        '        cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})\n        found = {record.id: record for record in shown_of(await cursor.fetchall())}\n',
-        '        found = {}\n        for table in ("o.id IS NULL", "o.id IS NOT NULL"):\n            statement = self._sql["get"].replace("WHERE j.id", f"WHERE {table} AND j.id")\n            cursor = await connection.execute(statement, {"ids": array(ids)})\n            found |= {record.id: record for record in shown_of(await cursor.fetchall())}\n',
+        '        cursor = await connection.execute(self._sql["get"], {"ids": array(ids)})\n        found = {record.id: record for record in shown_of(await cursor.fetchall(), now)}\n',
+        '        found = {}\n        for table in ("o.id IS NULL", "o.id IS NOT NULL"):\n            statement = self._sql["get"].replace("WHERE j.id", f"WHERE {table} AND j.id")\n            cursor = await connection.execute(statement, {"ids": array(ids)})\n            found |= {record.id: record for record in shown_of(await cursor.fetchall(), now)}\n',
         "tests/storage/postgres/test_locks.py::test_who_reads_sees_every_job_wherever_it_moves",
     ),
     Safeguard(
