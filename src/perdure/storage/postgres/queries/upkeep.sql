@@ -18,7 +18,7 @@ least(lease, 4611686018427387904)
 
 -- name: next_lapse
 -- How long it takes until a lease is over.
-SELECT greatest(min(leased_until), -4611686018427387904) - {now} FROM {schema}.holds;
+SELECT min(greatest(leased_until, -4611686018427387904)) - {now} FROM {schema}.holds;
 
 -- name: expired
 -- Waiting jobs that were not started in time.
