@@ -25,7 +25,7 @@ WANTS = {
 }
 
 
-@pytest.fixture(params=[name for name in STORES if name not in ("sqlite-in-memory", "mongo")])
+@pytest.fixture(params=[name for name in STORES if name != "sqlite-in-memory"])
 def kind(request):
     return request.param
 

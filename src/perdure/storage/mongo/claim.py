@@ -2,87 +2,46 @@
 
 A lane is the ready jobs of one queue, task and routing key; the index of places keeps each in claim order. The server lists
 the lanes by skipping from one to the next, and merges those that are wanted by their heads, so a claim reads as many jobs as
-it takes plus one per lane, whatever waits behind or beside them.
+it takes plus one per lane, whatever waits behind or beside them. Where there are very many lanes it merges lines instead:
+see `outlook`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
+from time import monotonic
 from typing import NamedTuple
 
-from perdure.job import ANY, ROW_VERSION, Record, State
+from perdure.job import Record, State
 from perdure.storage.contract import Claim, Want
 from perdure.storage.rules import set_state, write_claim
 
 from . import slots
-from .documents import DUE, IN_A_LANE, SLIM, WHOLE, Document, Lane, known_lanes
-from .gates import AT_ONCE, HEARD, KNOCKS, Asked, head_stages, heads_in, hear, is_quiet
+from .documents import DUE, SLIM, WHOLE, Document
+from .gates import hear, is_quiet
 from .knocks import knock
 from .limits import Limits
+from .outlook import (
+    LANES_AT_ONCE,
+    NO_GUESS,
+    NOWHERE,
+    Best,
+    Guess,
+    Outlook,
+    Position,
+    Spots,
+    first_ids,
+    first_positions,
+    look_out,
+)
 from .places import IN_ORDER, forget, takeable
 from .rows import write
-from .shapes import LARGEST, is_text, well_formed
-from .steps import Steps, aggregate, find, insert
+from .steps import Steps, find, insert
 from .turns import Turn
 from .unreadable import readable
 
-LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
-Position = tuple[int, int, str]  # order, tie and id of a job in a lane
-_POSITION = {"order": 1, "tie": 1}
-
-_FIRST_DUE: list[Document] = [
-    {"$match": {"place": DUE, "order": {"$gte": -LARGEST, "$lte": LARGEST}}},
-    {"$sort": IN_ORDER},
-    {"$limit": 1},
-    {"$project": {"_id": 0, "order": 1}},
-]
-_LANES: list[Document] = [
-    {"$match": {"place": IN_A_LANE}},
-    {"$sort": {"place": 1, **IN_ORDER}},
-    {"$group": {"_id": "$place"}},
-]
-_PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
-_KNOCKS: list[Document] = [{"$match": {"_id": KNOCKS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
-_FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
-# one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
-_OUTLOOK: list[Document] = [
-    {"$limit": 1},
-    {"$project": {"_id": 1}},
-    {"$lookup": {"from": "perdure_places", "pipeline": _LANES, "as": "lanes"}},
-    {"$lookup": {"from": "perdure_queues", "pipeline": _PAUSED, "as": "paused"}},
-    {"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}},
-]
-_LIMITS: list[Document] = [
-    {"$lookup": {"from": "perdure_notes", "pipeline": _KNOCKS, "as": "knocks"}},
-    {"$lookup": {"from": "perdure_gates", "pipeline": _FEW, "as": "gates"}},
-    {"$lookup": {"from": "perdure_slots", "pipeline": _FEW, "as": "slots"}},
-]
-
-
-_OF_LIMITS = {"knocks": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
-
-
-class Best(NamedTuple):
-    """The best jobs of some lanes, and whether that is everything that waits there."""
-
-    lanes: list[str]
-    ids: list[str]
-    all: bool
-
-    def leaves_nothing(self, lanes: Sequence[str], taken: frozenset[str]) -> bool:
-        """Whether nobody else waits in some lanes than those that are taken."""
-        return self.all and taken.issuperset(self.ids) and set(self.lanes).issuperset(lanes)
-
-
-class Outlook(NamedTuple):
-    """What waits. Gates and knocks are known if limits were asked for, the best jobs if lanes were."""
-
-    next_due: int | None
-    paused: frozenset[str]
-    lanes: list[Lane]
-    limits: Asked | None = None
-    best: Best | None = None
+MANY_FOR = 600.0  # seconds that a store expects very many lanes after it has seen so many
 
 
 class Claimed(NamedTuple):
@@ -92,16 +51,33 @@ class Claimed(NamedTuple):
     ready: set[str]  # queues of promoted jobs
 
 
+class Expected:
+    """What the last claim of this store saw, and the next one probably sees too: the `spots` that it wanted, and whether
+    there are very `many` lanes."""
+
+    def __init__(self) -> None:
+        self.spots = NOWHERE
+        self._many_until = 0.0
+
+    @property
+    def many(self) -> bool:
+        return monotonic() < self._many_until
+
+    def note(self, outlook: Outlook) -> None:
+        if outlook.lines is not None and not self.many:
+            self._many_until = monotonic() + MANY_FOR
+
+
 class Choice(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
-    beside it. What it takes is added to `mine`. `lanes`: those that the last claim here wanted, and this one probably wants
-    too. `look_again`: microseconds after which it may find more. `outlook`: what it sees, if it has looked already. `turn`:
-    its turn among those that claim under limits, if it does. `earlier`: what it has taken already, for other wants."""
+    beside it. What it takes is added to `mine`. `expected`: what it probably sees. `look_again`: microseconds after which it
+    may find more. `outlook`: what it sees, if it has looked already. `turn`: its turn among those that claim under limits,
+    if it does. `earlier`: what it has taken already, for other wants."""
 
     only: Sequence[str] | None
     taking: list[set[str]]
     mine: set[str]
-    lanes: list[str]
+    expected: Expected
     look_again: int = 0
     turn: Turn | None = None
     outlook: Outlook | None = None
@@ -121,12 +97,14 @@ def claim(
     """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
     and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
     be heard now."""
-    outlook = choice.outlook or (yield from look_out(guess_of(claim, now, choice), choice.turn is not None))
+    limited = choice.turn is not None
+    outlook = choice.outlook or (yield from look_out(claim.wants, guess_of(claim, now, choice), limited=limited))
+    choice.expected.note(outlook)
     ready: set[str] = set()
     if outlook.next_due is not None and outlook.next_due <= now:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
-        outlook = yield from look_out(limited=choice.turn is not None)
+        outlook = yield from look_out(claim.wants, NO_GUESS._replace(many=outlook.lines is not None), limited=limited)
     limits = None
     if choice.turn is None:
         yield from insert("notes", knocks)
@@ -183,103 +161,40 @@ def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
         return False
     if any(want.limited for want in claim.wants) and not is_quiet(outlook.limits):
         return False
-    return not any(
-        _wanted(lane, want, outlook.paused, alone=bool(lane.suspect)) for want in claim.wants for lane in outlook.lanes
-    )
-
-
-class Guess(NamedTuple):
-    """What a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question."""
-
-    now: int
-    lanes: list[str]
-    limit: int  # of their best jobs
-    gates: dict[str, int]  # how many of the jobs at each
-
-    def stages(self) -> list[Document]:
-        stages = head_stages(self.gates, takeable(self.now))
-        if not self.lanes:
-            return stages
-        best: list[Document] = [
-            {"$match": {"place": {"$in": self.lanes}, **takeable(self.now)}},
-            {"$sort": IN_ORDER},
-            {"$limit": self.limit},
-            {"$project": {"_id": 1}},
-        ]
-        return [*stages, {"$lookup": {"from": "perdure_places", "pipeline": best, "as": "best"}}]
-
-    def best(self, found: Document) -> Best | None:
-        if not self.lanes:
-            return None
-        ids = [place["_id"] for place in found["best"] if is_text(place["_id"])]
-        return Best(self.lanes, ids, len(found["best"]) < self.limit)
-
-
-NO_GUESS = Guess(0, [], 0, {})
-
-
-def look_out(guess: Guess = NO_GUESS, limited: bool = False) -> Steps[Outlook]:
-    """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
-    hear of."""
-    seen = yield from aggregate("jobs", [*_OUTLOOK, *(_LIMITS if limited else ()), *guess.stages()])
-    if not seen:  # there is no job at all
-        return Outlook(None, frozenset(), [], Asked([], [], []) if limited else None)
-    (outlook,) = seen
-    limits = None
-    if limited:
-        told = {name: well_formed(of, outlook[name]) for name, of in _OF_LIMITS.items()}
-        limits = Asked(told["knocks"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
-    return Outlook(
-        int(outlook["due"][0]["order"]) if outlook["due"] else None,
-        frozenset(queue["_id"] for queue in outlook["paused"] if is_text(queue["_id"])),
-        known_lanes(place["_id"] for place in outlook["lanes"]),
-        limits,
-        guess.best(outlook),
-    )
+    return not any(outlook.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
 
 
 def guess_of(claim: Claim, now: int, choice: Choice) -> Guess:
     want = claim.wants[0] if claim.wants else None
     limited = sum(want.limit for want in claim.wants if want.limited)
     gates = {} if choice.turn is None else choice.turn.guess(limited)
+    expected = choice.expected
     if want is None or want.limited or want.limit <= 0 or choice.only is not None:
-        return Guess(now, [], 0, gates)
-    lanes = list(choice.lanes) if len(choice.lanes) <= LANES_AT_ONCE else []
-    return Guess(now, lanes, want.limit + len(choice.others()), gates)
+        return Guess(now, NOWHERE, 0, gates, expected.many)
+    spots = expected.spots if len(expected.spots.names) <= LANES_AT_ONCE else NOWHERE
+    return Guess(now, spots, want.limit + len(choice.others()), gates, expected.many)
 
 
-def best_positions(want: Want, most: int) -> Steps[list[Position]]:
-    """Where the best jobs of a want stand, and what comes after them. Read from the index alone."""
-    outlook = yield from look_out()
-    lanes = _lanes(outlook, want)
-    seen: list[Position] = []
-    for begin in range(0, len(lanes), LANES_AT_ONCE):
-        filter: Document = {"place": {"$in": lanes[begin : begin + LANES_AT_ONCE]}}
-        found = yield from find("places", filter, _POSITION, sort=IN_ORDER, limit=most)
-        seen += [(int(one["order"]), int(one.get("tie", 0)), one["_id"]) for one in found]
-    return sorted(seen)[:most]
-
-
-def _lanes(outlook: Outlook, want: Want) -> list[str]:
-    return [lane.text() for lane in outlook.lanes if _wanted(lane, want, outlook.paused, alone=want.alone)]
+def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]]:
+    """Where the best jobs of a want stand, and what comes after them. Read from the index alone if no queue is paused."""
+    outlook = yield from look_out((want,), NO_GUESS._replace(many=many))
+    positions, _ = yield from first_positions(outlook.spots(want, alone=want.alone), outlook.paused, {}, most)
+    return positions
 
 
 def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) -> Steps[list[Record]]:
-    """The best of the wanted lanes; of very many, group by group."""
-    lanes = _lanes(outlook, want)
-    if want.limit <= 0 or not lanes:
+    """The best of the wanted lanes."""
+    spots = outlook.spots(want, alone=want.alone)
+    if want.limit <= 0 or not spots.names:
         return []
     seen = None
     if want is claim.wants[0]:
-        choice.lanes[:] = lanes
-        seen = outlook.best if outlook.best is not None and outlook.best.lanes == lanes else None
-    elif outlook.best is not None and outlook.best.leaves_nothing(lanes, choice.earlier):
+        choice.expected.spots = spots
+        seen = outlook.best if outlook.best is not None and outlook.best.spots == spots else None
+    elif outlook.best is not None and outlook.best.leaves_nothing(spots, choice.earlier):
         return []
-    best: list[Record] = []
-    for begin in range(0, len(lanes), LANES_AT_ONCE):
-        best += yield from _best_of(lanes[begin : begin + LANES_AT_ONCE], want.limit, now, choice, seen)
-        best = sorted(best, key=lambda record: (-record.priority, record.rank, record.id))[: want.limit]
-    return best
+    best = yield from _best_of(spots, outlook.paused, want.limit, now, choice, seen)
+    return sorted(best, key=lambda record: (-record.priority, record.rank, record.id))
 
 
 def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
@@ -290,14 +205,16 @@ def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
     yield from write(before, records)
 
 
-def _best_of(lanes: Sequence[str], limit: int, now: int, choice: Choice, seen: Best | None) -> Steps[list[Record]]:
+def _best_of(
+    spots: Spots, paused: frozenset[str], limit: int, now: int, choice: Choice, seen: Best | None
+) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
     if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
         records, gone = yield from standing(ids, State.READY, now, told_before=choice.outlook is not None)
         if not gone:
             return records
     while True:
-        ids = yield from _best_places(lanes, limit, now, choice)
+        ids = yield from _best_places(spots, paused, limit, now, choice)
         records, strays = yield from standing(ids, State.READY, now)
         if not strays:
             return records
@@ -320,15 +237,14 @@ def standing(
     return [by_id[id] for id in ids if id in by_id], strays
 
 
-def _best_places(lanes: Sequence[str], limit: int, now: int, choice: Choice) -> Steps[list[str]]:
-    filter = {"place": {"$in": list(lanes)}, **takeable(now)}
+def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: Choice) -> Steps[list[str]]:
+    condition = takeable(now)
     if choice.only is not None:
-        filter["_id"] = {"$in": list(choice.only)}
-    sort = IN_ORDER if choice.only is None else None
+        condition["_id"] = {"$in": list(choice.only)}
     while True:
         enough = limit + len(choice.others())
-        found = [place["_id"] for place in (yield from find("places", filter, {"_id": 1}, sort=sort, limit=enough))]
-        best = _free(found, limit, choice, all=len(found) < enough)
+        found, all = yield from first_ids(spots, paused, condition, enough, in_order=choice.only is None)
+        best = _free(found, limit, choice, all=all)
         if best is not None:
             return best
 
@@ -345,25 +261,12 @@ def _free(found: Sequence[str], limit: int, choice: Choice, *, all: bool) -> lis
 
 
 def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
-    lanes = {
-        lane.text()
-        for lane in outlook.lanes
-        for want in wants
-        if lane.suspect and _wanted(lane, want, outlook.paused, alone=True)
-    }
-    if not lanes:
-        return False
-    suspects: Document = {"place": {"$in": sorted(lanes)}, **takeable(now)}
-    return bool((yield from find("places", suspects, {"_id": 1}, limit=1)))
-
-
-def _wanted(lane: Lane, want: Want, paused: frozenset[str], *, alone: bool) -> bool:
-    return (
-        not want.limited
-        and bool(lane.suspect) is alone
-        and lane.min_version <= ROW_VERSION
-        and lane.queue not in paused
-        and (want.queues is None or lane.queue in want.queues)
-        and (want.tasks is None or lane.task in want.tasks)
-        and (want.routing is ANY or lane.routing_key == want.routing)
-    )
+    names: dict[str, set[str]] = {}
+    for want in wants:
+        spots = outlook.spots(want, alone=True)
+        names.setdefault(spots.field, set()).update(spots.names)
+    for field, ours in names.items():
+        suspects, _ = yield from first_ids(Spots(field, sorted(ours)), outlook.paused, takeable(now), 1, in_order=False)
+        if suspects:
+            return True
+    return False

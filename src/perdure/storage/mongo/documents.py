@@ -19,13 +19,14 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from json import loads
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from perdure.job import WAITING, Record, State
 
 Document = dict[str, Any]
+T = TypeVar("T")
 
 DUE = "due"
 ALL = "*"  # the mark of every job
@@ -53,6 +54,18 @@ MAY_CHANGE = tuple(
 _values = attrgetter(*MAY_CHANGE)
 
 
+class Line(NamedTuple):
+    """The ready jobs of one task and routing key in all queues; suspects, and rows for newer versions, apart."""
+
+    task: str
+    routing_key: str | None
+    min_version: int
+    suspect: int
+
+    def text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
 class Lane(NamedTuple):
     """The ready jobs of one queue, task and routing key; suspects, and rows for newer versions, apart."""
 
@@ -64,6 +77,9 @@ class Lane(NamedTuple):
 
     def text(self) -> str:
         return msgspec.json.encode(self).decode()
+
+    def line(self) -> Line:
+        return Line(*self[1:])
 
 
 class GateLane(NamedTuple):
@@ -81,6 +97,7 @@ class GateLane(NamedTuple):
 
 
 _lane = msgspec.json.Decoder(Lane)
+_line = msgspec.json.Decoder(Line)
 _gate = msgspec.json.Decoder(GateLane)
 
 
@@ -90,13 +107,22 @@ def lane_of(place: str) -> Lane:
 
 def known_lanes(places: Iterable[object]) -> list[Lane]:
     """The lanes of some places, without those that are none."""
-    lanes = []
-    for place in places:
+    return _known(_lane, places)
+
+
+def known_lines(texts: Iterable[object]) -> list[Line]:
+    """The lines of some texts, without those that are none."""
+    return _known(_line, texts)
+
+
+def _known(decoder: msgspec.json.Decoder[T], texts: Iterable[object]) -> list[T]:
+    known = []
+    for text in texts:
         try:
-            lanes.append(_lane.decode(place))  # type: ignore[arg-type]
+            known.append(decoder.decode(text))  # type: ignore[arg-type]
         except (msgspec.MsgspecError, TypeError, ValueError):
             continue
-    return lanes
+    return known
 
 
 def is_gate(place: str) -> bool:
@@ -169,6 +195,7 @@ def place_of(record: Record) -> Document | None:
     parked, at a gate   place = "(" and JSON [queue, limits, task …]                    order = -priority   tie = rank
     scheduled           place = "due"                                                   order = run_at
 
+    A job in a lane tells its line too: JSON [task, routing key, min_version, suspect], the same in all queues.
     Jobs that expire tell when, as long as they have not started; those with a share of a fair queue, since when they wait.
     """
     if not has_place(record):
@@ -181,6 +208,8 @@ def place_of(record: Record) -> Document | None:
         "order": -record.priority,
         "tie": record.rank,
     }
+    if not place["place"].startswith("("):
+        place["line"] = _line_text(record.task, record.routing_key, record.min_version, int(record.suspect))
     if record.expires_at is not None and record.started_at is None:
         place["expires_at"] = record.expires_at
     if record.rank != record.run_at:
@@ -197,6 +226,11 @@ def standing_place(record: Record) -> str:
 @lru_cache(1024)
 def _place_text(limits: str | None, *lane: Any) -> str:
     return Lane(*lane).text() if limits is None else GateLane(lane[0], limits, *lane[1:]).text()
+
+
+@lru_cache(1024)
+def _line_text(*line: Any) -> str:
+    return Line(*line).text()
 
 
 def marks_of(record: Record) -> list[str]:

@@ -20,12 +20,13 @@ from perdure.storage.guards import judged
 
 from . import slots
 from .apply import apply, holding, note_started
-from .claim import Choice, Outlook, guess_of, is_vain, look_out
+from .claim import Choice, Expected, guess_of, is_vain
 from .claim import claim as claim_jobs
 from .documents import Document
 from .faults import Conflict
 from .gates import is_quiet
 from .knocks import without_knocks
+from .outlook import Outlook, look_out
 from .rows import Outdated, as_claimed, look
 from .server import Patience, Server
 from .settling import Way, settled, ways
@@ -112,7 +113,7 @@ class Exchanges:
         self._tickets = Tickets()
         self._turns = Turns()  # of claims under limits
         self._under_way: list[Choice] = []  # of the claims here
-        self._lanes: list[str] = []  # that the last claim here wanted
+        self._expected = Expected()
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
@@ -148,7 +149,7 @@ class Exchanges:
         patience, ways_to_settle = Patience(), ways()
         while True:
             try:
-                async with self._tickets.drawn(self._server(), claim, self._now()) as only:
+                async with self._tickets.drawn(self._server(), claim, self._now(), self._expected.many) as only:
                     with self._beside_others(only, turn) as choice:
                         return await self._try(choice, changes, claim, started, ways_to_settle)
             except Outdated as outdated:
@@ -173,7 +174,7 @@ class Exchanges:
         """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
         they fail they take nothing."""
         beside = [other.mine for other in self._under_way]
-        choice = Choice(only, beside, set(), self._lanes, self._tickets.look_again, turn)
+        choice = Choice(only, beside, set(), self._expected, self._tickets.look_again, turn)
         for other in self._under_way:
             other.taking.append(choice.mine)
         self._under_way.append(choice)
@@ -196,7 +197,8 @@ class Exchanges:
         if claim is not None and choice.only is None and not changes and not started:
             guess = guess_of(claim, self._now(), choice)
             limited = choice.turn is not None
-            outlook = await self._read(lambda: look_out(guess, limited))
+            outlook = await self._read(lambda: look_out(claim.wants, guess, limited=limited))
+            choice.expected.note(outlook)
             now = self._now()
             if is_vain(claim, outlook, now):
                 due = None if outlook.next_due is None else outlook.next_due - now

@@ -11,13 +11,14 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import Any
 
-from pymongo import MongoClient
+from pymongo import MongoClient, UpdateMany
 from pymongo.errors import OperationFailure, PyMongoError
 
 from perdure.errors import StoreError
 from perdure.storage.migrate import Migration, migrations_in
 
 from .address import MongoAddress
+from .documents import IN_A_LANE, known_lanes
 from .faults import explained
 from .server import DEFAULTS, MAJORITY
 from .steps import PREFIX
@@ -25,6 +26,7 @@ from .steps import PREFIX
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48
 CONFLICTS = (85, 86, 11000)
+LINES = "lines"  # the migration since which ready jobs tell their lines
 OUTDATED = "perdure_created"  # an index of the jobs before they had places
 
 
@@ -64,6 +66,8 @@ class MongoLedger:
             self._claim()
             for step in json.loads(migration.text):
                 self._make(step)
+            if migration.name == LINES:
+                self._give_lines()
             noted = {"_id": "schema", "version": {"$lt": migration.number}}
             return self._database[META].update_one(noted, {"$set": {"version": migration.number}}).modified_count == 1
         except PyMongoError as error:
@@ -119,6 +123,19 @@ class MongoLedger:
                 f"{self._address}: the indexes of {collection} cannot be made, what is there already is in the way: "
                 f"{error.details.get('errmsg') if error.details else error}; drop it, or use another database"
             ) from error
+
+    def _give_lines(self) -> None:
+        """Let ready jobs that stand in lanes already tell their lines: one update for each lane."""
+        places = self._database[f"{PREFIX}places"]
+        untold = {"place": IN_A_LANE, "line": None}
+        lanes = known_lanes(
+            each["_id"] for each in places.aggregate([{"$match": untold}, {"$group": {"_id": "$place"}}])
+        )
+        updates = [
+            UpdateMany({"place": lane.text(), "line": None}, {"$set": {"line": lane.line().text()}}) for lane in lanes
+        ]
+        if updates:
+            places.bulk_write(updates, ordered=False)
 
 
 def missing_of(migration: Migration, found: dict[str, set[str]]) -> list[str]:

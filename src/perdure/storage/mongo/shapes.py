@@ -52,7 +52,7 @@ _ID: dict[str, Check] = {"_id": is_text}
 _SHAPES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "places": (
         _ID | {"place": is_text, "order": is_number},
-        {"tie": is_number, "expires_at": is_number, "run_at": is_number},
+        {"tie": is_number, "line": is_text, "expires_at": is_number, "run_at": is_number},
     ),
     "batches": (_ID | {"kind": is_text, "at": is_number, "ids": _is_list_of_texts}, {"given": is_number}),
     "keys": (_ID | {"job": is_text, "ends": _optional(is_number)}, {}),

@@ -29,8 +29,9 @@ import msgspec
 from perdure.clock import SECOND
 from perdure.storage.contract import Claim, Want
 
-from .claim import Position, best_positions
+from .claim import best_positions
 from .faults import Conflict
+from .outlook import Position
 from .server import TROUBLE, Server
 
 DRAWN_FOR = 30.0  # seconds after a conflict
@@ -84,14 +85,17 @@ class Tickets:
         return LOOK_LATER if self._passed else LOOK_AGAIN
 
     @asynccontextmanager
-    async def drawn(self, server: Server, claim: Claim | None, now: int) -> AsyncIterator[list[str] | None]:
-        """The jobs to take, for as long as the claim is under way; None: the best there are."""
+    async def drawn(
+        self, server: Server, claim: Claim | None, now: int, many: bool = False
+    ) -> AsyncIterator[list[str] | None]:
+        """The jobs to take, for as long as the claim is under way; None: the best there are. `many`: whether there are
+        probably very many lanes."""
         plain = claim is not None and claim.wants and not claim.wants[0].limited
         if claim is None or not plain or monotonic() >= self._until:
             yield None
             return
         ticket = token_hex(6)
-        seen, mine = await self._draw(server, ticket, claim.wants[0], now)
+        seen, mine = await self._draw(server, ticket, claim.wants[0], now, many)
         try:
             yield None if mine is None else [id for _, _, id in mine]
             self._in_vain = 0
@@ -111,7 +115,7 @@ class Tickets:
             self._passed.append(Passed(kept[0], kept[-1], len(kept), monotonic() + PASSED_BY))
 
     async def _draw(
-        self, server: Server, ticket: str, want: Want, now: int
+        self, server: Server, ticket: str, want: Want, now: int, many: bool
     ) -> tuple[list[Position], list[Position] | None]:
         """Look, choose, and note it if nobody else has noted anything meanwhile; gives what was seen too."""
         self._passed = [each for each in self._passed if each.until > monotonic()]
@@ -123,7 +127,7 @@ class Tickets:
             for _ in range(TRIES):
                 noted = await _noted_so_far(server)
                 others = [each for each in noted["tickets"] if each["at"] > now - WORTH]
-                seen = await server.read(lambda: best_positions(want, most))
+                seen = await server.read(lambda: best_positions(want, most, many=many))
                 mine = _chosen(seen, [*_ranges(others), *passed], want.limit)
                 if not mine or await _noted(server, noted["number"], others, _ticket(ticket, mine, now)):
                     return seen, mine
