@@ -11,6 +11,7 @@ from pymongo.errors import OperationFailure
 
 import servers
 from perdure import Context, Perdure, State, StoreError
+from perdure.clock import SECOND
 from perdure.job import Hold
 from perdure.lifecycle import Succeeded, decide
 from perdure.storage.contract import ACCEPTED, Filter, Note, Shelving
@@ -186,3 +187,17 @@ async def _ended(handle) -> str:
 def _make_collection(url: str) -> None:
     with MongoClient(url) as client:
         database_of(client, url).create_collection("paid")
+
+
+async def test_a_server_that_is_slow_to_take_the_end_does_not_make_the_transaction_late(forgetful):
+    """The limit is for the handler. When it has returned, only the server can be slow."""
+    async with store_at(forgetful.fresh()) as store:
+        record = await held(store)
+        transaction = await store.begin_for(Hold(record.id, record.attempt, record.stamp), SECOND // 2)
+        with MongoClient(forgetful.url) as client:
+            data = {"failCommands": ["update", "aggregate", "find"], "blockConnection": True, "blockTimeMS": 900}
+            client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+        assert await transaction.complete(decide(record, Succeeded("1"))) is ACCEPTED
+        (ended,) = await store.get([record.id])
+        assert ended is not None
+        assert (ended.state, ended.result) == (State.SUCCEEDED, "1")

@@ -112,6 +112,8 @@ class MongoTransaction(StoreTransaction):
 
     async def complete(self, change: Change) -> Verdict:
         self._check()
+        if self._timer is not None:  # the handler has returned: from here on only the server can be slow
+            self._timer.cancel()
         # who stops waiting for the answer must not leave the commit to chance
         return await asyncio.shield(asyncio.ensure_future(self._complete(change)))
 
@@ -120,7 +122,7 @@ class MongoTransaction(StoreTransaction):
 
     async def is_lost(self, error: BaseException) -> bool:
         """The driver marks errors of transactions. Those of another server, used without a transaction, have no mark."""
-        return self._why_over is None and is_transient(error) and is_unavailable(error)
+        return is_transient(error) and is_unavailable(error)
 
     async def _complete(self, change: Change) -> Verdict:
         try:
