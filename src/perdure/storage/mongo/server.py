@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions
-from pymongo import AsyncMongoClient
+from pymongo import AsyncMongoClient, monitoring
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
@@ -85,6 +85,23 @@ class Patience:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
 
 
+class LostServers(monitoring.ServerListener):
+    """Notes when the driver last found a server gone."""
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+
+    def opened(self, event: Any) -> None:
+        pass
+
+    def description_changed(self, event: Any) -> None:
+        if not event.new_description.is_server_type_known:
+            self.at = monotonic()
+
+    def closed(self, event: Any) -> None:
+        pass
+
+
 class Server:
     """One event loop's connections to the server."""
 
@@ -96,11 +113,13 @@ class Server:
         self._limit = limit
         self._replaced = replaced
         self._closing: set[asyncio.Task[None]] = set()
+        self.lost_servers = LostServers()
         self._connect()
 
     def _connect(self) -> None:
         self._made = monotonic()
         options = {name: value for name, value in DEFAULTS.items() if name not in self.address.options}
+        options["event_listeners"] = [self.lost_servers]
         try:
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self.address.url, **options)  # type: ignore[arg-type]
         except PyMongoError as error:

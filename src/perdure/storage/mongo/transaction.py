@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
+from time import monotonic
 from typing import Any, TypeVar
 
 from bson import ObjectId
 
 from perdure.clock import SECOND
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreUnavailable
 from perdure.job import Hold, NewJob
 from perdure.lifecycle import Change
 from perdure.storage.contract import ACCEPTED, REPEATED, Placed, StoreTransaction, Verdict
@@ -54,6 +55,8 @@ class MongoTransaction(StoreTransaction):
         self._stack = AsyncExitStack()
         self._turn = asyncio.Lock()  # a session makes one call at a time
         self._why_over: str | None = None
+        self._is_late = False
+        self._began = monotonic()
         self._timer: asyncio.TimerHandle | None = None
         self._undoing: asyncio.Task[None] | None = None
         self.connection: Any = None
@@ -122,7 +125,12 @@ class MongoTransaction(StoreTransaction):
 
     async def is_lost(self, error: BaseException) -> bool:
         """The driver marks errors of transactions. Those of another server, used without a transaction, have no mark."""
-        return is_transient(error) and is_unavailable(error)
+        return (is_transient(error) and is_unavailable(error)) or self._late_by_the_server
+
+    @property
+    def _late_by_the_server(self) -> bool:
+        """Whether its time ran out and the server was gone meanwhile: then the handler could not have been faster."""
+        return self._is_late and self._server.lost_servers.at >= self._began
 
     async def _complete(self, change: Change) -> Verdict:
         try:
@@ -176,13 +184,15 @@ class MongoTransaction(StoreTransaction):
             raise explained(error, self._server.address) from error
 
     def _check(self) -> None:
+        if self._late_by_the_server:
+            raise StoreUnavailable(f"the transaction was lost: {self._why_over}").at(self._server.address)
         if self._why_over is not None:
             raise StoreError(f"this transaction is over: {self._why_over}")
 
     def _undo_when_late(self) -> None:
         why = f"it took longer than {self._longest:g} s and was rolled back; open it last and keep it short"
         if self._why_over is None:
-            self._why_over = why
+            self._why_over, self._is_late = why, True
             self._undoing = asyncio.ensure_future(self._end(why))
 
     async def _undo(self, why: str) -> None:
