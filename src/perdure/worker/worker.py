@@ -210,6 +210,7 @@ class _Running:
         self._store = store
         self._held = Held(worker._board)
         self._opened = Opened()
+        self._first_sign: asyncio.Future[None] | None = None
         self._contact = Contact()
         now = reader(worker._app.clock)
         tasks = worker._wanted_tasks(definitions)
@@ -290,21 +291,30 @@ class _Running:
             self._unlisten()
             await self._slots.close()
             await self._close_opened()
-            with suppress(StoreError):  # its sign of life may be on record
-                await self._store.leave(self._worker.id)
+            await self._take_back_sign()
             raise
 
     async def _begin(self) -> None:
         self._slots.prepare(self._definitions)
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
-        await self._store.beat(self._row())
+        self._first_sign = asyncio.ensure_future(self._store.beat(self._row()))
+        await asyncio.shield(self._first_sign)
         await self._worker._app._client.record_subscriptions(self._store)
         await self._scheduler.begin()
         for service in self._services:
             service.start()
         self._block_watch.start()
         log.worker_started(self._worker.id, self._tasks or ("all",), self._worker._concurrency, self._store.name)
+
+    async def _take_back_sign(self) -> None:
+        """The sign of life may be on record, or about to be: a cancelled call to the store goes on without its caller."""
+        if self._first_sign is not None:
+            await asyncio.wait([self._first_sign], timeout=1.0)
+            self._first_sign.cancel()
+            await asyncio.gather(self._first_sign, return_exceptions=True)
+        with suppress(StoreError):
+            await self._store.leave(self._worker.id)
 
     async def flush(self, seconds: float) -> None:
         self._claim_no_more()
