@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .contender import ROOT
 from .measures import Plan
+from .options import names, positive
 from .registry import SUITES, suite_named
 from .report import page
 from .run import run
@@ -31,16 +32,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks", description="Perdure beside its peers, in one run.")
     parser.add_argument("suite", choices=sorted(SUITES), help="the store to measure")
-    parser.add_argument("--rounds", type=_positive, help=f"rounds, medians are reported (default {Plan.rounds})")
-    parser.add_argument("--jobs", type=_positive, help=f"jobs of a drain and of a bulk enqueue (default {Plan.jobs})")
-    parser.add_argument("--samples", type=_positive, help=f"latency samples a round (default {Plan.samples})")
+    parser.add_argument("--rounds", type=positive, help=f"rounds, medians are reported (default {Plan.rounds})")
+    parser.add_argument("--jobs", type=positive, help=f"jobs of a drain and of a bulk enqueue (default {Plan.jobs})")
+    parser.add_argument("--samples", type=positive, help=f"latency samples a round (default {Plan.samples})")
     parser.add_argument("--idle", type=float, help=f"seconds of watching an idle worker (default {Plan.idle_seconds})")
-    parser.add_argument("--backlog", type=_positive, help=f"jobs that wait behind a drain (default {Plan.backlog:,})")
-    parser.add_argument("--churn", type=_positive, help=f"jobs drained under an old snapshot (default {Plan.churn:,})")
-    parser.add_argument("--only", type=_names, default=(), metavar="NAME[,NAME]", help="only these contenders")
+    parser.add_argument("--backlog", type=positive, help=f"jobs that wait behind a drain (default {Plan.backlog:,})")
+    parser.add_argument("--churn", type=positive, help=f"jobs drained under an old snapshot (default {Plan.churn:,})")
+    parser.add_argument("--only", type=names, default=(), metavar="NAME[,NAME]", help="only these contenders")
     parser.add_argument(
         "--measures",
-        type=_names,
+        type=names,
         default=(),
         metavar="NAME[,NAME]",
         help='only these, as "raw limit,drain loop,latency"',
@@ -61,17 +62,6 @@ def _plan(options: argparse.Namespace) -> Plan:
         backlog=options.backlog or base.backlog,
         churn=options.churn or base.churn,
     )
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _tell(line: str) -> None:

@@ -3,6 +3,7 @@
 The result goes to a file, because some queues print on standard output.
 """
 
+import asyncio
 import json
 import logging
 import resource
@@ -31,6 +32,7 @@ def main(argument: str) -> None:
         result = suite.raw_rate(Path(spec["place"]), spec["raw"], spec["jobs"])
     else:
         contender = suite.contender(spec["contender"])(Path(spec["place"]))
+        contender.limit = spec.get("limit")
         result = VERBS[spec["verb"]](contender, spec)
     Path(spec["result"]).write_text(json.dumps(result))
 
@@ -40,10 +42,10 @@ def prepare(contender: Contender, spec: Spec) -> dict[str, float]:
     return {}
 
 
-def enqueue(contender: Contender, spec: Spec) -> dict[str, float]:
+def enqueue(contender: Contender, spec: Spec) -> dict[str, float | None]:
     texts = payloads(spec["jobs"])
     seconds = contender.enqueue(spec["way"], texts)
-    return {"seconds": seconds, "stored": contender.waiting() - 1}
+    return {"seconds": seconds, "stored": contender.waiting() - 1, **contender.meter.account()}
 
 
 def fill(contender: Contender, spec: Spec) -> dict[str, float]:
@@ -52,7 +54,7 @@ def fill(contender: Contender, spec: Spec) -> dict[str, float]:
 
 
 def drain(contender: Contender, spec: Spec) -> dict[str, float | None]:
-    probe = Probe(spec["jobs"])
+    probe = Probe(spec["jobs"], meter=contender.meter)
     contender.work(probe, spec["mode"])
     return {
         **probe.account(),
@@ -81,16 +83,29 @@ def drain_shared(contender: Contender, spec: Spec) -> dict[str, float]:
     return probe.account()
 
 
-def receive(contender: Contender, spec: Spec) -> dict[str, list[float]]:
-    probe = DelayProbe(spec["samples"] + WARM_UP, ready_file=Path(spec["ready"]))
+def receive(contender: Contender, spec: Spec) -> dict[str, Any]:
+    probe = DelayProbe(spec["samples"] + WARM_UP, ready_file=Path(spec["ready"]), meter=contender.meter)
     contender.work(probe, "loop")
-    return {"delays": probe.delays[WARM_UP:]}
+    return {"delays": probe.delays[WARM_UP:], "jobs": probe.expected, **contender.meter.account()}
 
 
-def send(contender: Contender, spec: Spec) -> dict[str, float]:
+def send(contender: Contender, spec: Spec) -> dict[str, float | None]:
     time.sleep(SETTLED_AFTER)
     contender.send(gaps(spec["samples"] + WARM_UP, spec["seed"]))
-    return {}
+    return contender.meter.account()
+
+
+def flow(contender: Contender, spec: Spec) -> dict[str, float | None]:
+    """A measure of `benchmarks.flow`, which knows only Perdure."""
+    from .flow.measures import MEASURES
+    from .perdure import PerdureContender
+
+    assert isinstance(contender, PerdureContender)
+    contender.warm_up()
+    contender.meter.start()
+    figures = asyncio.run(MEASURES[spec["measure"]].run(contender.url(), spec["size"]))
+    contender.meter.stop()
+    return {**figures, **contender.meter.account(), "jobs": contender.completed()}
 
 
 def idle(contender: Contender, spec: Spec) -> dict[str, float]:
@@ -133,6 +148,7 @@ VERBS: dict[str, Callable[[Contender, Spec], Any]] = {
     "receive": receive,
     "send": send,
     "idle": idle,
+    "flow": flow,
 }
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import ClassVar, Literal
 
+from .meter import Meter
 from .payload import payload
 from .probe import Probe
 
@@ -57,9 +58,12 @@ class Contender(ABC):
     share: ClassVar[float] = 1.0
     # Fast enough for the measures of hundreds of thousands of jobs.
     long_runs: ClassVar[bool] = False
+    # How many jobs may run at once, by the queue's own limit; only Perdure is asked for it.
+    limit: int | None = None
 
     def __init__(self, place: Path) -> None:
         self.place = place
+        self.meter = Meter(place)
 
     @classmethod
     def version(cls) -> str | None:
@@ -135,7 +139,7 @@ class BlockingContender(Contender):
 
     def enqueue(self, way: Way, texts: Sequence[str]) -> float:
         self.put(payload(0))
-        started = time.perf_counter()
+        self.meter.start()
         match way:
             case "single":
                 for text in texts:
@@ -144,7 +148,8 @@ class BlockingContender(Contender):
                 self.fill(texts)
             case "concurrent":
                 in_threads(self.put, texts)
-        return time.perf_counter() - started
+        self.meter.stop()
+        return self.meter.seconds
 
     def fill(self, texts: Sequence[str]) -> None:
         for chunk in chunks(texts, BULK):

@@ -71,9 +71,11 @@ class LoopContender(Contender):
 
     def send(self, gaps: Sequence[float]) -> None:
         async def use(queue: Any) -> None:
+            self.meter.start()
             for gap in gaps:
                 await asyncio.sleep(gap)
                 await self.put(queue, payload(time.monotonic_ns()))
+            self.meter.stop()
 
         self._run(use)
 
@@ -88,7 +90,7 @@ class LoopContender(Contender):
 
     async def _enqueue(self, queue: Any, way: Way, texts: Sequence[str]) -> float:
         await self.put(queue, payload(0))
-        started = time.perf_counter()
+        self.meter.start()
         match way:
             case "single":
                 await self._put_each(queue, texts)
@@ -96,7 +98,8 @@ class LoopContender(Contender):
                 await self._put_all(queue, texts)
             case "concurrent":
                 await asyncio.gather(*(self._put_each(queue, texts[own::WIDTH]) for own in range(WIDTH)))
-        return time.perf_counter() - started
+        self.meter.stop()
+        return self.meter.seconds
 
     async def _put_each(self, queue: Any, texts: Sequence[str]) -> None:
         for text in texts:

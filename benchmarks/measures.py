@@ -1,6 +1,6 @@
 """The measurements, seen from the parent: which processes run in what order, and what makes a figure valid."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,16 +68,18 @@ def enqueue(spawner: Spawner, contender: type[Contender], plan: Plan, *, way: Wa
     with spawner.fresh_place() as place:
         result = spawner.run(place, contender, "enqueue", way=way, jobs=jobs)
     demand(result["stored"] == jobs, contender, f"{jobs} enqueued, {result['stored']} on record")
-    return {f"enqueue_{way}": jobs / result["seconds"]}
+    return {f"enqueue_{way}": jobs / result["seconds"], **cpu_figures(f"enqueue_{way}", [result], jobs)}
 
 
-def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mode) -> Figures:
+def drain(spawner: Spawner, contender: type[Contender], plan: Plan, *, mode: Mode, limit: int | None = None) -> Figures:
+    """With a `limit`, no more than so many jobs may run at once."""
     jobs = plan.waits if mode == "io" else plan.drained(contender)
     with spawner.fresh_place() as place:
         before = _prepared(spawner, contender, place) if mode == "loop" else None
-        spawner.run(place, contender, "fill", jobs=jobs)
-        result = spawner.run(place, contender, "drain", mode=mode, jobs=jobs)
+        spawner.run(place, contender, "fill", jobs=jobs, limit=limit)
+        result = spawner.run(place, contender, "drain", mode=mode, jobs=jobs, limit=limit)
         observed = {**contender.observed(place), **_written(spawner, place, before, jobs), **_busy(result)}
+        observed |= cpu_figures("drain", [result], jobs)
     check_drain(contender, result, jobs)
     rate = jobs / result["seconds"]
     match mode:
@@ -107,19 +109,35 @@ def _busy(result: dict[str, Any]) -> Figures:
     return {} if result.get("busy") is None else {"drain_busy": 100 * result["busy"]}
 
 
+def cpu_figures(name: str, results: Sequence[dict[str, Any]], jobs: int) -> Figures:
+    """CPU time for each job, in µs: of all these processes together, and of the server while the first of them measured."""
+    own = [float(result["cpu"]) for result in results if result.get("cpu") is not None]
+    served = results[0].get("server_cpu")
+    return {
+        **({} if len(own) < len(results) else {f"{name}_cpu": 1e6 * sum(own) / jobs}),
+        **({} if served is None else {f"{name}_server_cpu": 1e6 * served / jobs}),
+    }
+
+
 def latency(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:
     with spawner.fresh_place() as place:
         ready = place / "worker-is-up"
         receiver = spawner.start(place, contender, "receive", samples=plan.samples, ready=str(ready))
         try:
             receiver.wait_for(ready)
-            spawner.run(place, contender, "send", samples=plan.samples, seed=plan.samples)
-            delays = receiver.result()["delays"]
+            sent = spawner.run(place, contender, "send", samples=plan.samples, seed=plan.samples)
+            received = receiver.result()
         finally:
             receiver.kill()
+    delays = received["delays"]
     demand(len(delays) == plan.samples, contender, f"{plan.samples} sent, {len(delays)} picked up")
     cuts = quantiles(delays, n=100, method="inclusive")
-    return {"latency_p50": cuts[49], "latency_p95": cuts[94], "latency_p99": cuts[98]}
+    return {
+        "latency_p50": cuts[49],
+        "latency_p95": cuts[94],
+        "latency_p99": cuts[98],
+        **cpu_figures("latency", [received, sent], received.get("jobs", plan.samples)),
+    }
 
 
 def idle(spawner: Spawner, contender: type[Contender], plan: Plan) -> Figures:

@@ -3,6 +3,8 @@
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from .contender import SLOTS, Mode
@@ -32,9 +34,14 @@ class PerdureContender(LoopContender):
 
         async with Perdure(self.url()) as app:
             if not for_work:
-                self._task = app.task(name=NAME)(handler(Probe(0), "loop"))
+                self._task = app.task(name=NAME, limit=self._limit())(handler(Probe(0), "loop"))
             await app.jobs.count()
             yield app
+
+    def _limit(self) -> Any:
+        from perdure import Limit
+
+        return None if self.limit is None else Limit(max_running=self.limit)
 
     async def put(self, queue: Any, text: str) -> None:
         await self._task.enqueue(text)
@@ -61,13 +68,25 @@ class PerdureContender(LoopContender):
         return int(await app.jobs.count(state=State(state)))
 
     async def work_until(self, queue: Any, probe: Probe, mode: Mode, done: Done) -> None:
-        from perdure.worker.supervisor.interpreter import tune_collector
-
         def blocking(text: str) -> None:
             probe(text)
 
-        tune_collector()  # as `perdure worker` does
-        queue.task(name=NAME)(blocking if mode == "threads" else handler(probe, mode))
+        tune_collector()
+        queue.task(name=NAME, limit=self._limit())(blocking if mode == "threads" else handler(probe, mode))
         async with queue.worker(concurrency=SLOTS):
             probe.ready()
             await done()
+
+
+def tune_collector() -> None:
+    """Tune the garbage collector as `perdure worker` does.
+
+    The function is no part of the public API, and `./dev bench compare` measures checkouts that keep it in different
+    modules. So it is found by its definition."""
+    package = Path(str(import_module("perdure").__file__)).parent
+    for file in sorted((package / "worker").rglob("*.py")):
+        if "\ndef tune_collector(" in file.read_text():
+            name = ".".join(("perdure", *file.relative_to(package).with_suffix("").parts))
+            import_module(name).tune_collector()
+            return
+    raise LookupError(f"no module of {package / 'worker'} defines tune_collector")

@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Event
 
 from .machine import worked
+from .meter import Meter
 from .payload import number_of
 
 PATIENCE = 240.0
@@ -26,6 +27,7 @@ class Probe:
         on_record: int | None = None,
         ready_file: Path | None = None,
         patience: float = PATIENCE,
+        meter: Meter | None = None,
     ) -> None:
         self.expected = expected
         self.patience = patience
@@ -36,6 +38,7 @@ class Probe:
         self._calls = itertools.count(1)
         self._seen = bytearray(on_record or expected)
         self._ready_file = ready_file
+        self._meter = meter
 
     def __call__(self, text: str) -> None:
         # next() on a count is one step under the interpreter lock, so handlers in threads are counted right.
@@ -50,6 +53,8 @@ class Probe:
         """The first handler begins: the clock of a drain starts."""
         if not self.first_call:
             self._worked[0] = worked()
+            if self._meter is not None:
+                self._meter.start()
             self.first_call = time.perf_counter()
 
     def note(self, text: str) -> None:
@@ -66,6 +71,8 @@ class Probe:
     def stored(self) -> None:
         """The last completion is on record: the clock of a drain stops."""
         self.all_stored = time.perf_counter()
+        if self._meter is not None:
+            self._meter.stop()
         self._worked[1] = worked()
 
     def settle(self, completed: Callable[[], int | None]) -> None:
@@ -86,6 +93,7 @@ class Probe:
             "distinct": sum(self._seen),
             "seconds": self.all_stored - self.first_call,
             "busy": self._busy(),
+            **({} if self._meter is None else self._meter.account()),
         }
 
     def _busy(self) -> float | None:
@@ -152,8 +160,8 @@ def _shared_counts(path: Path, processes: int) -> "memoryview[int]":
 class DelayProbe(Probe):
     """Notes how long ago each payload was made; both processes read the same monotonic clock."""
 
-    def __init__(self, expected: int, *, ready_file: Path | None = None) -> None:
-        super().__init__(expected, ready_file=ready_file)
+    def __init__(self, expected: int, *, ready_file: Path | None = None, meter: Meter | None = None) -> None:
+        super().__init__(expected, ready_file=ready_file, meter=meter)
         self.delays: list[float] = []
 
     def note(self, text: str) -> None:

@@ -4,7 +4,7 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,9 @@ class Failed(Exception):
 class Child:
     """One running `benchmarks.child`."""
 
-    def __init__(self, program: Sequence[str], place: Path, spec: dict[str, Any]) -> None:
+    def __init__(
+        self, program: Sequence[str], place: Path, spec: dict[str, Any], environment: Mapping[str, str] | None = None
+    ) -> None:
         self._name = f"{spec.get('contender', 'raw')} {spec['verb']}"
         handle = tempfile.mkdtemp(dir=place)
         self._result = Path(handle, "result.json")
@@ -33,6 +35,7 @@ class Child:
             self._process = subprocess.Popen(
                 [*program, argument],
                 cwd=ROOT,
+                env=environment,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )
@@ -67,11 +70,17 @@ class Child:
 
 
 class Spawner:
-    """Starts children of one suite."""
+    """Starts children of one suite, in this process's environment unless another one is given."""
 
-    def __init__(self, suite: Suite, fresh_place: FreshPlace = fresh_folder) -> None:
+    def __init__(
+        self,
+        suite: Suite,
+        fresh_place: FreshPlace = fresh_folder,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._suite = suite
         self._fresh_place = fresh_place
+        self._environment = environment
 
     def fresh_place(self) -> AbstractContextManager[Path]:
         return self._fresh_place()
@@ -80,12 +89,15 @@ class Spawner:
         return None if self._suite.written is None else self._suite.written(place)
 
     def start(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> Child:
-        return Child(
-            contender.program(), place, {"suite": self._suite.name, "contender": contender.key, "verb": verb, **options}
-        )
+        spec = {"suite": self._suite.name, "contender": contender.key, "verb": verb, **options}
+        return Child(contender.program(), place, spec, self._environment)
 
     def run(self, place: Path, contender: type[Contender], verb: str, **options: Any) -> dict[str, Any]:
-        return self.start(place, contender, verb, **options).result()
+        child = self.start(place, contender, verb, **options)
+        try:
+            return child.result()
+        finally:
+            child.kill()
 
     def raw(self, label: str, jobs: int) -> float:
         """The rate of a raw limit, in a place of its own."""

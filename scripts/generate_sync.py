@@ -30,23 +30,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from .job import ANY
-from .later import Later
-from .suggestions import VerbsOfOthers
+from .core.job import ANY
+from .core.not_released import NotReleased
 from .sync import iterate, manage, run, run_on
+from .tasks.suggestions import VerbsOfOthers
 
 if TYPE_CHECKING:
+    from .admin.base import JobRef
+    from .admin.dead_letters import DeadLetters
+    from .admin.filters import JobFilter
+    from .admin.jobs import Jobs
+    from .admin.queues import QueueInfo, Queues
+    from .admin.schedules import ScheduleInfo, Schedules
+    from .admin.workers import WorkerInfo, Workers
     from .app import Perdure
-    from .clock import Duration
-    from .context import Context, Transaction
-    from .doors import DeadLetters, JobRef, Jobs, QueueInfo, Queues, WorkerInfo, Workers
-    from .filters import JobFilter
-    from .flow.flow import Flow, Graph
-    from .handle import JobHandle
-    from .item import Item
-    from .job import Job, JobId, Page, Routing
-    from .task import Call, Task
-    from .timetable import ScheduleInfo, Schedules
+    from .client.handle import JobHandle
+    from .core.clock import Duration
+    from .core.job import Job, JobId, Page, Routing
+    from .flow.graph import Flow, Graph
+    from .handler.context import Context, Transaction
+    from .handler.item import Item
+    from .tasks.task import Call, Task
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -71,17 +75,17 @@ class Twin:
 
 
 TWINS = (
-    Twin("app", "Perdure", "SyncPerdure", mixed="Later"),
-    Twin("task", "Task", "SyncTask", "[P, R]", mixed="VerbsOfOthers"),
-    Twin("handle", "JobHandle", "SyncJobHandle", "[R_co]"),
-    Twin("doors", "Jobs", "SyncJobs", mixed="Later"),
-    Twin("doors", "DeadLetters", "SyncDead"),
-    Twin("doors", "Queues", "SyncQueues"),
-    Twin("timetable", "Schedules", "SyncSchedules"),
-    Twin("doors", "Workers", "SyncWorkers"),
-    Twin("context", "Context", "SyncContext", loop="self._inner._loop"),
-    Twin("item", "Item", "SyncItem", "[A]", loop="self._inner._loop", base="SyncContext"),
-    Twin("context", "Transaction", "SyncTransaction", loop="self._inner._context._loop"),
+    Twin("app", "Perdure", "SyncPerdure", mixed="NotReleased"),
+    Twin("tasks/task", "Task", "SyncTask", "[P, R]", mixed="VerbsOfOthers"),
+    Twin("client/handle", "JobHandle", "SyncJobHandle", "[R_co]"),
+    Twin("admin/jobs", "Jobs", "SyncJobs", mixed="NotReleased"),
+    Twin("admin/dead_letters", "DeadLetters", "SyncDead"),
+    Twin("admin/queues", "Queues", "SyncQueues"),
+    Twin("admin/schedules", "Schedules", "SyncSchedules"),
+    Twin("admin/workers", "Workers", "SyncWorkers"),
+    Twin("handler/context", "Context", "SyncContext", loop="self._inner._loop"),
+    Twin("handler/item", "Item", "SyncItem", "[A]", loop="self._inner._loop", base="SyncContext"),
+    Twin("handler/context", "Transaction", "SyncTransaction", loop="self._inner._context._loop"),
 )
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef

@@ -11,7 +11,9 @@ from urllib.parse import urlsplit, urlunsplit
 from .wheels import binary
 
 SMALL = [
-    *("--oplogSize", "16", "--wiredTigerCacheSizeGB", "0.25", "--wiredTigerEngineConfigString", "log=(file_max=8MB)"),
+    *("--oplogSize", "16", "--wiredTigerCacheSizeGB", "0.25"),
+    # files of thousands of collections are closed when nobody uses them: the server ran out of file descriptors
+    *("--wiredTigerEngineConfigString", "log=(file_max=8MB),file_manager=(close_idle_time=20,close_scan_interval=10)"),
     *("--setParameter", "diagnosticDataCollectionEnabled=false", "--setParameter", "ttlMonitorSleepSecs=1"),
 ]
 ALREADY = 23

@@ -8,9 +8,9 @@ import warnings
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from perdure import log_limit
+from perdure.core import log_limit
 
-pytest_plugins = ["tests.real_servers", "tests.orphans"]
+pytest_plugins = ["tests.real_servers", "tests.orphans", "tests.quick", "tests.exploring"]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -22,6 +22,7 @@ TOGETHER = (
     "tests/cli/test_demo.py",
     "tests/storage/mongo/test_members.py",
     "tests/storage/postgres/test_pooler.py",
+    "tests/typing/test_public_api.py",
     "tests/typing/test_typing.py",
 )
 

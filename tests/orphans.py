@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from perdure.worker.orphans import Orphans
+from perdure.worker.leases.orphans import Orphans
 
 LOOK_EVERY = 0.025  # seconds
 LOOKS = 12  # in a row that must find an attempt orphaned: less is the moment between two steps

@@ -17,8 +17,14 @@ from perdure import StoreError
 from perdure.storage.urls import parse
 
 MISSING = "server not available"
+WITHOUT = "the run is without servers"
 _folder: Path | None = None
 _running: dict[str, servers.Server] = {}
+
+
+def run_without() -> None:
+    """Start no server in this run: whoever asks for one is skipped."""
+    servers.start = servers.shared = lambda *_, **__: pytest.skip(WITHOUT)
 
 
 def server(kind: str) -> servers.Server:

@@ -12,9 +12,9 @@ import pytest
 
 import perdure
 from perdure import InvalidCall, Perdure, QueueFull, State, StoreError, Thresholds
-from perdure.job import NewJob
-from perdure.storage.contract import Full
-from perdure.storage.memory import MemoryStorage
+from perdure.core.record import NewJob
+from perdure.storage.contract import QueueAtCapacity
+from perdure.storage.memory.store import MemoryStorage
 
 
 class Watched(MemoryStorage):
@@ -256,7 +256,7 @@ def test_at_exit_everything_is_closed_in_peace():
     code = """
 import asyncio
 from perdure import Perdure
-from perdure.storage.memory import MemoryStorage
+from perdure.storage.memory.store import MemoryStorage
 class Told(MemoryStorage):
     async def close(self):
         print("closed", flush=True)
@@ -504,5 +504,5 @@ def test_building_a_job_is_cheap(task):
 
 
 def test_full_is_never_shown_to_users():
-    assert not issubclass(Full, perdure.PerdureError)
-    assert "Full" not in perdure.__all__
+    assert not issubclass(QueueAtCapacity, perdure.PerdureError)
+    assert "QueueAtCapacity" not in perdure.__all__

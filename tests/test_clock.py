@@ -3,10 +3,10 @@
 from datetime import UTC, date, datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.clock import (
+from perdure.core.clock import (
     LONGEST,
     SECOND,
     SYSTEM,
@@ -22,7 +22,6 @@ from perdure.errors import InvalidCall
 from perdure.testing import ManualClock
 
 
-@settings(deadline=None)
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_instants_and_datetimes_are_the_same_thing(moment):
     assert datetime_of(instant_of(moment)) == moment

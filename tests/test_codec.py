@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure import codec
+from perdure.core import codec
 from perdure.errors import InvalidCall
-from perdure.registry import Registry
+from perdure.tasks.registry import Registry
 
 
 class Colour(enum.Enum):
@@ -313,9 +313,8 @@ def test_pydantic_models_go_there_and_back():
 
 
 def test_pydantic_is_not_imported_for_anybody():
-    code = (
-        "import sys, perdure.codec as c; c.encode([1], 'x'); c.decoder(int)('1'); sys.exit('pydantic' in sys.modules)"
-    )
+    used = "import sys, perdure.core.codec as c; c.encode([1], 'x'); c.decoder(int)('1')"
+    code = f"{used}; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

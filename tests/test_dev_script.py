@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
-COMMANDS = ["setup", "demo", "test", "lint", "bench", "faults", "kills", "server", "docs", "lock", "help"]
+COMMANDS = ["setup", "demo", "test", "lint", "bench", "faults", "kills", "fuzz", "server", "docs", "lock", "help"]
 
 # Put together from pieces, so that this file does not contain what it looks for.
 REGISTRIES = [

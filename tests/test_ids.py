@@ -8,9 +8,9 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from perdure import ids
+from perdure.core import ids
+from perdure.core.ids import id_text, new_id, new_ids, new_stamp
 from perdure.errors import InvalidCall
-from perdure.ids import id_text, new_id, new_ids, new_stamp
 
 
 def test_an_id_is_a_uuid_of_version_7():

@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure.clock import SECOND
-from perdure.errors import IllegalMove
-from perdure.job import FINAL, Fault, NewJob, Record, State, faults_of, faults_text
-from perdure.lifecycle import (
+from perdure.core.backoff import Backoff
+from perdure.core.clock import SECOND
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import (
     ERRORS_KEPT,
     LOSSES_ALLOWED,
     MOVES,
@@ -23,12 +23,12 @@ from perdure.lifecycle import (
     Failed,
     HandedBack,
     HoldGuard,
-    HurriedUp,
     KeyMove,
-    LeaseEnded,
+    LeaseLapsed,
     PlainSuccess,
     Retried,
     RunnerLost,
+    RunNow,
     Skipped,
     Snoozed,
     Stopped,
@@ -38,8 +38,10 @@ from perdure.lifecycle import (
     drawing,
     succeeded,
 )
-from perdure.retry import HIDDEN_FOR, Backoff, Retention
-from perdure.storage.plain import are_plain_successes, is_plain_success
+from perdure.core.record import Fault, NewJob, Record, faults_of, faults_text
+from perdure.core.retention import HIDDEN_FOR, Retention
+from perdure.errors import IllegalMove
+from perdure.storage.rules.fast_path import are_plain_successes, is_plain_success
 
 ID = "01900000-0000-7000-8000-000000000001"
 STATES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "states.md"
@@ -99,11 +101,11 @@ WORDS = [
     Died("bad", FAULT, started_at=10),
     HandedBack("shutdown"),
     Stopped(),
-    LeaseEnded(FAULT),
+    LeaseLapsed(FAULT),
     Expired(),
     Cancelled("enough"),
     Retried(),
-    HurriedUp(),
+    RunNow(),
     Deleted(),
     Continued((NEXT,), started_at=10),
     Completed("3"),
@@ -355,7 +357,7 @@ def test_a_retried_dead_letter_takes_only_an_active_key(scope, move):
         (0, False, State.READY, 0),
     ],
 )
-@pytest.mark.parametrize(("word", "guard"), [(LeaseEnded, LAPSED), (RunnerLost, HOLD)])
+@pytest.mark.parametrize(("word", "guard"), [(LeaseLapsed, LAPSED), (RunnerLost, HOLD)])
 def test_three_charged_losses_are_poison(losses, charged, state, counted, word, guard):
     decided = decide(record(losses=losses), word(FAULT, charged=charged))
     assert (decided.state, decided.losses, decided.failures) == (state, counted, 1)
@@ -365,7 +367,7 @@ def test_three_charged_losses_are_poison(losses, charged, state, counted, word, 
         assert decided.key is KeyMove.FREE
 
 
-@pytest.mark.parametrize("word", [LeaseEnded, RunnerLost])
+@pytest.mark.parametrize("word", [LeaseLapsed, RunnerLost])
 def test_a_job_with_one_attempt_dies_with_its_worker_only_if_charged(word):
     once = record(max_attempts=1, losses=0, failures=0)
     charged = decide(once, word(FAULT, charged=True))
@@ -381,10 +383,10 @@ def test_a_runner_lost_with_a_job_that_was_ended_from_outside_only_gives_up_the_
 @pytest.mark.parametrize(
     ("before", "said", "after"),
     [
-        (False, LeaseEnded(), False),
-        (False, LeaseEnded(suspect=True), True),
-        (False, LeaseEnded(charged=True), True),
-        (True, LeaseEnded(), True),
+        (False, LeaseLapsed(), False),
+        (False, LeaseLapsed(suspect=True), True),
+        (False, LeaseLapsed(charged=True), True),
+        (True, LeaseLapsed(), True),
         (False, RunnerLost(), False),
         (False, RunnerLost(suspect=True), True),
         (False, RunnerLost(charged=True), True),
@@ -395,16 +397,16 @@ def test_suspects(before, said, after):
 
 
 def test_a_lost_worker_leaves_time_and_place():
-    decided = decide(record(), LeaseEnded())
+    decided = decide(record(), LeaseLapsed())
     assert (decided.delay, decided.at, decided.errors, decided.reason) == (None, None, None, "before")
 
 
 def test_every_word_is_in_this_table():
     from typing import get_args
 
-    from perdure.lifecycle import Said
+    from perdure.core.lifecycle import Report
 
-    assert {type(said) for said in WORDS} == set(get_args(Said))
+    assert {type(said) for said in WORDS} == set(get_args(Report))
 
 
 # ---- the short way of successes --------------------------------------------------------------------

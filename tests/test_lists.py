@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from perdure.calls import Calls
-from perdure.client import _chunk_size
+from perdure.client.call_list import CallList
+from perdure.client.client import _chunk_size
 from perdure.storage.contract import Storage
 
 
-class _Given(Calls):
+class _Given(CallList):
     light = True  # type: ignore[assignment]
 
     def __init__(self, count: int, light: bool) -> None:
@@ -32,5 +32,5 @@ class _Given(Calls):
 def test_no_chunk_of_a_list_is_stored_alone_at_the_end(
     count: int, light: bool, most: int, ahead: int, size: int
 ) -> None:
-    storage: Storage = SimpleNamespace(list_chunk=most, lists_ahead=ahead)  # type: ignore[assignment]
+    storage: Storage = SimpleNamespace(bulk_chunk=most, bulk_in_flight=ahead)  # type: ignore[assignment]
     assert _chunk_size(_Given(count, light), storage) == size

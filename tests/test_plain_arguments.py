@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from perdure import InvalidCall, Perdure
-from perdure.task import Task
+from perdure.tasks.task import Task
 
 
 def tasks() -> tuple[Perdure, Task[..., None]]:

@@ -3,12 +3,13 @@
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.clock import SECOND
+from perdure.core.backoff import DEFAULT_BACKOFF, Backoff
+from perdure.core.clock import SECOND
+from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
 from perdure.errors import InvalidCall
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Backoff, Retention
 
 
 @pytest.mark.parametrize(
@@ -38,7 +39,6 @@ def test_no_number_of_failures_is_too_large():
     assert Backoff.exponential(1.0, multiplier=1e300).delay(5, draw=0.0) == 3600 * SECOND
 
 
-@settings(deadline=None)
 @given(
     st.floats(0, 1e6), st.floats(1, 100), st.floats(0, 1e6), st.floats(0, 1e6), st.integers(1, 10**6), st.floats(0, 1)
 )

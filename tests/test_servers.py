@@ -221,7 +221,7 @@ def test_settings_reach_postgres(tmp_path, monkeypatch):
 
 def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path, monkeypatch):
     monkeypatch.delenv("PERDURE_TEST_POSTGRESQL", raising=False)
-    with pytest.raises(Exception, match="no_such_setting"):
+    with pytest.raises(servers.process.NotAnswering, match="no_such_setting"):
         servers.start("postgres", within=tmp_path, settings={"no_such_setting": "1"})
     assert list(tmp_path.iterdir()) == []
 

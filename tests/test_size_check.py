@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure import InvalidCall, Perdure, codec, plain_arguments
-from perdure.size_check import look_at
+from perdure import InvalidCall, Perdure
+from perdure.core import codec
+from perdure.core.size_check import look_at
+from perdure.tasks import arguments
 
 LIMIT = 1 << 20
 
@@ -57,7 +59,7 @@ def unwritten(monkeypatch):
         raise AssertionError("it was written")
 
     monkeypatch.setattr(codec, "_encode", written)
-    monkeypatch.setattr(plain_arguments, "_encoded", written)
+    monkeypatch.setattr(arguments, "_encoded", written)
 
 
 @pytest.mark.parametrize("value", FAR_TOO_LARGE.values(), ids=FAR_TOO_LARGE)
@@ -87,7 +89,7 @@ def test_a_long_text_is_refused_before_it_is_written(monkeypatch):
     assert one.call("x")._payload == '{"text":"x"}'  # from here on the fast path is taken
     assert two.call(1, "x")._payload == '{"number":1,"text":"x"}'
     monkeypatch.setattr(codec, "_encode", None)
-    monkeypatch.setattr(plain_arguments, "_encoded", None)
+    monkeypatch.setattr(arguments, "_encoded", None)
     for wrong in (lambda: one.call("x" * (LIMIT + 1)), lambda: two.call(1, "x" * (LIMIT + 1))):
         with pytest.raises(InvalidCall, match=r"argument 'text' \(str\) has more than 1048576 bytes"):
             wrong()

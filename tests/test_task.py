@@ -133,8 +133,7 @@ def test_annotations_resolve_through_a_helper():
     app = Perdure("memory://")
 
     def declare(handler):
-        Local = int  # not the one that is meant
-        assert Local
+        Local = int  # not the one that is meant  # noqa: F841
         return app.task(handler)
 
     @dataclass
@@ -160,7 +159,7 @@ def test_a_forward_reference_is_resolved_at_first_use():
     class Later:
         number: int
 
-    assert handler.call(Later(1))
+    assert handler.call(Later(1))._payload == '{"value":{"number":1}}'
     assert handler._declared.shape._frame is not None  # the result's is still to come
     assert definition_of(handler).decode_result('{"number":3}') == Later(3)
     assert handler._declared.shape._frame is None  # the definer's locals are let go
@@ -209,7 +208,7 @@ def test_the_same_function_again_replaces():
     first = declare(1)
     second = declare(2)
     assert app.definitions()["handler"].handler is second._declared.handler
-    assert first.call()
+    assert first.call()._payload == "{}"
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "a\x00", "\x7f", "x" * 201, "é" * 101, "\ud800", 5, None])

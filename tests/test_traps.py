@@ -88,7 +88,7 @@ TRAPS = {
     10: (
         "an unknown claim is asked for by its stamp, adopted or handed back",
         [
-            f"{CASES}/holding.py::case_only_of_this_worker_and_stamp",
+            f"{CASES}/recover_claim.py::case_only_of_this_worker_and_stamp",
             "tests/crashes/test_unknown_outcomes.py::test_jobs_of_a_claim_without_an_answer_are_asked_for_and_run",
             "tests/crashes/test_unknown_outcomes.py::test_a_claim_without_an_answer_at_shutdown_is_handed_back_free",
         ],
@@ -167,9 +167,9 @@ TRAPS = {
     21: (
         "the next of a chain is inserted by the same guarded step",
         [
-            f"{CASES}/continuing.py::case_a_refused_word_adds_nothing",
-            f"{CASES}/continuing.py::case_a_repeated_word_adds_nothing_twice",
-            f"{CASES}/continuing.py::case_in_a_handlers_transaction",
+            f"{CASES}/continue_chain.py::case_a_refused_word_adds_nothing",
+            f"{CASES}/continue_chain.py::case_a_repeated_word_adds_nothing_twice",
+            f"{CASES}/continue_chain.py::case_in_a_handlers_transaction",
         ],
     ),
     22: (
@@ -222,6 +222,7 @@ TRAPS = {
             f"{CASES}/edges.py::case_nobody_is_stranded",
             "tests/races/test_stranded.py::test_nobody_is_stranded",
             "tests/storage/postgres/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
+            "tests/storage/postgres/test_flow_locks.py::test_a_parent_cannot_end_while_it_is_marked_as_followed",
             "tests/storage/redis/test_edges.py::test_no_child_is_stranded",
             "tests/storage/mongo/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
             "tests/storage/mongo/test_flow.py::test_a_parent_that_ends_before_the_caller_commits",
@@ -321,8 +322,8 @@ TRAPS = {
     37: (
         "tick keys vanish with history: firing is a guarded move of the schedule, with the job",
         [
-            f"{CASES}/shelf.py::case_one_of_many_writers",
-            f"{CASES}/shelf.py::case_with_jobs",
+            f"{CASES}/kv.py::case_one_of_many_writers",
+            f"{CASES}/kv.py::case_with_jobs",
             "tests/schedules/test_firing.py::test_two_look_at_the_same_time",
             "tests/schedules/test_firing.py::test_ten_years_and_ten_workers",
             "tests/schedules/test_kills.py::test_every_tick_once_under_kills",
@@ -333,7 +334,7 @@ TRAPS = {
         "SQLite starves renewals: writers take turns",
         [
             "tests/storage/sqlite/test_turns.py::test_who_has_just_written_comes_after_who_waits",
-            "tests/storage/sqlite/test_processes.py::test_a_busy_claimer_does_not_starve_renewals",
+            "tests/storage/sqlite/test_processes.py::test_a_program_that_always_writes_does_not_starve_renewals",
         ],
     ),
     39: (

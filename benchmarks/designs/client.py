@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import psycopg
 
-from perdure.ids import new_id, new_stamp
+from perdure.core.ids import new_id, new_stamp
 
 from ..payload import number_of, payload
 from .catalogue import Design

@@ -5,16 +5,16 @@ import asyncio
 import json
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from ..contender import ROOT
 from ..machine import load, machine_lines
+from ..options import some_of
 from ..tables import table
-from .measures import MEASURES, Measure
+from .measures import MEASURES
 from .stores import STORES, Stores
 from .wrong import Wrong
 
@@ -42,23 +42,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--rounds", type=int, default=3, help="rounds, medians are reported (default 3)")
     add("--size", type=int, help="steps, jobs or schedules of each measure (default: its own)")
-    add("--stores", type=_some_of(STORES), default=STORES, metavar="NAME[,NAME]", help=", ".join(STORES))
-    add(
-        "--only", type=_some_of(list(MEASURES)), default=list(MEASURES), metavar="NAME[,NAME]", help=", ".join(MEASURES)
-    )
+    add("--stores", type=some_of(STORES), default=STORES, metavar="NAME[,NAME]", help=", ".join(STORES))
+    add("--only", type=some_of(list(MEASURES)), default=list(MEASURES), metavar="NAME[,NAME]", help=", ".join(MEASURES))
     add("--json", type=Path, metavar="FILE", help="write every measurement")
     add("--write-docs", action="store_true", help=f"write the page to {PAGE.relative_to(ROOT)}")
     return parser
-
-
-def _some_of(known: Sequence[str]) -> Callable[[str], list[str]]:
-    def chosen(text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
-        return names
-
-    return chosen
 
 
 def _measured(options: argparse.Namespace) -> tuple[Samples, list[str]]:
@@ -79,7 +67,7 @@ def _one(stores: Stores, store: str, name: str, size: int | None, failures: list
     measure = MEASURES[name]
     try:
         with stores.empty(store) as url:
-            figures: dict[str, float] = asyncio.run(_run(measure, url, size or measure.size))
+            figures: dict[str, float] = asyncio.run(measure.run(url, size or measure.size))
     except Wrong as error:
         failures.append(f"{name} on {store}: {error}")
         print(f"{name:<12} {store:<10} failed: {error}", file=sys.stderr, flush=True)
@@ -87,10 +75,6 @@ def _one(stores: Stores, store: str, name: str, size: int | None, failures: list
     told = "  ".join(f"{key} {value:,.0f}" for key, value in figures.items())
     print(f"{name:<12} {store:<10} {told}", file=sys.stderr, flush=True)
     return figures
-
-
-async def _run(measure: Measure, url: str, size: int) -> Any:
-    return await measure.run(url, size)
 
 
 def page(machine: Sequence[str], samples: Samples, failures: Sequence[str], size: int | None) -> str:

@@ -1,7 +1,8 @@
 """The measures by name, and what their figures are called."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from .chains import walk_chains
 from .fans import fan_out_and_in
@@ -13,7 +14,7 @@ class Measure:
     """One measure: what it does, at which size, and its figures with their titles."""
 
     title: str
-    run: Callable[[str, int], Awaitable[dict[str, float]]]
+    run: Callable[[str, int], Coroutine[Any, Any, dict[str, float]]]
     size: int
     figures: Mapping[str, str]
 

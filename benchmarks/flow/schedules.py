@@ -7,7 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from perdure import Perdure
-from perdure.recurring import rule_of, schedule_of
+from perdure.schedules.declaration import rule_of, schedule_of
 from perdure.schedules.schedule import begun, write
 from perdure.storage.contract import Filter
 
@@ -54,7 +54,7 @@ async def _put(app: Perdure, calls: list) -> float:
         name = f"schedule-{number:06}"
         writes.append(write(name, begun(schedule_of(app, name, call, rule), now), 0))
     for start in range(0, len(writes), storage.chunk):
-        await storage.shelve(writes[start : start + storage.chunk])
+        await storage.kv_write(writes[start : start + storage.chunk])
     if time.time() > tick - 1:
         raise Wrong("putting the schedules on record took longer than planned: the tick is over")
     return float(tick)

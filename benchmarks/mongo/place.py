@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import servers
+from benchmarks.meter import note_server
 from benchmarks.suite import FreshPlace, fresh_folder
 
 ADDRESS = "address"
@@ -32,6 +33,7 @@ def opened() -> Iterator[FreshPlace]:
             with fresh_folder() as folder:
                 base, _, options = server.url.partition("?")
                 (folder / ADDRESS).write_text(f"{base}{name}?{options}")
+                note_server(folder, server)
                 try:
                     yield folder
                 finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import servers
+from benchmarks.meter import note_server
 from benchmarks.suite import FreshPlace, fresh_folder
 
 SETTINGS = {"max_connections": "300", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
@@ -33,6 +34,7 @@ def opened() -> Iterator[FreshPlace]:
                 connection.execute(f"create database {name}".encode())
                 connection.execute("checkpoint")
                 (folder / ADDRESS).write_text(f"{server.url.rpartition('/')[0]}/{name}")
+                note_server(folder, server)
                 try:
                     yield folder
                 finally:

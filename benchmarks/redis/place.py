@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import servers
+from benchmarks.meter import note_server
 from benchmarks.suite import FreshPlace, fresh_folder
 
 APPENDFSYNC = "everysec"
@@ -21,21 +22,22 @@ _versions: list[str] = []
 
 
 @contextmanager
-def opened() -> Iterator[FreshPlace]:
+def opened(kind: str = "valkey") -> Iterator[FreshPlace]:
     """A server for the whole run. Never the user's own, because it is emptied again and again."""
-    with servers.start("valkey", settings=SETTINGS) as server:
+    with servers.start(kind, settings=SETTINGS) as server:
         if server.process is None:
             raise SystemExit(
                 "this benchmark empties its server: unset PERDURE_TEST_REDIS, and it starts one of its own"
             )
         with connected(server.url) as client:
-            _versions[:] = [str(client.info("server")["valkey_version"])]
+            _versions[:] = [str(client.info("server")[f"{kind}_version"])]
 
         @contextmanager
         def fresh_place() -> Iterator[Path]:
             with fresh_folder() as folder:
                 _empty(server.url)
                 (folder / ADDRESS).write_text(server.url)
+                note_server(folder, server)
                 yield folder
 
         yield fresh_place

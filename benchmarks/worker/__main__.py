@@ -14,6 +14,7 @@ from pathlib import Path
 import servers
 
 from ..machine import load, machine_lines
+from ..options import some_of
 from ..spawn import ROOT
 from .plan import CASES, QUICK, STORES, Case, Plan
 from .report import Results, report
@@ -49,23 +50,13 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="benchmarks.worker", description="What the worker does, on every store.")
     names = [case.name for case in CASES]
     add = parser.add_argument
-    add("--stores", type=_some_of(STORES), default=STORES, metavar="NAME[,NAME]", help=", ".join(STORES))
-    add("--cases", type=_some_of(names), default=names, metavar="NAME[,NAME]", help=", ".join(names))
+    add("--stores", type=some_of(STORES), default=STORES, metavar="NAME[,NAME]", help=", ".join(STORES))
+    add("--cases", type=some_of(names), default=names, metavar="NAME[,NAME]", help=", ".join(names))
     add("--rounds", type=int, help=f"rounds, medians are reported (default {Plan.rounds})")
     add("--quick", action="store_true", help="one short round: does it run, not how fast")
     add("--json", type=Path, metavar="FILE", help="write every sample")
     add("--write-docs", action="store_true", help=f"write the page to {PAGE.relative_to(ROOT)}")
     return parser
-
-
-def _some_of(known: Sequence[str]):
-    def chosen(text: str) -> list[str]:
-        names = [name.strip() for name in text.split(",") if name.strip()]
-        if unknown := [name for name in names if name not in known]:
-            raise argparse.ArgumentTypeError(f"unknown: {', '.join(unknown)}; known are {', '.join(known)}")
-        return names
-
-    return chosen
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any
 
 from perdure import Perdure
-from perdure.worker.supervisor.interpreter import tune_collector
+from perdure.worker.supervisor.runner import tune_collector
 
 from ..spawn import ROOT
 from . import tasks
@@ -82,8 +82,19 @@ async def idle(plan: Plan) -> Figures:
     async with app:
         store = await app._storage()
         verbs = (
-            *("exchange", "renew", "check", "holding", "promote", "lapsed", "expired", "prune", "beat", "now"),
-            *("settle", "shelf", "shelve"),
+            *(
+                "exchange",
+                "renew",
+                "check",
+                "recover_claim",
+                "promote",
+                "lapsed",
+                "expired",
+                "prune",
+                "heartbeat",
+                "now",
+            ),
+            *("resolve_edges", "kv_read", "kv_write"),
         )
         async with app.worker(concurrency=SLOTS):
             await asyncio.sleep(1)

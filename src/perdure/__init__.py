@@ -15,11 +15,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .admin.queues import QueueInfo as QueueInfo
+    from .admin.schedules import ScheduleInfo as ScheduleInfo
+    from .admin.workers import WorkerInfo as WorkerInfo
     from .app import Perdure as Perdure
-    from .context import Context as Context
-    from .context import Transaction as Transaction
-    from .doors import QueueInfo as QueueInfo
-    from .doors import WorkerInfo as WorkerInfo
+    from .client.handle import JobHandle as JobHandle
+    from .core.backoff import Backoff as Backoff
+    from .core.job import ANY as ANY
+    from .core.job import AttemptError as AttemptError
+    from .core.job import Job as Job
+    from .core.job import Loss as Loss
+    from .core.job import Page as Page
+    from .core.job import State as State
+    from .core.limit import Limit as Limit
+    from .core.outcome import Dead as Dead
+    from .core.outcome import Outcome as Outcome
+    from .core.outcome import Retry as Retry
+    from .core.outcome import Skip as Skip
+    from .core.outcome import Snooze as Snooze
+    from .core.retention import Retention as Retention
     from .errors import DuplicateTask as DuplicateTask
     from .errors import HoldLost as HoldLost
     from .errors import IllegalMove as IllegalMove
@@ -37,38 +51,24 @@ if TYPE_CHECKING:
     from .errors import ResultTimeout as ResultTimeout
     from .errors import StoreError as StoreError
     from .errors import UnknownParent as UnknownParent
-    from .flow.flow import Continue as Continue
-    from .flow.flow import Flow as Flow
-    from .flow.flow import Graph as Graph
-    from .flow.flow import chain as chain
-    from .flow.flow import graph as graph
-    from .flow.flow import group as group
-    from .handle import JobHandle as JobHandle
-    from .item import Item as Item
-    from .job import ANY as ANY
-    from .job import AttemptError as AttemptError
-    from .job import Job as Job
-    from .job import Loss as Loss
-    from .job import Page as Page
-    from .job import State as State
-    from .limit import Limit as Limit
-    from .options import Unique as Unique
-    from .outcome import Dead as Dead
-    from .outcome import Outcome as Outcome
-    from .outcome import Retry as Retry
-    from .outcome import Skip as Skip
-    from .outcome import Snooze as Snooze
-    from .provide import PROVIDED as PROVIDED
-    from .registry import Registry as Registry
-    from .retry import Backoff as Backoff
-    from .retry import Retention as Retention
+    from .flow.graph import Continue as Continue
+    from .flow.graph import Flow as Flow
+    from .flow.graph import Graph as Graph
+    from .flow.graph import chain as chain
+    from .flow.graph import graph as graph
+    from .flow.graph import group as group
+    from .handler.context import Context as Context
+    from .handler.context import Transaction as Transaction
+    from .handler.item import Item as Item
     from .settings import Thresholds as Thresholds
-    from .task import Call as Call
-    from .task import Task as Task
-    from .timetable import ScheduleInfo as ScheduleInfo
-    from .worker.pool import WorkerPool as WorkerPool
+    from .tasks.options import Unique as Unique
+    from .tasks.providers import PROVIDED as PROVIDED
+    from .tasks.registry import Registry as Registry
+    from .tasks.task import Call as Call
+    from .tasks.task import Task as Task
     from .worker.worker import Worker as Worker
     from .worker.worker import WorkerSpec as WorkerSpec
+    from .worker.worker_pool import WorkerPool as WorkerPool
 
 __version__ = "0.1.0"
 
@@ -76,7 +76,7 @@ __version__ = "0.1.0"
 # or catches errors does not pay for the rest.
 _HOMES = {
     "app": ("Perdure",),
-    "context": ("Context", "Transaction"),
+    "handler.context": ("Context", "Transaction"),
     "errors": (
         "DuplicateTask",
         "HoldLost",
@@ -96,21 +96,23 @@ _HOMES = {
         "StoreError",
         "UnknownParent",
     ),
-    "doors": ("QueueInfo", "WorkerInfo"),
-    "flow.flow": ("Continue", "Flow", "Graph", "chain", "graph", "group"),
-    "handle": ("JobHandle",),
-    "item": ("Item",),
-    "job": ("ANY", "AttemptError", "Job", "Loss", "Page", "State"),
-    "limit": ("Limit",),
-    "options": ("Unique",),
-    "outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
-    "provide": ("PROVIDED",),
-    "registry": ("Registry",),
-    "retry": ("Backoff", "Retention"),
+    "admin.queues": ("QueueInfo",),
+    "admin.workers": ("WorkerInfo",),
+    "flow.graph": ("Continue", "Flow", "Graph", "chain", "graph", "group"),
+    "client.handle": ("JobHandle",),
+    "handler.item": ("Item",),
+    "core.job": ("ANY", "AttemptError", "Job", "Loss", "Page", "State"),
+    "core.limit": ("Limit",),
+    "tasks.options": ("Unique",),
+    "core.outcome": ("Dead", "Outcome", "Retry", "Skip", "Snooze"),
+    "tasks.providers": ("PROVIDED",),
+    "tasks.registry": ("Registry",),
+    "core.backoff": ("Backoff",),
+    "core.retention": ("Retention",),
     "settings": ("Thresholds",),
-    "task": ("Call", "Task"),
-    "timetable": ("ScheduleInfo",),
-    "worker.pool": ("WorkerPool",),
+    "tasks.task": ("Call", "Task"),
+    "admin.schedules": ("ScheduleInfo",),
+    "worker.worker_pool": ("WorkerPool",),
     "worker.worker": ("Worker", "WorkerSpec"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -121,7 +123,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above; this would let 
     def __getattr__(name):
         home = _HOME_OF.get(name)
         if home is None:
-            from .later import NAMES, not_yet
+            from .core.not_released import NAMES, not_yet
 
             told = f"module 'perdure' has no attribute {name!r}"
             raise AttributeError(not_yet(f"perdure.{name}") if name in NAMES else told, name=name)

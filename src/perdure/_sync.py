@@ -9,23 +9,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
-from .job import ANY
-from .later import Later
-from .suggestions import VerbsOfOthers
+from .core.job import ANY
+from .core.not_released import NotReleased
 from .sync import iterate, manage, run, run_on
+from .tasks.suggestions import VerbsOfOthers
 
 if TYPE_CHECKING:
+    from .admin.base import JobRef
+    from .admin.dead_letters import DeadLetters
+    from .admin.filters import JobFilter
+    from .admin.jobs import Jobs
+    from .admin.queues import QueueInfo, Queues
+    from .admin.schedules import ScheduleInfo, Schedules
+    from .admin.workers import WorkerInfo, Workers
     from .app import Perdure
-    from .clock import Duration
-    from .context import Context, Transaction
-    from .doors import DeadLetters, JobRef, Jobs, QueueInfo, Queues, WorkerInfo, Workers
-    from .filters import JobFilter
-    from .flow.flow import Flow, Graph
-    from .handle import JobHandle
-    from .item import Item
-    from .job import Job, JobId, Page, Routing
-    from .task import Call, Task
-    from .timetable import ScheduleInfo, Schedules
+    from .client.handle import JobHandle
+    from .core.clock import Duration
+    from .core.job import Job, JobId, Page, Routing
+    from .flow.graph import Flow, Graph
+    from .handler.context import Context, Transaction
+    from .handler.item import Item
+    from .tasks.task import Call, Task
 
 P = ParamSpec("P")
 Q = ParamSpec("Q")
@@ -35,7 +39,7 @@ R_co = TypeVar("R_co", covariant=True)
 A = TypeVar("A")
 
 
-class SyncPerdure(Later):
+class SyncPerdure(NotReleased):
     """The verbs of `Perdure` in their blocking form."""
 
     __slots__ = ("_inner",)
@@ -139,7 +143,7 @@ class SyncJobHandle(Generic[R_co]):
         return iterate(lambda: self._inner.watch(timeout=timeout))
 
 
-class SyncJobs(Later):
+class SyncJobs(NotReleased):
     """The verbs of `Jobs` in their blocking form."""
 
     __slots__ = ("_inner",)

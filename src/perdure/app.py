@@ -8,29 +8,33 @@ from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
-from .client import Client, work_of
-from .clock import Clock, Duration
-from .context import refuse_in_transaction
-from .doors import DeadLetters, Jobs, Queues, Workers
+from .admin.dead_letters import DeadLetters
+from .admin.jobs import Jobs
+from .admin.queues import Queues
+from .admin.workers import Workers
+from .client.client import Client, work_of
+from .client.handle import JobHandle
+from .client.runtime import LoopRuntime, LoopRuntimes
+from .core.clock import Clock, Duration
+from .core.job import ANY, Routing
+from .core.sizes import MAX_BYTES
+from .core.validation import checked_name
+from .core.verb import verb
 from .errors import InvalidCall
-from .handle import JobHandle
-from .job import ANY, Routing
-from .names import checked_name
-from .options import TaskDefaults
-from .places import Place, Places
-from .registry import Registry
-from .settings import MAX_BYTES, Durability, Thresholds, settings_of
-from .task import Call, Task
-from .verbs import verb
+from .handler.context import refuse_in_transaction
+from .settings import Durability, Thresholds, settings_of
+from .tasks.options import TaskDefaults
+from .tasks.registry import Registry
+from .tasks.task import Call, Task
 
 if TYPE_CHECKING:
     from ._sync import SyncPerdure
-    from .flow.flow import Flow, Graph
-    from .item import Item
+    from .admin.schedules import Schedules
+    from .flow.graph import Flow, Graph
+    from .handler.item import Item
     from .outbox.relay import Relay
     from .schedules.schedule import Schedule
     from .storage.contract import Storage
-    from .timetable import Schedules
     from .worker.worker import Worker, WorkerSpec
 
 R = TypeVar("R")
@@ -70,7 +74,7 @@ class Perdure(Registry):
         self.dead = DeadLetters(self)
         self.queues = Queues(self)
         self.workers = Workers(self)
-        self._places = Places(self.settings)
+        self._places = LoopRuntimes(self.settings)
         self._client = Client(self)
         self._expires = False  # whether a job that may expire was planned here
         self._brief = False  # whether one was that is kept for a short time
@@ -93,7 +97,7 @@ class Perdure(Registry):
     @cached_property
     def schedules(self) -> Schedules:
         """Recurring rules that enqueue."""
-        from .timetable import Schedules
+        from .admin.schedules import Schedules
 
         return Schedules(self)
 
@@ -201,10 +205,10 @@ class Perdure(Registry):
         """The store of the running loop, opened once."""
         return (await self._place()).storage
 
-    async def _place(self, what: str = "a verb of the app") -> Place:
+    async def _place(self, what: str = "a verb of the app") -> LoopRuntime:
         return self._place_here(what) or await self._places.get()
 
-    def _place_here(self, what: str) -> Place | None:
+    def _place_here(self, what: str) -> LoopRuntime | None:
         """That of the running loop, if it is open."""
         refuse_in_transaction(what)
         return self._places.here()
@@ -219,7 +223,7 @@ class Perdure(Registry):
 
     def _schedules(self) -> dict[str, Schedule]:
         """The schedules that are declared in code, by name."""
-        from .recurring import declared_schedules
+        from .schedules.declaration import declared_schedules
 
         return declared_schedules(self)
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
-    from .job import Job, Loss
+    from .core.job import Job, Loss
 
 
 class PerdureError(Exception):

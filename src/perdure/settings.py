@@ -6,21 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from .clock import Clock, Duration, micros_of
+from .core.clock import Clock, Duration, micros_of
+from .core.sizes import LARGEST_MAX_BYTES, MAX_BYTES
 from .errors import InvalidCall
 
 DEFAULT_URL: Final = "sqlite:///perdure.db"
 URL_VARIABLE: Final = "PERDURE_URL"
 
-MAX_BYTES: Final = 1 << 20  # payload and result, each
-LARGEST_MAX_BYTES: Final = 4 << 20
-MAX_DEPTH: Final = 64
-NAME_BYTES: Final = 200
-KEY_BYTES: Final = 512
-META_BYTES: Final = 65_536
-TAGS: Final = 100
-PARENTS: Final = 200_000  # jobs that one job may wait for
-ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
 
 Durability = Literal["full", "normal", "relaxed"]
 OUTBOXES: Final = ("sqlite:", "sqlite+apsw:", "postgresql:", "postgres:")  # databases that can hold one

@@ -6,6 +6,8 @@ from benchmarks.worker.__main__ import main
 from benchmarks.worker.plan import CASES, case_named
 from benchmarks.worker.report import Results, report
 
+MAY_BE_ZERO = {"lost"}
+
 
 def test_every_case_gives_its_figures(tmp_path, capsys):
     file = tmp_path / "figures.json"
@@ -16,7 +18,8 @@ def test_every_case_gives_its_figures(tmp_path, capsys):
     for name, by_store in measured.items():
         (sample,) = by_store["sqlite"]
         assert set(sample) == {figure.key for figure in case_named(name).figures}
-        assert all(value >= 0 for value in sample.values())
+        zero = {figure for figure, value in sample.items() if value <= 0}
+        assert zero <= MAY_BE_ZERO, (name, sample)
     assert measured["renewals"]["sqlite"][0]["lost"] == 0
     assert measured["renewals"]["sqlite"][0]["renewed"] > 0
     text = capsys.readouterr().out

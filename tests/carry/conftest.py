@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from perdure.storage.contract import QueueSettings, Shelving
+from perdure.storage.contract import KvWrite, QueueSettings
 from perdure.storage.urls import opener
 from perdure.testing import ManualClock
-from perdure.testing.conformance import carry
+from perdure.testing.conformance import transfer
 from perdure.testing.conformance.tools import claim, job
 
 from ..addresses import address
@@ -40,15 +40,15 @@ class House:
 
     async def fill(self, store):
         """One of everything; whoever ran has been gone for long."""
-        await carry.filled(store, self.clock)
+        await transfer.filled(store, self.clock)
         await store.configure(QueueSettings("fair", fair=True, weights='{"acme": 3.0}'))
         await store.enqueue([job(queue="fair", tenant=tenant) for tenant in ("acme", "acme", "other")])
         await store.enqueue([job(queue="few", limits=LIMITS) for _ in range(3)])
         await claim(store, queues=("few",), limited=True)
         (held,) = await claim(store, queues=("fair",))
         texts = (("schedule", "nightly", None), ("step", "ä\x00", held.id), ("step", "b", held.id))
-        await store.shelve([Shelving(kind, name, "{}", due_at=7, job=owner) for kind, name, owner in texts])
-        await store.shelve([Shelving("schedule", "nightly", '{"cron": "0 3 * * *"}', due_at=9)])
+        await store.kv_write([KvWrite(kind, name, "{}", due_at=7, job=owner) for kind, name, owner in texts])
+        await store.kv_write([KvWrite("schedule", "nightly", '{"cron": "0 3 * * *"}', due_at=9)])
         await store.pause("a", True)
         self.clock.advance(3600)
 
@@ -56,8 +56,8 @@ class House:
     async def contents(store):
         """All that there is, in a form that can be compared. The source is paused, so that is looked at apart."""
         settings = [msgspec.structs.replace(row.settings, paused=False) for row in await store.queues()]
-        shelf = await store.export_shelf(None, 100)
-        return await carry.carried(store), await carry.kept_keys(store), settings, shelf
+        shelf = await store.export_kv(None, 100)
+        return await transfer.carried(store), await transfer.kept_keys(store), settings, shelf
 
     @staticmethod
     async def paused(store):

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure import Limit, Perdure, State, group
-from perdure.carry.move import move
 from perdure.testing import drain
+from perdure.transfer.transfer import move
 
 from ..addresses import ON_SERVERS
 from .conftest import silent

@@ -7,14 +7,14 @@ from inspect import iscoroutinefunction
 
 import pytest
 
-from perdure.carry import things
-from perdure.carry.move import move
-from perdure.carry.stillness import Stillness
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, decide
 from perdure.errors import StoreError
-from perdure.job import State
-from perdure.lifecycle import Cancelled, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.testing.conformance.tools import job
+from perdure.transfer import entities
+from perdure.transfer.quiesce import Quiesce
+from perdure.transfer.transfer import move
 
 from ..addresses import ON_SERVERS
 from ..cli.conftest import environment
@@ -54,8 +54,8 @@ class Calls(list):
 
 @pytest.fixture
 def small_pages(monkeypatch):
-    monkeypatch.setattr(things, "FIRST_PAGE", 8)
-    monkeypatch.setattr(things, "GROWTH", 1)
+    monkeypatch.setattr(entities, "FIRST_PAGE", 8)
+    monkeypatch.setattr(entities, "GROWTH", 1)
 
 
 async def test_killed_at_any_call(house, small_pages, monkeypatch):
@@ -72,7 +72,7 @@ async def test_killed_at_any_call(house, small_pages, monkeypatch):
             async with house.open(house.url("sqlite")) as target:
                 calls = Calls(limit)
                 with monkeypatch.context() as patch:
-                    patch.setattr(Stillness, "give_up", nobody_gives_back)
+                    patch.setattr(Quiesce, "give_up", nobody_gives_back)
                     try:
                         await move(Mortal(source, calls), Mortal(target, calls), silent)
                     except Killed:
@@ -102,7 +102,7 @@ async def test_a_process_that_is_killed(house, name):
         before = await house.contents(source)
     program = f"""
 import os, signal, sys
-from perdure.carry.things import Jobs
+from perdure.transfer.entities import Jobs
 from perdure.cli import main
 
 real, calls = Jobs.bring, []

@@ -5,13 +5,13 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from perdure.carry import stillness
-from perdure.carry.move import look_ahead, move
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.errors import StoreError
-from perdure.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, QueueSettings, Want, WorkerRow
 from perdure.testing.conformance.tools import job, running
+from perdure.transfer import quiesce
+from perdure.transfer.transfer import look_ahead, move
 
 from .conftest import silent
 
@@ -47,7 +47,7 @@ async def test_a_running_job(house):
 async def test_a_live_worker(house, which):
     async with two_stores(house) as (source, target):
         busy = source if which == "source" else target
-        await busy.beat(WorkerRow("host-1", 1, 1, 0, "{}"))
+        await busy.heartbeat(WorkerRow("host-1", 1, 1, 0, "{}"))
         await refused(house, source, target, rf"the {which} is in use: a live worker \(host-1\)")
         house.clock.advance(61)
         await move(source, target, silent)
@@ -61,7 +61,7 @@ async def test_one_store_under_two_names(house):
 
 async def test_waiting_in_vain(house, monkeypatch):
     async with two_stores(house) as (source, target):
-        monkeypatch.setattr(stillness, "LOOK_AGAIN", 0.01)
+        monkeypatch.setattr(quiesce, "LOOK_AGAIN", 0.01)
         await running(source, queue="other")
         await source.enqueue([job(queue="third")])
         await source.pause("third", True)
@@ -72,7 +72,7 @@ async def test_waiting_in_vain(house, monkeypatch):
 async def test_waiting_for_the_last_to_end(house, monkeypatch):
     async with two_stores(house) as (source, target):
         (held,) = await source.claim(Claim("w", 7, (Want(1),)))
-        await source.beat(WorkerRow("w", 1, 1, 1, "{}"))
+        await source.heartbeat(WorkerRow("w", 1, 1, 1, "{}"))
         await source.enqueue([job(queue="mail")])
 
         async def end(seconds):
@@ -80,7 +80,7 @@ async def test_waiting_for_the_last_to_end(house, monkeypatch):
             assert await house.paused(source) == {"mail"}, "nothing new is begun"
             assert await source.claim(Claim("w", 8, (Want(9),))) == []
             await source.apply([decide(held, Succeeded("1"))])
-            await source.leave("w")
+            await source.remove_worker("w")
 
         monkeypatch.setattr(asyncio, "sleep", end)
         moved = await move(source, target, silent, wait=60)

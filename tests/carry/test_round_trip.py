@@ -4,11 +4,11 @@ from itertools import pairwise
 
 import pytest
 
-from perdure.carry.move import move
-from perdure.job import State
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Filter
 from perdure.testing.conformance.tools import job, running
+from perdure.transfer.transfer import move
 
 from ..addresses import ON_SERVERS
 from .conftest import silent

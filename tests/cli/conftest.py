@@ -48,11 +48,11 @@ async def forever(path: str) -> None:
 
 
 class Shop:
-    """A folder with shop.py and shop.db, and the command line on its store."""
+    """A folder with shop.py and shop.db, and the command line on its store; or on the store at another address."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str | None = None) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder / 'shop.db'}"
+        self.url = url or f"sqlite:///{folder / 'shop.db'}"
         self.source = SHOP.replace("URL", repr(self.url))
         (folder / "shop.py").write_text(self.source)
         self.names: dict = {"__name__": "shop"}

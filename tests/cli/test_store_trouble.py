@@ -112,7 +112,7 @@ def test_a_server_without_its_tables(tmp_path, command):
 
 
 def test_an_error_that_nobody_foresaw_is_one_sentence_too(monkeypatch, tmp_path):
-    from perdure.doors import Queues
+    from perdure.admin.queues import Queues
 
     async def breaks(self):
         raise KeyError("weights")

@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from itertools import count
 
-from perdure.storage.sqlite.place import Place
+from perdure.storage.sqlite.database_file import DatabaseFile
 from perdure.storage.sqlite.store import SqliteStorage
 from perdure.storage.urls import opener
 from perdure.testing import ManualClock
@@ -27,7 +27,9 @@ def _maker(url):
 async def _in_memory(directory):
     """A database of its own that ends when it is closed; behind a URL it would live as long as its app."""
     clock = ManualClock()
-    store = SqliteStorage(Place(None), clock=clock, demand="relaxed", key=f":memory:conformance {next(_numbers)}")
+    store = SqliteStorage(
+        DatabaseFile(None), clock=clock, demand="relaxed", key=f":memory:conformance {next(_numbers)}"
+    )
     await store.open()
     return store, clock
 

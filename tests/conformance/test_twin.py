@@ -7,21 +7,17 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
+from ..exploring import examples
 from .stores import LOCAL, STORES
 from .twin import failure_of, operations, shortened
 
 SEEDS = st.integers(0, 2**64 - 1)
 # hypothesis draws the seeds; a failing list is shortened here, where it is known what a part of it means
-SHORT = settings(
-    max_examples=80,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
-ON_A_SERVER = settings(SHORT, max_examples=24)  # a round trip for every word
+SHORT = settings(examples(80), phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+ON_A_SERVER = settings(SHORT, max_examples=examples(24).max_examples)  # a round trip for every word
 LONG = settings(SHORT, max_examples=5_000, derandomize=False)
+
+pytestmark = pytest.mark.hypothesis  # its tests call functions that Hypothesis runs
 
 
 @pytest.mark.parametrize("name", STORES)

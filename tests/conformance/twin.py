@@ -18,10 +18,10 @@ from random import Random
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.errors import IllegalMove
-from perdure.job import ANY, FINAL, Fault, Hold, NewJob, Record, State
-from perdure.lifecycle import (
+from perdure.core.backoff import Backoff
+from perdure.core.clock import SECOND
+from perdure.core.job import ANY, FINAL, State
+from perdure.core.lifecycle import (
     Cancelled,
     Completed,
     Continued,
@@ -31,29 +31,31 @@ from perdure.lifecycle import (
     Failed,
     HandedBack,
     HoldGuard,
-    HurriedUp,
-    LeaseEnded,
+    LeaseLapsed,
     Retried,
+    RunNow,
     Skipped,
     Snoozed,
     Stopped,
     Succeeded,
     decide,
 )
-from perdure.retry import HIDDEN_FOR, Backoff, Retention
+from perdure.core.record import Fault, Hold, NewJob, Record
+from perdure.core.retention import HIDDEN_FOR, Retention
+from perdure.errors import IllegalMove
 from perdure.storage.contract import (
     Claim,
     Filter,
-    Full,
+    KvWrite,
+    MissingParent,
     Note,
-    Orphan,
+    QueueAtCapacity,
     QueueSettings,
-    Shelving,
     Started,
     Want,
     WorkerRow,
 )
-from perdure.storage.memory import MemoryStorage
+from perdure.storage.memory.store import MemoryStorage
 from perdure.testing import ManualClock
 
 FAULT = Fault(1, "w", 1, 2, "ValueError", "broke", None)
@@ -84,14 +86,14 @@ HOLDERS_WORDS = (
     Stopped(),
 )
 OTHERS_WORDS = (
-    LeaseEnded(FAULT, charged=True),
-    LeaseEnded(suspect=True),
-    LeaseEnded(),
+    LeaseLapsed(FAULT, charged=True),
+    LeaseLapsed(suspect=True),
+    LeaseLapsed(),
     Expired(),
     Cancelled("enough"),
     Cancelled(),
     Retried(),
-    HurriedUp(),
+    RunNow(),
     Deleted(),
     Completed("9"),
 )
@@ -133,7 +135,7 @@ WEIGHTS = {
     "two_changes_of_one_job": 1,
     "renew": 3,
     "note": 2,
-    "holding": 1,
+    "recover_claim": 1,
     "unknown": 1,
     "promote": 1,
     "lapsed": 4,
@@ -143,8 +145,8 @@ WEIGHTS = {
     "pause": 2,
     "configure": 3,
     "go_on": 4,
-    "settle": 1,
-    "shelve": 3,
+    "resolve_edges": 1,
+    "kv_write": 3,
     "find": 3,
     "workers": 1,
 }
@@ -242,7 +244,7 @@ def _retry_the_dead(random):
 
 
 def _reap(random):
-    return (random.choice((LeaseEnded(FAULT, charged=True), LeaseEnded(suspect=True))),)
+    return (random.choice((LeaseLapsed(FAULT, charged=True), LeaseLapsed(suspect=True))),)
 
 
 def _forge(random):
@@ -261,7 +263,7 @@ def _note(random):
     return _places(random, 3), random.randint(0, 60)
 
 
-def _holding(random):
+def _recover_claim(random):
     return random.choice(WORKERS), random.randint(0, 6)
 
 
@@ -305,16 +307,16 @@ def _go_on(random):
     return _place(random), _job(random), _place(random)
 
 
-def _settle(random):
+def _resolve_edges(random):
     return ()
 
 
-def _shelve(random):
+def _kv_write(random):
     return tuple(_shelving(random) for _ in range(random.randint(1, 3))), random.random() < 0.5
 
 
 def _shelving(random):
-    write = Shelving(
+    write = KvWrite(
         kind=random.choice("xy"),
         name=random.choice("abc"),
         text=random.choice(("1", "ü\x00", "", None)),
@@ -439,11 +441,11 @@ class Twin:
             if any(found is not None for found in await self.stores[0].get([following.id])):
                 self.witness.acknowledged.add(following.id)
 
-    async def settle(self):
-        while any([bool(await store.settle(100)) for store in self.stores]):
+    async def resolve_edges(self):
+        while any([bool(await store.resolve_edges(100)) for store in self.stores]):
             pass
 
-    async def shelve(self, drawn, due):
+    async def kv_write(self, drawn, due):
         writes = []
         for write, belongs, place in drawn:
             if belongs and self.views:
@@ -451,10 +453,10 @@ class Twin:
                 hold = view.hold if belongs == "hold" else None
                 write = msgspec.structs.replace(write, hold=hold, job=view.id)
             writes.append(write)
-        await self._both(lambda store: store.shelve(writes))
+        await self._both(lambda store: store.kv_write(writes))
         for kind in "xy":
-            await self._both(lambda store, kind=kind: store.shelf(kind, due=due))
-        await self._both(lambda store: store.export_shelf(None, 100))
+            await self._both(lambda store, kind=kind: store.kv_read(kind, due=due))
+        await self._both(lambda store: store.export_kv(None, 100))
 
     async def two_changes_of_one_job(self, place, said, other):
         if self.views:
@@ -485,8 +487,8 @@ class Twin:
         for note in notes:
             await self._both(lambda store, id=note.hold.id: store.log(id))
 
-    async def holding(self, worker, back):
-        await self._both(lambda store: store.holding(worker, self.stamp - back))
+    async def recover_claim(self, worker, back):
+        await self._both(lambda store: store.recover_claim(worker, self.stamp - back))
 
     async def unknown(self, place):
         nobody = Hold(f"ffffffff-0000-7000-8000-{place:012x}", 1, 1)
@@ -538,7 +540,7 @@ class Twin:
 
     async def workers(self, worker, leaves, within):
         row = WorkerRow(worker, 1, 0, 2, "{}")
-        await self._both(lambda store: store.leave(worker) if leaves else store.beat(row))
+        await self._both(lambda store: store.remove_worker(worker) if leaves else store.heartbeat(row))
         await self._both(lambda store: store.workers(within))
 
     # ---- below -------------------------------------------------------------------------------------
@@ -564,9 +566,9 @@ class Twin:
 async def _answer(asked, shown):
     try:
         return shown(await asked)
-    except Orphan as orphan:
+    except MissingParent as orphan:
         return "orphan", orphan.job
-    except Full as full:
+    except QueueAtCapacity as full:
         return "full", full.queue, full.max_depth, full.waits
     except ValueError as error:
         return type(error), str(error)

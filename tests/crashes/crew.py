@@ -17,7 +17,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from perdure.job import State
+from perdure.core.job import State
+from perdure.errors import PerdureError
 from perdure.storage.contract import Filter, Storage
 
 from .flows import FOLDER, URL
@@ -98,11 +99,11 @@ class Crew:
 
 async def _may_die(store: Storage) -> bool:
     """Not if a job is at its last chance, nor if the store does not answer: the stopped process may be in the middle of a
-    write."""
+    write, or the server was killed."""
     try:
         async with asyncio.timeout(0.5):
             running, _ = await store.find(Filter(states=(State.RUNNING,)), 500, None)
-    except TimeoutError:
+    except (TimeoutError, PerdureError):
         return False
     return all(record.losses < 2 for record in running)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.job import WAITING, State
+from perdure.core.job import WAITING, State
 from perdure.storage.contract import Filter, Storage
 from perdure.storage.urls import opener
 

@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 from perdure import Backoff, Context, Dead, Perdure, Snooze, Unique
-from perdure.ids import new_stamp
-from perdure.job import State
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.worker.worker import Worker
 

@@ -10,16 +10,16 @@ import signal
 from typing import Any
 
 from perdure import Unique
-from perdure.ids import new_stamp
-from perdure.job import Fault, Record
-from perdure.lifecycle import Died, Failed, HandedBack, Said, Snoozed, Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Died, Failed, HandedBack, Report, Snoozed, Succeeded, decide
+from perdure.core.record import Fault, Record
 from perdure.storage.contract import Claim, Note, Started, Want
 
 from .program import Program
 
 COUNTED = frozenset({
-    "enqueue", "exchange", "renew", "holding", "note", "promote", "lapsed", "expired", "prune", "get", "find", "count",
-    "pause", "configure", "beat", "leave", "begin", "execute", "complete", "rollback",
+    "enqueue", "exchange", "renew", "recover_claim", "note", "promote", "lapsed", "expired", "prune", "get", "find", "count",
+    "pause", "configure", "heartbeat", "remove_worker", "begin_transaction", "execute", "complete", "rollback",
 })  # fmt: skip
 
 
@@ -57,7 +57,7 @@ class Fragile:
 
         async def call(*arguments: Any, **options: Any) -> Any:
             answer = await self._countdown.around(real(*arguments, **options))
-            return Fragile(answer, self._countdown) if name == "begin" else answer
+            return Fragile(answer, self._countdown) if name == "begin_transaction" else answer
 
         return call
 
@@ -135,7 +135,7 @@ async def _life(program: Program) -> None:
         await store.prune(10)
 
 
-async def _says(store: Any, job: Record, said: Said) -> None:
+async def _says(store: Any, job: Record, said: Report) -> None:
     (verdict,) = await store.apply([decide(job, said)])
     assert verdict.accepted, (job.id, verdict)
 
@@ -145,7 +145,7 @@ async def _writes(store: Any, job: Record, program: Program) -> None:
     if not program.database.writes_effects:
         await _says(store, job, _succeeded(job))
         return
-    tx = await store.begin(1_000_000)
+    tx = await store.begin_transaction(1_000_000)
     await program.database.write_effect(tx, job.id, job.attempt)
     program.record("ended", job.id, attempt=job.attempt, transactional=True)
     verdict = await tx.complete(decide(job, _succeeded(job)))

@@ -38,9 +38,9 @@ class Intercepted:
     async def apply(self, changes: Any) -> Any:
         return list((await self.exchange(changes)).verdicts)
 
-    async def holding(self, worker: str, stamp: int) -> Any:
+    async def recover_claim(self, worker: str, stamp: int) -> Any:
         self.asked_what_is_held += 1
-        return await self._inner.holding(worker, stamp)
+        return await self._inner.recover_claim(worker, stamp)
 
 
 @pytest.fixture(params=["memory", "sqlite", *OF_EACH_KIND])

@@ -22,6 +22,7 @@ from perdure import (
     NotFound,
     ResultTimeout,
     State,
+    StoreError,
 )
 
 SOON = Backoff.fixed(0.01)
@@ -208,13 +209,13 @@ async def test_a_dead_job_is_undone(app):
 
 
 def _detached(app):
-    from perdure.inline import _running
-    from perdure.task import Task
+    from perdure.handler.run_inline import _running
+    from perdure.tasks.task import Task
 
     task: Task = next(iter(app.definitions().values()))
-    from perdure.options import Plan
+    from perdure.tasks.options import JobTemplate
 
-    return Context.detached(app, _running(app, Plan(task.name, {}).template))
+    return Context.detached(app, _running(app, JobTemplate(task.name, {}).template))
 
 
 async def test_without_a_store(app):
@@ -226,7 +227,7 @@ async def test_without_a_store(app):
         return number
 
     assert await plain.run(False) == 4
-    with pytest.raises(Exception, match="need a store"):
+    with pytest.raises(StoreError, match="need a store"):
         await plain.run(True)
 
 

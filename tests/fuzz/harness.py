@@ -1,108 +1,59 @@
-"""Bad values in every stored field, while a worker runs: what must hold, whatever the store.
+"""Bad values in every stored field, and what must hold in spite of them, whatever the store.
 
-A store takes part by a `Target`: where it is, and its mutations. A mutation names a stored field and a bad value, and
-writes that value behind the store's back, into the row of the job that it is given or, in a table without jobs, into any
-row. The store may refuse the value (`Refused`).
+A run does rounds. Each fills the store with rows in every table while no worker runs, spoils about half of them, starts a
+worker, spoils more, and then asks:
 
-`run` does rounds. Each fills the store with jobs in every state, spoils some of them, lets a worker go on, and asks:
-
-- a job enqueued now (the canary) succeeds within 2 s; on a busy machine, within ten times its usual time;
-- every listing raises nothing, or one of our own errors;
+- a job that is enqueued now (the canary) succeeds within 2 s; on a busy machine, within five times what it takes in a
+  round without bad values;
+- every listing, of the app and of the command line, raises nothing, or one of our own errors;
+- a schedule that is put now fires, and an event that is published now is accepted;
 - every job that was not spoiled ends as it should;
+- no job has more attempts than it can honestly have;
 - no log line comes twice within a minute.
 
-At the end everything is inspected, and each mutation is counted as set aside, tolerated or refused.
+At the end of a round everything is inspected, and each mutation is counted as set aside, tolerated or refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import random
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import cycle, islice, pairwise, zip_longest
 from time import monotonic
-from typing import NamedTuple
 
-from perdure import Limit, Perdure, PerdureError, State
-from perdure.clock import SECOND
-from perdure.ids import new_id, new_stamp
-from perdure.job import FINAL, NewJob, Record
-from perdure.lifecycle import Died, Succeeded, decide
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from perdure.storage.contract import Claim, Note, QueueSettings, Shelving, Storage, Want
-from perdure.testing.conformance.tools import fault
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import LOSSES_ALLOWED
+from perdure.core.record import Record
+from perdure.storage.contract import Storage, Unreadable
 from perdure.upkeep import upkeep
 
+from .looks import look_at_everything, look_from_command_line
+from .report import ASIDE, MISSING, REFUSED, TOLERATED, Outcome, Report
+from .target import Missing, Mutation, Refused, Target
+from .world import GONE, PAUSED, WORKED_ON, Jobs, Scene, fill
+
 CANARY_WITHIN = 2.0  # seconds
-BUSY_MACHINE = 10  # times what the canary takes without bad values
+CANARIES = 3
+BUSY_MACHINE = 5  # times what the canary takes in a round without bad values
+SCHEDULE_WITHIN = 40.0  # seconds: an inspection makes a spoiled index again, and a scheduler looks every ten seconds
 ENDS_WITHIN = 40.0  # seconds that readable jobs of a round may take in all
-LEASE = SECOND  # of jobs that a worker which is gone holds
-GONE = "gone-worker"
+VICTIMS = 200  # jobs that are tried for a field that not every job has
+ALONE = 24  # times that a single mutation is tried, on jobs of different kinds
+KINDS = 12  # jobs of a round for each mutation: one of this many kinds, at least
+# attempts of a job in one round: those that fail, those that a lost worker ends, and the one that succeeds
+HONEST_ATTEMPTS = 3 + LOSSES_ALLOWED + 1
 
 
-class Refused(Exception):
-    """The store does not take this value in this field."""
+class Failure(AssertionError):
+    """Something does not hold. `names`: the mutations of the round."""
 
-
-class Mutation(NamedTuple):
-    """A bad value for a stored field. `write(job)` writes it into the row of this job, or into any row of a table that
-    has none, and says which row it was: the job's id, or None. It runs in a thread."""
-
-    where: str  # table and field
-    value: str  # the name of the bad value
-    write: Callable[[str], str | None]
-    of_job: bool = True  # whether it spoils the job that it is given
-
-
-class Target(ABC):
-    """A store under the fuzzer."""
-
-    url: str
-
-    @abstractmethod
-    def mutations(self) -> list[Mutation]:
-        """Every stored field times every bad value. Called once the store holds rows in every table."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give up connections of its own."""
-
-
-class Outcome(NamedTuple):
-    mutation: Mutation
-    fate: str  # "set aside", "tolerated", "refused by the store"
-
-
-class Report:
-    """What became of the mutations, and the slowest canary."""
-
-    def __init__(self) -> None:
-        self.outcomes: list[Outcome] = []
-        self.canaries: list[float] = []
-        self.usual = 0.0
-
-    def table(self) -> str:
-        """Field by outcome."""
-        fates = ("set aside", "tolerated", "refused by the store")
-        counts: dict[str, Counter[str]] = {}
-        for mutation, fate in self.outcomes:
-            counts.setdefault(mutation.where, Counter())[fate] += 1
-        width = max(map(len, counts), default=5)
-        lines = [f"{'field':<{width}}  " + "  ".join(fates)]
-        for where in sorted(counts):
-            lines.append(f"{where:<{width}}  " + "  ".join(f"{counts[where][fate]:>{len(fate)}}" for fate in fates))
-        total = Counter(fate for _, fate in self.outcomes)
-        lines.append(f"{'all':<{width}}  " + "  ".join(f"{total[fate]:>{len(fate)}}" for fate in fates))
-        slowest = max(self.canaries, default=0.0)
-        lines.append(
-            f"{len(self.outcomes)} mutations; slowest canary {slowest:.2f} s, without bad values {self.usual:.2f} s"
-        )
-        return "\n".join(lines)
+    def __init__(self, message: str, names: Sequence[str]) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 # ---- the log ---------------------------------------------------------------------------------------
@@ -123,7 +74,7 @@ class Lines(logging.Handler):
 
 
 @contextmanager
-def listening() -> Iterator[Lines]:
+def listen_to_log() -> Iterator[Lines]:
     lines = Lines()
     logger = logging.getLogger("perdure")
     logger.addHandler(lines)
@@ -133,229 +84,226 @@ def listening() -> Iterator[Lines]:
         logger.removeHandler(lines)
 
 
-# ---- jobs in every state ---------------------------------------------------------------------------
-def new_job(**fields: object) -> NewJob:
-    plain: dict[str, object] = {
-        "id": new_id(),
-        "task": "work",
-        "queue": "work",
-        "payload": "{}",
-        "lease": LEASE,
-        "backoff": DEFAULT_BACKOFF.text(),
-        "retention": DEFAULT_RETENTION.text(),
-        "dead_retention": DEFAULT_DEAD_RETENTION.text(),
-    }
-    return NewJob(**{**plain, **fields})  # type: ignore[arg-type]
-
-
-LIMITED = json.dumps([["fuzz", 50, 1000, 1_000_000]])
-RICH: dict[str, object] = {
-    "key": "k",
-    "tenant": "t/1",
-    "routing_key": None,
-    "tags": '["a","b"]',
-    "meta": '{"m":"1"}',
-    "expires": 3600 * SECOND,
-}
-
-
-class Jobs:
-    """The jobs of one round, by how they stand when they are spoiled."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.ready = [new_job() for _ in range(number)]
-        self.rich = [new_job(**RICH, unique_key=new_id(), unique_scope="active") for _ in range(number)]
-        self.limited = [new_job(task="bounded", limits=LIMITED) for _ in range(number)]
-        self.fair = [new_job(queue="fair", tenant=f"t{n % 3}") for n in range(number)]
-        self.delayed = [new_job(delay=SECOND // 2) for _ in range(number)]
-        self.later = [new_job(delay=3600 * SECOND, unique_key=new_id(), unique_scope="waiting") for _ in range(number)]
-        self.held = [new_job(queue="held") for _ in range(number)]
-        self.held_limited = [new_job(queue="held", limits=LIMITED) for _ in range(number)]
-        self.parents = [new_job() for _ in range(number)]
-        self.followers = [new_job(after=json.dumps([parent.id]), waits=1) for parent in self.parents]
-        self.succeeded = [new_job(queue="done") for _ in range(number)]
-        self.dead = [new_job(queue="done") for _ in range(number)]
-        self.kept = [
-            new_job(unique_key=new_id(), unique_scope="window", unique_window=99 * SECOND) for _ in range(number)
-        ]
-
-    def all(self) -> list[NewJob]:
-        return [job for jobs in self.kinds() for job in jobs]
-
-    def kinds(self) -> list[list[NewJob]]:
-        return [value for value in vars(self).values() if isinstance(value, list)]
-
-    def run_to_their_end(self) -> list[str]:
-        """Those that end by themselves, unless they are spoiled or wait for one that is. Those that were held by a worker
-        which is gone come back, and then run alone, one after the other: that would take too long."""
-        stay = {job.id for job in (*self.later, *self.succeeded, *self.dead, *self.held, *self.held_limited)}
-        return [job.id for job in self.all() if job.id not in stay]
-
-
-async def fill(store: Storage, number: int) -> Jobs:
-    """Put jobs in every state on record, none of which may start yet."""
-    jobs = Jobs(number)
-    for queue in ("work", "fair"):
-        await store.pause(queue, True)
-    for kind in jobs.kinds():
-        await store.enqueue(kind)
-    await store.shelve([Shelving("fuzz", new_id(), '{"a":1}', None, None, job=job.id) for job in jobs.ready[:3]])
-    await _claim(store, jobs.held, limited=False)
-    await _claim(store, jobs.held_limited, limited=True)
-    ended = await _claim(store, [*jobs.succeeded, *jobs.dead], limited=False, queue="done")
-    await store.note([Note(record.hold, '{"done":1}', ("a line", "another")) for record in ended])
-    died = {job.id for job in jobs.dead}
-    said = [
-        decide(record, Died("hopeless", fault()) if record.id in died else Succeeded('{"r":1}')) for record in ended
-    ]
-    await store.apply(said)
-    return jobs
-
-
-async def _claim(store: Storage, jobs: Sequence[NewJob], *, limited: bool, queue: str = "held") -> list[Record]:
-    """Hold jobs under the name of a worker that is gone."""
-    claimed: list[Record] = []
-    for _ in range(20):
-        if len(claimed) >= len(jobs):
-            break
-        want = Want(len(jobs) - len(claimed), queues=(queue,), limited=limited)
-        claimed += await store.claim(Claim(GONE, new_stamp(), (want,)))
-    return claimed
-
-
 # ---- a run -----------------------------------------------------------------------------------------
-async def run(target: Target, *, seed: int, count: int, at_once: int = 400) -> Report:
-    """Try `count` mutations, so many of them at once; AssertionError says what does not hold."""
+async def run(target: Target, *, seed: int, count: int, only: Collection[str] | None = None) -> Report:
+    """Try `count` mutations, or only those of these names. `Failure` says what does not hold."""
     chance = random.Random(seed)
-    report = Report()
     scene = Scene(target.url)
-    app = scene.app
+    fuzzer = Fuzzer(target, scene, chance)
     pauses = upkeep.ROUND
     upkeep.ROUND = 0.2
     try:
-        with listening() as lines:
-            async with app.worker(concurrency=20, poll=0.2, queues=["work", "fair", "held", "canary"]):
-                store = await app._storage()
-                await store.configure(QueueSettings("fair", max_depth=100_000, fair=True, weights='{"t1":2}'))
-                await fill(store, 2)
-                await scene.put_schedules()
-                report.usual = max([await scene.canary() for _ in range(3)])
-                plan = await asyncio.to_thread(target.mutations)
-                todo = _drawn(plan, count, chance)
-                for begin in range(0, len(todo), at_once):
-                    await _round(scene, store, todo[begin : begin + at_once], report, chance)
-            assert not lines.too_often(), f"logged more than once a minute: {lines.too_often()[:5]}"
+        todo = await fuzzer.plan(count, only)
+        for begin in range(0, len(todo), target.at_once):
+            mutations = todo[begin : begin + target.at_once]
+            try:
+                with listen_to_log() as lines:  # of one worker: the next one tells its own troubles
+                    await fuzzer.round(mutations)
+                assert not lines.too_often(), f"logged more than once a minute: {lines.too_often()[:5]}"
+            except Exception as error:
+                names = sorted({mutation.name for mutation in mutations})
+                raise Failure(f"{type(error).__name__}: {error}", names) from error
     finally:
         upkeep.ROUND = pauses
         target.close()
-        await app.close()
-    return report
+        await scene.app.close()
+    return fuzzer.report
 
 
-class Scene:
-    """The app under the fuzzer, with a task for jobs, one for the canary and one for schedules."""
+class Fuzzer:
+    """The rounds of one run."""
 
-    def __init__(self, url: str) -> None:
-        self.app = app = Perdure(url)
+    def __init__(self, target: Target, scene: Scene, chance: random.Random) -> None:
+        self._target = target
+        self._scene = scene
+        self._chance = chance
+        self._rounds = 0
+        self.report = Report()
 
-        @app.task(name="work", queue="work")
-        async def work() -> None: ...
+    async def plan(self, count: int, only: Collection[str] | None) -> list[Mutation]:
+        """The mutations to try, in order."""
+        await self._round_without_bad_values()
+        every = await self.every()
+        if only is None:
+            return drawn(every, count, self._chance)
+        return chosen(every, only) * (ALONE if len(only) == 1 else 1)
 
-        @app.task(name="canary", queue="canary", max_attempts=1)
-        async def canary() -> int:
-            return 1
+    async def every(self) -> list[Mutation]:
+        """Every mutation that there is, of a store with rows in every table."""
+        await self._fill(await self._scene.app._storage(), 2)
+        return await asyncio.to_thread(self._target.mutations)
 
-        @app.task(name="tick", queue="work")
-        async def tick() -> None: ...
+    async def _round_without_bad_values(self) -> None:
+        """What the canary takes beside as many jobs."""
+        store = await self._scene.app._storage()
+        jobs = await self._fill(store, 2 + self._target.at_once // KINDS)
+        async with self._worker():
+            for queue in PAUSED:
+                await store.pause(queue, False)
+            self.report.usual = await self._scene.canary()
+            await _all_ended(store, jobs, set())
 
-        @app.task(name="bounded", queue="work", limit=Limit(max_running=50))  # so that the worker asks for such jobs
-        async def bounded() -> None: ...
+    async def round(self, mutations: Sequence[Mutation]) -> None:
+        self._rounds += 1
+        store = await self._scene.app._storage()
+        jobs = await self._fill(store, 2 + len(mutations) // KINDS)
+        aside = set(await store.unreadable(limit=1_000_000))
+        spoil = Spoil(jobs, self._chance, self.report)
+        first = [mutation for mutation in mutations if mutation.table in self._target.short_lived]
+        rest = [mutation for mutation in mutations if mutation.table not in self._target.short_lived]
+        half = len(rest) // 2
+        await spoil.write([*first, *rest[:half]])
+        async with self._worker():
+            await spoil.write(rest[half:])
+            before = await _attempts(store, jobs)
+            for queue in PAUSED:
+                await store.pause(queue, False)
+            await self._check_canary()
+            ids = [job.id for job in jobs.all()]
+            await look_at_everything(self._scene.app, ids)
+            await look_from_command_line(self._target.url, sorted(spoil.jobs) or ids)
+            await self._scene.app.publish("news", 1)
+            await self._scene.fire_schedule(f"pulse {self._rounds}", SCHEDULE_WITHIN)
+            await _all_ended(store, jobs, spoil.jobs)
+            await look_at_everything(self._scene.app, ids)
+        self._check_attempts(before, await _attempts(store, jobs), spoil)
+        spoil.count([row for row in await _inspected(store) if row not in aside])
 
-        self._canary = canary
-        self._tick = tick
+    def _worker(self):
+        return self._scene.app.worker(concurrency=20, poll=0.2, queues=[*WORKED_ON])
 
-    async def canary(self) -> float:
-        """Seconds that a job takes from its enqueue to its result."""
-        began = monotonic()
-        handle = await self._canary.enqueue()
-        assert await handle.result(timeout=60) == 1
-        return monotonic() - began
+    async def _fill(self, store: Storage, number: int) -> Jobs:
+        """Fill the store; every table has rows then."""
+        await self._scene.put_schedules([f"tick {self._rounds} {n}" for n in range(6)])
+        jobs = await fill(store, self._target, number)
+        rows = await asyncio.to_thread(self._target.rows)
+        empty = [table for table, count in rows.items() if not count and table not in self._target.left_alone]
+        assert not empty, f"nothing can be spoiled in empty tables: {empty}"
+        return jobs
 
-    async def put_schedules(self) -> None:
-        for n in range(3):
-            await self.app.schedules.put(f"tick{n}", "* * * * *", self._tick.call())
+    async def _check_canary(self) -> None:
+        """A canary that is late on a busy machine may be sent again: what bad values stop stays stopped."""
+        within = max(CANARY_WITHIN, BUSY_MACHINE * self.report.usual)
+        for _ in range(CANARIES):
+            took = await self._scene.canary()
+            self.report.canaries.append(took)
+            if took < within:
+                return
+        raise AssertionError(f"{CANARIES} canaries took longer than {within:.1f} s each, the last one {took:.1f} s")
 
-
-def _drawn(plan: Sequence[Mutation], count: int, chance: random.Random) -> list[Mutation]:
-    """Every mutation once, in any order, and then again until there are enough."""
-    drawn: list[Mutation] = []
-    while len(drawn) < count:
-        drawn += chance.sample(plan, min(len(plan), count - len(drawn)))
-    return drawn
-
-
-async def _round(
-    scene: Scene, store: Storage, mutations: Sequence[Mutation], report: Report, chance: random.Random
-) -> None:
-    app = scene.app
-    jobs = await fill(store, 1 + len(mutations) // 8)
-    victims = jobs.all()
-    chance.shuffle(victims)
-    free = [job.id for job in victims]
-    spoiled: set[str] = set()
-    written: list[tuple[Mutation, str | None]] = []
-    for mutation in mutations:
-        victim = free.pop() if mutation.of_job else free[0]
-        try:
-            row = await asyncio.to_thread(mutation.write, victim)
-        except Refused:
-            report.outcomes.append(Outcome(mutation, "refused by the store"))
-            continue
-        spoiled.update([victim] if mutation.of_job else [], [row] if row is not None else [])
-        written.append((mutation, row))
-    for queue in ("work", "fair"):
-        await store.pause(queue, False)
-    took = await scene.canary()
-    within = max(CANARY_WITHIN, BUSY_MACHINE * report.usual)
-    what = sorted({f"{mutation.where} = {mutation.value}" for mutation, _ in written})
-    assert took < within, f"the canary took {took:.1f} s, {within:.1f} s at most; spoiled were {what}"
-    report.canaries.append(took)
-    await look_at_everything(app, [job.id for job in jobs.all()])
-    await _all_ended(store, jobs, spoiled)
-    await look_at_everything(app, [job.id for job in jobs.all()])
-    found = await _inspected(store)
-    for mutation, row in written:
-        fate = "set aside" if row in found or mutation.where.partition(".")[0] in found else "tolerated"
-        report.outcomes.append(Outcome(mutation, fate))
+    def _check_attempts(self, before: dict[str, int], after: dict[str, int], spoil: Spoil) -> None:
+        """A job that cannot be run, or not be reported, must not be claimed again and again."""
+        for id, attempts in after.items():
+            more = max(attempts - before.get(id, 0), self._scene.runs[id])
+            self.report.most_attempts = max(self.report.most_attempts, more)
+            assert more <= HONEST_ATTEMPTS, f"job {id} ({spoil.by_job.get(id)}) had {more} attempts in one round"
 
 
-async def _inspected(store: Storage) -> set[str]:
-    """Inspect everything; gives the ids and the tables of what was set aside."""
+class Spoil:
+    """The mutations of a round, as they are written."""
+
+    def __init__(self, jobs: Jobs, chance: random.Random, report: Report) -> None:
+        self._victims = [job.id for job in jobs.all()]
+        chance.shuffle(self._victims)
+        self._report = report
+        self._written: list[tuple[Mutation, str | None]] = []
+        self.by_job: dict[str, str] = {}  # jobs that are spoiled, and by which mutation
+
+    @property
+    def jobs(self) -> set[str]:
+        return set(self.by_job)
+
+    async def write(self, mutations: Sequence[Mutation]) -> None:
+        for mutation in mutations:
+            try:
+                row = await asyncio.to_thread(self._write, mutation)
+            except (Refused, Missing) as refused:
+                fate = REFUSED if isinstance(refused, Refused) else MISSING
+                self._report.outcomes.append(Outcome(mutation, fate))
+                continue
+            if row is not None:
+                self.by_job[row] = mutation.name
+            self._written.append((mutation, row))
+
+    def _write(self, mutation: Mutation) -> str | None:
+        """Write into the row of a job that is not spoiled yet, if it is a row of a job."""
+        if not mutation.of_job:
+            return mutation.write(self._victims[-1])
+        for job in self._victims[-VICTIMS:][::-1]:
+            try:
+                row = mutation.write(job)
+            except Missing:
+                continue
+            self._victims.remove(job)
+            self.by_job[job] = mutation.name
+            return row
+        raise Missing
+
+    def count(self, aside: Sequence[Unreadable]) -> None:
+        """Count what became of them, by what was set aside in this round."""
+        ids = {row.id for row in aside}
+        tables = Counter(row.where for row in aside if row.where != "jobs")
+        for mutation, row in self._written:
+            is_aside = row in ids or tables[mutation.table] > 0
+            if row not in ids:
+                tables[mutation.table] -= is_aside
+            self._report.outcomes.append(Outcome(mutation, ASIDE if is_aside else TOLERATED))
+
+
+def chosen(plan: Sequence[Mutation], names: Collection[str]) -> list[Mutation]:
+    """The mutations of these names."""
+    found = [mutation for mutation in plan if mutation.name in names]
+    missing = set(names) - {mutation.name for mutation in found}
+    assert not missing, f"there is no such mutation: {sorted(missing)}"
+    return found
+
+
+def drawn(plan: Sequence[Mutation], count: int, chance: random.Random) -> list[Mutation]:
+    """So many mutations: of every field one, then of every field another, until all were drawn; then all again."""
+    fields: dict[str, list[Mutation]] = {}
+    for mutation in chance.sample(plan, len(plan)):
+        fields.setdefault(mutation.where, []).append(mutation)
+    in_turn = [each for turn in zip_longest(*fields.values()) for each in turn if each is not None]
+    return [*islice(cycle(in_turn), count)]
+
+
+# ---- what became of the jobs -----------------------------------------------------------------------
+async def _inspected(store: Storage) -> list[Unreadable]:
+    """Inspect everything; gives all that was set aside."""
     quiet = 0
     while quiet < 3:
         quiet = 0 if await store.inspect(10_000) else quiet + 1
-    rows = await store.unreadable(limit=1_000_000)
-    return {row.id for row in rows} | {row.where for row in rows if row.where != "jobs"}
+    return await store.unreadable(limit=1_000_000)
 
 
 async def _all_ended(store: Storage, jobs: Jobs, spoiled: set[str]) -> None:
-    """Every job that was not spoiled, and does not wait for one that was, has succeeded."""
-    waits_for = {child.id: parent.id for parent, child in zip(jobs.parents, jobs.followers, strict=True)}
-    wanted = [id for id in jobs.run_to_their_end() if id not in spoiled and waits_for.get(id) not in spoiled]
-    came_back = [job.id for job in (*jobs.held, *jobs.held_limited) if job.id not in spoiled]
+    """Every job that was not spoiled, and needs none that was, has ended as it should."""
+
+    def sound(id: str) -> bool:
+        return id not in spoiled and jobs.needs.get(id, set()).isdisjoint(spoiled)
+
+    async def ends() -> dict[str, State]:
+        others = await _with_other_policies(store, jobs)
+        return {id: state for id, state in jobs.ends().items() if sound(id) and id not in others}
+
+    came_back = [id for id in jobs.held_by_the_gone() if id not in spoiled]
     until = monotonic() + ENDS_WITHIN
-    left = await _not_yet(store, wanted, came_back)
+    left = await _not_yet(store, [*await ends()], came_back)
     while left and monotonic() < until:
         await asyncio.sleep(0.05)
         await store.inspect(500)  # as upkeep does, only sooner
-        left = await _not_yet(store, wanted, came_back)
+        left = await _not_yet(store, [*await ends()], came_back)
     assert not left, f"{len(left)} jobs that were not spoiled have not ended: {left[:5]}"
-    for record in await _records(store, wanted):
-        assert record is not None, "a job that was not spoiled is gone"
-        assert record.state is State.SUCCEEDED, (
-            f"job {record.id} was not spoiled and is {record.state}: {record.reason}"
-        )
+    wanted = await ends()
+    for id, record in zip(wanted, await _records(store, [*wanted]), strict=True):
+        assert record is not None, f"job {id} was not spoiled and is gone"
+        assert record.state is wanted[id], f"job {id} was not spoiled and is {record.state}: {record.reason}"
+
+
+async def _with_other_policies(store: Storage, jobs: Jobs) -> list[str]:
+    """Jobs that share a row of policies which was spoiled: they may be retried where one failure should have been enough."""
+    dying = await _records(store, [job.id for job in jobs.dying])
+    return [record.id for record in dying if record is not None and record.max_attempts != 1]
 
 
 async def _not_yet(store: Storage, wanted: Sequence[str], came_back: Sequence[str]) -> list[tuple[str, object]]:
@@ -364,9 +312,14 @@ async def _not_yet(store: Storage, wanted: Sequence[str], came_back: Sequence[st
     back = [record and record.leased_by != GONE for record in await _records(store, came_back)]
     left = [id for id, done in zip([*wanted, *came_back], [*ended, *back], strict=True) if not done]
     return [
-        (id, record and (record.state, record.queue, record.reason))
+        (id, record and (record.state, record.task, record.queue, record.reason, record.limits))
         for id, record in zip(left, await _records(store, left), strict=True)
     ]
+
+
+async def _attempts(store: Storage, jobs: Jobs) -> dict[str, int]:
+    records = await _records(store, [job.id for job in jobs.all()])
+    return {record.id: record.attempt for record in records if record is not None}
 
 
 async def _records(store: Storage, ids: Sequence[str]) -> list[Record | None]:
@@ -374,39 +327,3 @@ async def _records(store: Storage, ids: Sequence[str]) -> list[Record | None]:
     for begin in range(0, len(ids), store.chunk):
         found += await store.get(ids[begin : begin + store.chunk])
     return found
-
-
-async def look_at_everything(app: Perdure, ids: Sequence[str]) -> None:
-    """Every listing; errors of our own are allowed, others are not."""
-
-    async def listed() -> None:
-        cursor = None
-        while True:
-            page = await app.jobs.find(limit=500, cursor=cursor)
-            cursor = page.cursor
-            if cursor is None:
-                return
-
-    looks = (
-        listed,
-        lambda: app.dead.find(limit=500),
-        lambda: app.jobs.find(state=State.RUNNING),
-        lambda: app.jobs.find(tag="a"),
-        lambda: app.jobs.find(text="a"),
-        lambda: app.jobs.find(tenant="t"),
-        lambda: app.jobs.count(),
-        app.queues.list,
-        app.workers.list,
-        app.schedules.list,
-    )
-    for look in looks:
-        try:
-            await look()
-        except PerdureError:
-            continue
-    for id in ids[::7]:
-        try:
-            await app.jobs.get(id)
-            await app.jobs.log(id)
-        except PerdureError:
-            continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from struct import Struct, pack
 from typing import Any
@@ -11,10 +11,12 @@ from typing import Any
 import msgspec
 import redis
 
+from perdure.core.record import NewJob
+from perdure.storage.contract import Storage, Unreadable
 from perdure.storage.redis.keys import TYPES, Keys
 from perdure.storage.urls import parse
 
-from .harness import Mutation, Refused, Target
+from .target import Missing, Mutation, Refused, Target
 from .values import BYTES, TEXTS
 
 NONE = -9007199254740992.0  # "no number" in a row
@@ -78,7 +80,17 @@ VALUES: dict[str, dict[str, Any]] = {
 PREFIXES = {
     "lanes": (b"r", b"s", b"r\x01work\x00", b"r\x01work\x00work\x00-\x00", b"p\x01"),
     "heads": (b"r", b"s", b"r\x01work\x00", b"r\x01work\x00-\x00", b"r\x01canary\x00-\x00"),
-    "limits": (b"n", b"o", b"p", b"b", b"t", b"or\x01work\x00", b"pxxxxxxxxxxxxxxxxr\x01work\x00"),
+    "limits": (
+        b"n",
+        b"o",
+        b"p",
+        b"q",
+        b"b",
+        b"t",
+        b"or\x01work\x00",
+        b"qr\x01work\x00-\x00",
+        b"pxxxxxxxxxxxxxxxxr\x01work\x00",
+    ),
     "edges": (b"o", b"c", b"k"),
     "aside": (b"1", b"3", b"3work\x00"),
     "ended": (b"work\x00o\x00-\x00", b"work\x00d\x003\x00", b"work\x00o\x00x\x00"),
@@ -127,6 +139,8 @@ _REST_FIELDS = ["priority", "waits", "min_version", "created_at", "run_at", "ran
 
 
 class RedisTarget(Target):
+    short_lived = frozenset(("unsettled", "unread", "limits", "gates"))
+
     def __init__(self, url: str, seed: int) -> None:
         self.url = url
         self._raw: redis.Redis = redis.Redis.from_url(url.partition("?")[0])
@@ -135,6 +149,26 @@ class RedisTarget(Target):
 
     def close(self) -> None:
         self._raw.close()
+
+    def rows(self) -> dict[str, int]:
+        """Every key that is declared, and every other one under our prefix."""
+        prefix = self._keys["jobs"].removesuffix("jobs")
+        there = [key.decode().removeprefix(prefix) for key in self._raw.scan_iter(match=f"{prefix}*", count=1000)]
+        return {name: self._length(f"{prefix}{name}") for name in sorted({*TYPES, *there})}
+
+    def _length(self, key: str) -> int:
+        kind = self._raw.type(key).decode()
+        length = {"hash": self._raw.hlen, "zset": self._raw.zcard, "set": self._raw.scard}.get(kind)
+        return 0 if kind == "none" else 1 if length is None else int(length(key))
+
+    async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
+        """Edges stay unsettled where a parent has very many; a job stays unread until the next look."""
+        await store.enqueue(followers)
+        ids = [bytes.fromhex(id.replace("-", "")) for id in parents]
+        self._raw.zadd(self._keys["unsettled"], dict.fromkeys(ids, 0))
+        self._raw.zadd(self._keys["unread"], dict.fromkeys(ids, 0))
+        row = Unreadable("a row", 1, "seed", (), "{}")
+        self._raw.hset(self._keys["unreadable"], b"jseed", msgspec.json.encode(row))
 
     def mutations(self) -> list[Mutation]:
         return [*self._of_rows(), *self._of_bodies(), *self._of_indexes(), *self._shared()]
@@ -186,15 +220,19 @@ class RedisTarget(Target):
         for name, kind in TYPES.items():
             for value, bad in SHORT.items():
                 yield Mutation(f"{name}.foreign", value, partial(self._add, name, kind, bad), of_job=False)
-            if name not in ("jobs", "rows", "meta"):  # with these all jobs would be gone
+            if name not in ("jobs", "rows", "meta", "shelf"):  # with these all jobs, or all texts, would be gone
                 yield Mutation(f"{name}.type", "a text", partial(self._overwrite, name), of_job=False)
 
-    def _set_any(self, name: str, bad: bytes, job: str) -> None:
+    def _set_any(self, name: str, bad: bytes, job: str) -> str | None:
         with _refused():
             fields = [field for field in self._raw.hkeys(self._keys[name]) if field != b"format"]
             if not fields:
-                raise Refused("there is no field")
-            self._raw.hset(self._keys[name], self._chance.choice(fields), bad)
+                raise Missing
+            field = self._chance.choice(fields)
+            self._raw.hset(self._keys[name], field, bad)
+            if name == "shelf":  # kind NUL name, which begins with the job that it belongs to, if there is one
+                return str(field.partition(b"\x00")[2].partition(b"/")[0], "utf-8", "replace") or None
+        return None
 
     def _add(self, name: str, kind: str, bad: bytes, job: str) -> None:
         prefix = self._chance.choice((b"", *PREFIXES.get(name, ())))
@@ -228,7 +266,7 @@ class RedisTarget(Target):
     def _change(self, name: str, spoil: Callable[[bytes], bytes], id: bytes) -> None:
         text = self._raw.hget(self._keys[name], id)
         if text is None:
-            raise Refused("there is no such job")
+            raise Missing
         self._raw.hset(self._keys[name], id, spoil(text))
 
     def _remove(self, name: str, id: bytes) -> None:
@@ -249,7 +287,7 @@ class RedisTarget(Target):
     def _spoil_members(self, name: str, how: str, id: bytes) -> None:
         found = [member for member in self._raw.zrange(self._keys[name], 0, -1) if id in member]
         if not found:
-            raise Refused("it stands not there")
+            raise Missing
         for member in found:
             cut = self._chance.randrange(len(member))
             changed = {
@@ -291,7 +329,7 @@ def _with_bytes(body: bytes, at: int) -> bytes:
 def _with_part(row: bytes, field: str, bad: Any) -> bytes:
     parts = _parts(row)
     if field not in parts:
-        raise Refused("this row has no such part")
+        raise Missing
     return _joined({**parts, field: bad})
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import servers
+from perdure.core.job import WAITING, State
+from perdure.core.record import Record
 from perdure.errors import PerdureError
-from perdure.job import WAITING, Record, State
 from perdure.storage.contract import Filter, Storage
 from perdure.storage.urls import opener
 from perdure.testing.checker import History, read_events

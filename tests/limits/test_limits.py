@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from perdure import Backoff, Context, InvalidCall, Limit, State, Unique
+from perdure import Backoff, Context, InvalidCall, JobDead, Limit, State, Unique
 
 SOON = Backoff.fixed(0.01)
 
@@ -102,7 +102,7 @@ async def test_failures_snoozes_and_cancels_leave_no_slot_taken(app):
     async with app, app.worker():
         failing = [await moody.enqueue("fail") for _ in range(3)]
         for job in failing:
-            with pytest.raises(Exception, match="failed 2 of 2"):
+            with pytest.raises(JobDead, match="failed 2 of 2"):
                 await job.result(timeout=60)
         long = await moody.enqueue("long")
         while (await long.refresh()).state is not State.RUNNING:
@@ -159,7 +159,7 @@ async def test_limited_jobs_and_others_share_the_slots(app):
         async with app.worker(concurrency=4):
             await asyncio.gather(*(job.result(timeout=60) for job in jobs))
     half = Counter(order[:60])
-    assert min(half["limited"], half["plain"]) >= 10, "neither kind waits for the other's end"
+    assert min(half["limited"], half["plain"]) >= 20, "neither kind waits for the other's end"
 
 
 async def test_a_long_line_of_one_tenant_delays_nobody(app):
@@ -181,9 +181,9 @@ async def test_a_long_line_of_one_tenant_delays_nobody(app):
     places = defaultdict(list)
     for place, tenant in enumerate(order):
         places[tenant].append(place)
-    assert places["small"][0] < 20, "the first job of another tenant is among the next"
-    assert places["small"][-1] < 140, "equal weights, equal turns: big, small, and three of gold"
-    assert places["gold/a"][-1] < 140
+    assert places["small"][0] < 12, "the first job of another tenant is among the next"
+    assert places["small"][-1] < 110, "equal weights, equal turns: big, small, and three of gold"
+    assert places["gold/a"][-1] < 110
 
 
 async def test_the_backlog_of_a_limit_does_not_slow_others(app, store):
@@ -278,7 +278,7 @@ async def test_a_single_slot_serves_limited_jobs_and_others_by_turns(app):
     @app.task
     async def other() -> None:
         await meter.run("other", 0.03)
-        assert meter.done["limited"] < 20
+        assert meter.done["limited"] < 10
 
     async with app:
         jobs = await app.enqueue([*(limited.call() for _ in range(20)), *(other.call() for _ in range(3))])

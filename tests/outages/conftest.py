@@ -10,7 +10,7 @@ import pytest
 
 import servers
 from perdure.storage.contract import Storage
-from perdure.storage.sqlite import database
+from perdure.storage.sqlite import writer
 from perdure.storage.sqlite.store import SqliteStorage
 
 from ..real_servers import decline
@@ -33,7 +33,7 @@ def limit(monkeypatch) -> float:
     """A limit that a test can wait for."""
     monkeypatch.setattr(Storage, "gives_up_after", LIMIT)
     monkeypatch.setattr(SqliteStorage, "gives_up_after", LIMIT)
-    monkeypatch.setattr(database, "BUSY_LIMIT", LIMIT)
+    monkeypatch.setattr(writer, "BUSY_LIMIT", LIMIT)
     return LIMIT
 
 

@@ -94,7 +94,7 @@ async def test_a_worker_through_several_kills_of_its_server(kind, monkeypatch):
     settings = {"appendfsync": "always"} if kind == "valkey" else {}
     with own_server(kind, **settings) as own:
         app, double = app_on(own.fresh() + HASTE.get(kind, ""))
-        monkeypatch.setattr(type(await app._storage()), "answers_within", 0.3)
+        monkeypatch.setattr(type(await app._storage()), "answer_timeout", 0.3)
         async with app, app.worker(poll=0.1, concurrency=4):
             for n in range(4):
                 assert await (await double.enqueue(n)).result(timeout=40) == 2 * n
@@ -151,7 +151,7 @@ async def test_a_transaction_whose_beginning_is_cancelled_at_any_moment(kind, tm
     async with app:
         store = await app._storage()
         for turns in range(50):
-            beginning = asyncio.create_task(store.begin(5_000_000))
+            beginning = asyncio.create_task(store.begin_transaction(5_000_000))
             for _ in range(turns):
                 await asyncio.sleep(0)
             beginning.cancel()
@@ -161,7 +161,7 @@ async def test_a_transaction_whose_beginning_is_cancelled_at_any_moment(kind, tm
                 await beginning.result().rollback()
         async with asyncio.timeout(20):
             for _ in range(40):
-                transaction = await store.begin(5_000_000)
+                transaction = await store.begin_transaction(5_000_000)
                 await transaction.rollback()
         await double.enqueue(1)
 
@@ -171,7 +171,7 @@ async def test_a_statement_of_a_handler_that_is_cancelled(tmp_path):
     app, _ = app_on(address("postgres", tmp_path))
     async with app:
         store = await app._storage()
-        transaction = await store.begin(60_000_000)
+        transaction = await store.begin_transaction(60_000_000)
         statement = asyncio.create_task(transaction.execute("select pg_sleep(120)"))
         await asyncio.sleep(0.2)
         statement.cancel()
@@ -180,6 +180,6 @@ async def test_a_statement_of_a_handler_that_is_cancelled(tmp_path):
         assert statement.cancelled()
         async with asyncio.timeout(10):
             await transaction.rollback()
-        following = await store.begin(5_000_000)
+        following = await store.begin_transaction(5_000_000)
         assert await following.execute("select 1") == [(1,)]
         await following.rollback()

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from perdure import Perdure, PerdureError, ResultTimeout, Task
-from perdure.handle import OPENED_WITHIN
+from perdure.client.handle import OPENED_WITHIN
 from perdure.storage.contract import Claim, Filter, Storage, Want
 from perdure.storage.postgres import server as postgres_server
 from perdure.storage.sqlite.store import SqliteStorage
@@ -44,7 +44,7 @@ def verbs_of(app: Perdure, double: Task[[int], int], store: Storage) -> list[Ver
         lambda: app.queues.pause("other"),
         lambda: store.exchange([], claim),
         lambda: store.prune(10),
-        lambda: store.begin(5_000_000),
+        lambda: store.begin_transaction(5_000_000),
     ]
 
 

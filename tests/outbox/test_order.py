@@ -5,7 +5,7 @@ import asyncio
 import msgspec
 import psycopg
 
-from perdure.ids import new_ids, new_stamp
+from perdure.core.ids import new_ids, new_stamp
 from perdure.storage.contract import Claim, Want
 
 from .scene import Scene
@@ -29,7 +29,7 @@ async def test_rows_of_processes_with_clocks_apart_keep_their_order(scene):
         await scene.open_outbox()
         for number, id in enumerate(ids):
             with scene.transaction() as database:
-                await app._client.place_in(database, jobs_of(scene.task, [number], ids=[id], key="k"))
+                await app._client.enqueue_in_transaction(database, jobs_of(scene.task, [number], ids=[id], key="k"))
         await app._relay().once()
         assert await claimed(await app._storage()) == list(range(6))
 
@@ -43,7 +43,7 @@ async def test_a_clock_that_goes_back_does_not_turn_the_order_round(tmp_path):
         await scene.open_outbox()
         for number in range(4):
             with scene.transaction() as database:
-                await app._client.place_in(database, jobs_of(scene.task, [number]))
+                await app._client.enqueue_in_transaction(database, jobs_of(scene.task, [number]))
             clock.advance(-10)
         clock.advance(100)
         await app._relay().once()
@@ -56,9 +56,9 @@ async def test_a_transaction_that_commits_late_is_not_skipped(tmp_path):
     async with scene.app as app:
         await scene.open_outbox()
         with scene.transaction() as late:
-            await app._client.place_in(late, jobs_of(scene.task, [1]))
+            await app._client.enqueue_in_transaction(late, jobs_of(scene.task, [1]))
             with scene.transaction() as early:
-                await app._client.place_in(early, jobs_of(scene.task, [2]))
+                await app._client.enqueue_in_transaction(early, jobs_of(scene.task, [2]))
             relay = app._relay()
             await relay.once()
             assert await claimed(await app._storage()) == [2]
@@ -93,7 +93,7 @@ async def write(scene, key):
     for number in range(20):
         commit = number % 3 != 1
         with scene.transaction(commit=commit) as database:
-            await scene.app._client.place_in(
+            await scene.app._client.enqueue_in_transaction(
                 database, jobs_of(scene.task, [1000 * key + number], ids=None, key=f"key {key}")
             )
         kept += [1000 * key + number] if commit else []
@@ -106,7 +106,7 @@ async def test_only_one_relay_works_at_a_time(near):
     async with near.app as app, others:
         first, second = await near.open_outbox(), await near.open_outbox(others)
         with near.transaction() as database:
-            await app._client.place_in(database, jobs_of(near.task, [1]))
+            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
         async with first.batch(10, []) as ours:
             assert len(ours.entries) == 1
             async with second.batch(10, []) as theirs:
@@ -119,16 +119,16 @@ async def test_callers_do_not_wait_for_a_relay_nor_a_relay_for_callers(near):
     async with near.app as app:
         outbox = await near.open_outbox()
         with near.transaction() as database:
-            await app._client.place_in(database, jobs_of(near.task, [1]))
+            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
         async with outbox.batch(10, []) as batch, asyncio.timeout(5):
             with near.transaction() as database:  # while the relay speaks to the store
                 if near.kind == "postgres":
                     database.execute("set lock_timeout = '1s'")
-                await app._client.place_in(database, jobs_of(near.task, [2]))
+                await app._client.enqueue_in_transaction(database, jobs_of(near.task, [2]))
             await batch.settle([batch.entries[0].number], [])
         assert len(near.rows()) == 1
         if near.kind == "postgres":
             with near.transaction(commit=False) as database, psycopg.connect(database.info.dsn):
-                await app._client.place_in(database, jobs_of(near.task, [3]))
+                await app._client.enqueue_in_transaction(database, jobs_of(near.task, [3]))
                 await app._relay().once()
                 assert near.rows() == []

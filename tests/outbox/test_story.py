@@ -107,8 +107,8 @@ async def test_the_same_row_twice_is_one_job(near):
         await near.open_outbox()
         with near.transaction() as database:
             job = near.task._bind().plan.job("[]", near.task._bind().definition.arguments_hash)
-            await app._client.place_in(database, [job, job])
-            await app._client.place_in(database, [job])
+            await app._client.enqueue_in_transaction(database, [job, job])
+            await app._client.enqueue_in_transaction(database, [job])
         assert len(near.rows()) == 3
         await app._relay().once()
         assert near.rows() == []

@@ -12,8 +12,8 @@ import pytest
 import servers
 from perdure import Perdure, StoreError
 from perdure.outbox.delivery import Delivery, Parcel
-from perdure.storage.contract import Full
-from perdure.storage.memory import MemoryStorage
+from perdure.storage.contract import QueueAtCapacity
+from perdure.storage.memory.store import MemoryStorage
 
 from ..real_servers import decline
 from .program import POINTS
@@ -87,10 +87,12 @@ async def test_a_store_that_is_killed_again_and_again_gets_every_job_once(tmp_pa
             running = asyncio.create_task(app._relay().run(stopping))
             for number in range(3):
                 with scene.transaction() as database:
-                    await app._client.place_in(database, jobs_of(task, range(200 * number, 200 * number + 200)))
+                    await app._client.enqueue_in_transaction(
+                        database, jobs_of(task, range(200 * number, 200 * number + 200))
+                    )
                 await asyncio.to_thread(target.kill)
                 with scene.transaction() as database:  # nobody notices
-                    await app._client.place_in(database, jobs_of(task, [600 + number]))
+                    await app._client.enqueue_in_transaction(database, jobs_of(task, [600 + number]))
                 await asyncio.to_thread(target.restart)
             await until(lambda: empty(outbox), 60)
             stopping.set()
@@ -139,8 +141,8 @@ async def test_jobs_of_a_full_queue_wait_and_the_others_go_on(scene):
         await app.queues.configure("mail", max_depth=3)
         await scene.open_outbox()
         with scene.transaction() as database:
-            await app._client.place_in(database, jobs_of(scene.task, range(10), queue="mail"))
-            await app._client.place_in(database, jobs_of(scene.task, range(100, 105)))
+            await app._client.enqueue_in_transaction(database, jobs_of(scene.task, range(10), queue="mail"))
+            await app._client.enqueue_in_transaction(database, jobs_of(scene.task, range(100, 105)))
         relay = app._relay()
         await relay.once()
         assert await app.jobs.count(queue="mail") == 3
@@ -164,8 +166,10 @@ async def test_a_full_queue_with_many_waiting_rows_does_not_stand_in_the_way(nea
         await near.open_outbox()
         with near.transaction() as database:
             for start in range(0, 600, 300):
-                await app._client.place_in(database, jobs_of(near.task, range(start, start + 300), queue="mail"))
-            await app._client.place_in(database, jobs_of(near.task, [1000]))
+                await app._client.enqueue_in_transaction(
+                    database, jobs_of(near.task, range(start, start + 300), queue="mail")
+                )
+            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1000]))
         await app._relay().once()
         assert await app.jobs.count(queue="default") == 1
         assert len(near.rows()) == 599
@@ -226,7 +230,7 @@ async def test_a_job_that_the_store_refuses_is_set_aside_when_others_are_accepte
     async with near.app as app:
         outbox = await near.open_outbox()
         with near.transaction() as database:
-            await app._client.place_in(database, jobs_of(near.task, range(6), key="k"))
+            await app._client.enqueue_in_transaction(database, jobs_of(near.task, range(6), key="k"))
         relay = app._relay()
         await relay.once()
         (aside,) = await outbox.set_aside(10)
@@ -245,7 +249,7 @@ async def test_when_the_store_refuses_everything_nothing_is_set_aside(near):
     async with near.app as app:
         await near.open_outbox()
         with near.transaction() as database:
-            await app._client.place_in(database, jobs_of(near.task, range(6)))
+            await app._client.enqueue_in_transaction(database, jobs_of(near.task, range(6)))
         with pytest.raises(StoreError, match="too large"):
             await app._relay().once()
         assert len(near.rows("number", "set_aside_at is null")) == 6
@@ -288,7 +292,7 @@ async def test_room_is_filled_to_the_last_place():
 
         async def enqueue(self, jobs):
             if len(jobs) > self.room:
-                raise Full("default", 13, waits=False)
+                raise QueueAtCapacity("default", 13, waits=False)
             self.room -= len(jobs)
             return await super().enqueue(jobs)
 

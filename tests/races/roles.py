@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from perdure import Context, Unique
-from perdure.ids import new_stamp
-from perdure.job import Record, State
-from perdure.lifecycle import Cancelled, Died, Retried, Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Died, Retried, Succeeded, decide
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.upkeep.reap import reap
 

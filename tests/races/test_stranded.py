@@ -16,9 +16,9 @@ from collections import Counter
 import pytest
 
 from perdure import Perdure, State
-from perdure.ids import new_stamp
-from perdure.job import Record
-from perdure.lifecycle import Cancelled, Completed, Continued, Died, Said, Skipped, Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Cancelled, Completed, Continued, Died, Report, Skipped, Succeeded, decide
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
 from perdure.testing.conformance.tools import job
 
@@ -61,7 +61,7 @@ async def test_nobody_is_stranded(store, how, races, tmp_path, chance):
             lead += STEP if await _came_first(storage, child, parent) else -STEP
         await follower.finish()
         at_once = await _let_go(storage, children)
-        while await storage.settle(storage.chunk):
+        while await storage.resolve_edges(storage.chunk):
             pass
         first = sum(
             [await _came_first(storage, child, parent) for child, parent in zip(children, parents, strict=True)]
@@ -128,7 +128,7 @@ async def _race(storage, follower: Follower, parent: Record, end: str, lead: flo
 
 
 async def _end(storage, parent: Record, end: str) -> None:
-    said: dict[str, Said] = {
+    said: dict[str, Report] = {
         "succeeded": Succeeded("1"),
         "skipped": Skipped("nothing to do"),
         "dead": Died("nothing can help"),

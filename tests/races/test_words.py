@@ -58,9 +58,12 @@ def test_a_dead_letter_is_retried_once_from_two_sides(nursery: Nursery, prepared
     assert {(row["state"], row["failures"], row["version"]) for row in history.rows} == {("ready", 0, 4)}
 
 
+JOBS = 1_500  # more than three claimers take before a pause is written
+
+
 def test_no_job_is_claimed_after_pause_has_returned(nursery: Nursery, prepared: Scene):
     arguments = dict(url=prepared.url, history=prepared.history)
-    enqueue = dict(**arguments, calls=[["plain", {}, {}]] * 400)
+    enqueue = dict(**arguments, calls=[["plain", {}, {}]] * JOBS)
     nursery.start("put", prepared.output("put"), **enqueue).finish()
     claimers = [
         nursery.start("claim_on", prepared.output(f"claimer-{number}"), **arguments, name=f"claimer-{number}")
@@ -72,6 +75,6 @@ def test_no_job_is_claimed_after_pause_has_returned(nursery: Nursery, prepared: 
         claimer.kill()
     *running, ready = json.loads(pauser.said().splitlines()[-1])
     assert len(set(running)) == 1
-    assert running[0] + ready == 400
+    assert running[0] + ready == JOBS
     assert ready > 0
     prepared.judge(drained=False)

@@ -8,12 +8,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from cronsim import CronSim
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import InvalidCall
-from perdure.clock import SECOND, datetime_of, instant_of
+from perdure.core.clock import SECOND, datetime_of, instant_of
 from perdure.schedules.cron import Cron, cron_of, zone_of
+
+from ..exploring import examples
 
 BERLIN = "Europe/Berlin"
 
@@ -111,7 +113,7 @@ def _by_cronsim(text, begin, count):
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_SIX | _FIVE, _WHEN)
 def test_the_same_as_cronsim_where_clocks_stay(text, when):
     begin = when.replace(tzinfo=UTC)
@@ -124,7 +126,7 @@ def test_the_same_as_cronsim_where_clocks_stay(text, when):
     assert ticks(text, begin, 4) == expected
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.tuples(st.integers(0, 59), st.integers(0, 23)),
     _WHEN,

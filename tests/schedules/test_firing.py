@@ -13,12 +13,12 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from perdure import Perdure, State
-from perdure.clock import SECOND, instant_of
+from perdure.core.clock import SECOND, instant_of
 from perdure.schedules.cron import cron_of
-from perdure.schedules.declared import all_rows
 from perdure.schedules.firing import fire
+from perdure.schedules.reconcile import all_rows
 from perdure.schedules.scheduler import Scheduler
-from perdure.storage.contract import Filter, Shelving
+from perdure.storage.contract import Filter, KvWrite
 
 from .conftest import NOON, address
 
@@ -193,10 +193,10 @@ async def test_a_row_that_cannot_be_read_or_fired_holds_up_no_other(app, clock, 
         await app.schedules.put("good", "* * * * *", note.call())
         (row,) = [row async for row in all_rows(storage)]
         elsewhere = json.loads(row.text) | {"timezone": "Mars/Base"}
-        await storage.shelve(
+        await storage.kv_write(
             [
-                Shelving("schedule", "a newer form", '{"cron": 5}', due_at=1),
-                Shelving("schedule", "elsewhere", json.dumps(elsewhere), due_at=1),
+                KvWrite("schedule", "a newer form", '{"cron": 5}', due_at=1),
+                KvWrite("schedule", "elsewhere", json.dumps(elsewhere), due_at=1),
             ]
         )
         clock.advance(60)
@@ -206,7 +206,8 @@ async def test_a_row_that_cannot_be_read_or_fired_holds_up_no_other(app, clock, 
         rows = {row.name: row async for row in all_rows(storage)}
         assert rows["a newer form"].text == '{"cron": 5}'  # left as it is
         assert rows["elsewhere"].due_at == instant_of(clock.now()) + 30 * SECOND
-        assert [schedule.name for schedule in await app.schedules.list()] == ["elsewhere", "good"]
+        listed = [(schedule.name, schedule.unreadable) for schedule in await app.schedules.list()]
+        assert listed == [("a newer form", True), ("elsewhere", False), ("good", False)]
 
 
 async def test_more_schedules_than_one_answer_holds(app, clock):
@@ -216,9 +217,9 @@ async def test_more_schedules_than_one_answer_holds(app, clock):
         await app.schedules.put("s", "* * * * *", note.call())
         (row,) = [row async for row in all_rows(storage)]
         many = storage.chunk + 50
-        writes = [Shelving("schedule", f"s{number:04}", row.text, 0, row.due_at) for number in range(many)]
+        writes = [KvWrite("schedule", f"s{number:04}", row.text, 0, row.due_at) for number in range(many)]
         for start in range(0, many, storage.chunk):
-            await storage.shelve(writes[start : start + storage.chunk])
+            await storage.kv_write(writes[start : start + storage.chunk])
         clock.advance(61)
         scheduler = Scheduler(storage, {}, TASKS, asyncio.wait_for)  # type: ignore[arg-type]
         assert await scheduler.step() == 0
@@ -239,13 +240,13 @@ async def test_a_worker_fires_in_time_and_asks_little(store, tmp_path):
     async with app:
         storage = await app._storage()
         asked = Counter()
-        original = storage.shelf
+        original = storage.kv_read
 
         async def counted(kind, names=None, **options):
             asked[kind] += 1
             return await original(kind, names, **options)
 
-        storage.shelf = counted  # type: ignore[method-assign]
+        storage.kv_read = counted  # type: ignore[method-assign]
         async with app.worker():
             await asyncio.sleep(0.3)
             assert asked["schedule"] <= 3  # when it starts, once to look around, and once when its ear is open

@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from perdure.clock import SECOND, datetime_of, instant_of
-from perdure.job import NewJob
+from perdure.core.clock import SECOND, datetime_of, instant_of
+from perdure.core.record import NewJob
 from perdure.schedules.schedule import LATE, MOST, Schedule, begun, preview, replaced, turn
 
 JOB = NewJob(id="", task="t", payload="{}", backoff="{}", retention="{}", dead_retention="{}")

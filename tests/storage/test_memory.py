@@ -5,13 +5,13 @@ import threading
 
 import pytest
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.errors import StoreError
-from perdure.ids import new_stamp
-from perdure.job import State
-from perdure.lifecycle import Succeeded, decide
-from perdure.storage.contract import Claim, Filter, Placed, QueueSettings, Want
-from perdure.storage.memory import MemoryStorage
+from perdure.storage.contract import Claim, EnqueueResult, Filter, QueueSettings, Want
+from perdure.storage.memory.store import MemoryStorage
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import accepted, claim, job, running, unique
 
@@ -124,7 +124,7 @@ async def test_a_rolled_back_transaction_wakes_nobody():
     woken = []
     store.listen("ready", lambda: woken.append("ready"))
     store.listen("changed", lambda: woken.append("changed"))
-    tx = await store.begin(SECOND)
+    tx = await store.begin_transaction(SECOND)
     await tx.enqueue([job()])
     await tx.rollback()
     await asyncio.sleep(0)
@@ -133,8 +133,8 @@ async def test_a_rolled_back_transaction_wakes_nobody():
 
 async def test_a_begin_that_is_cancelled_gives_its_turn_away():
     store = MemoryStorage()
-    first = await store.begin(SECOND)
-    waiting = [asyncio.create_task(store.begin(SECOND)) for _ in range(3)]
+    first = await store.begin_transaction(SECOND)
+    waiting = [asyncio.create_task(store.begin_transaction(SECOND)) for _ in range(3)]
     await asyncio.sleep(0)
     waiting[0].cancel()
     await first.rollback()
@@ -152,7 +152,7 @@ def test_transactions_of_several_threads_take_turns():
     async def count_up():
         for _ in range(20):
             record = await running(store, queue=threading.current_thread().name)
-            tx = await store.begin(10 * SECOND)
+            tx = await store.begin_transaction(10 * SECOND)
             ((n,),) = await tx.execute("select coalesce(max(n), 0) from t")
             await asyncio.sleep(0)
             await tx.execute("insert into t values (?)", (n + 1,))
@@ -160,7 +160,7 @@ def test_transactions_of_several_threads_take_turns():
 
     async def alone():
         for _ in range(20):
-            tx = await store.begin(10 * SECOND)
+            tx = await store.begin_transaction(10 * SECOND)
             ((n,),) = await tx.execute("select coalesce(max(n), 0) from t")
             await asyncio.sleep(0)
             await tx.execute("insert into t values (?)", (n + 1,))
@@ -176,12 +176,12 @@ async def test_jobs_that_met_others_meanwhile_undo_the_transaction(met):
     await store.configure(QueueSettings("q", max_depth=1))
     await _table(store)
     record = await running(store)
-    tx = await store.begin(SECOND)
+    tx = await store.begin_transaction(SECOND)
     await tx.execute("insert into t values (1)")
     inside, outside = (
         (unique("active", queue="q"), unique("active")) if met == "key" else (job(queue="q"), job(queue="q"))
     )
-    assert await tx.enqueue([inside]) == [Placed(inside.id)]
+    assert await tx.enqueue([inside]) == [EnqueueResult(inside.id)]
     await store.enqueue([outside])
     with pytest.raises(StoreError, match="run it again"):
         await tx.complete(decide(record, Succeeded()))
@@ -195,7 +195,7 @@ async def test_jobs_that_met_others_meanwhile_undo_the_transaction(met):
 async def test_no_sql_for_callers():
     store = MemoryStorage()
     with pytest.raises(StoreError):
-        store.insertion([job()])
+        store.caller_statements([job()])
     durability = await store.durability()
     assert durability.grade == "D"
 
@@ -230,13 +230,13 @@ async def test_what_cannot_run_costs_a_claim_nothing():
 
 async def _table(store):
     record = await running(store, queue="table")
-    tx = await store.begin(SECOND)
+    tx = await store.begin_transaction(SECOND)
     await tx.execute("create table t (n integer)")
     accepted(await tx.complete(decide(record, Succeeded())), "a completion")
 
 
 async def _rows(store):
-    tx = await store.begin(SECOND)
+    tx = await store.begin_transaction(SECOND)
     rows = await tx.execute("select n from t order by n")
     await tx.rollback()
     return rows

@@ -6,8 +6,8 @@ import sys
 import psycopg
 import pytest
 
-from perdure import Context, Perdure, State
-from perdure.ids import new_stamp
+from perdure import Context, Perdure, State, StoreError
+from perdure.core.ids import new_stamp
 
 from ..real_servers import server
 from .tools import schema_of, until
@@ -65,7 +65,7 @@ async def test_rows_and_completion(app, dsn, table, how, outcome):
         if outcome == "fails in SQL":
             await tx.execute(f"insert into {table} values (1, 'again')")
         if outcome == "swallows an error of SQL":
-            with pytest.raises(Exception, match="division by zero"):
+            with pytest.raises(StoreError, match="division by zero"):
                 await tx.execute("select 1 / 0")
         return over()
 
@@ -82,7 +82,7 @@ async def test_rows_and_completion(app, dsn, table, how, outcome):
         if outcome == "fails in SQL":
             tx.sync.execute(f"insert into {table} values (1, 'again')")
         if outcome == "swallows an error of SQL":
-            with pytest.raises(Exception, match="division by zero"):
+            with pytest.raises(StoreError, match="division by zero"):
                 tx.sync.execute("select 1 / 0")
         return over()
 
@@ -94,7 +94,8 @@ async def test_rows_and_completion(app, dsn, table, how, outcome):
         assert rows(dsn, table) == [(1, "100 %"), (2, "two")]
         assert await app.jobs.count(queue="later") == 2
     else:
-        assert seen.state is State.DEAD
+        kind = {"raises": "ValueError", "result cannot be stored": "InvalidCall"}.get(outcome, "StoreError")
+        assert (seen.state, seen.errors[-1].kind) == (State.DEAD, kind), seen.errors
         assert rows(dsn, table) == []
         assert await app.jobs.count(queue="later") == 0
     if outcome == "swallows an error of SQL":

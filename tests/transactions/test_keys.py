@@ -10,7 +10,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from perdure import Unique
-from perdure.storage.drivers import AsyncPsycopgLine
+from perdure.transactional.driver_adapters import AsyncPsycopgLine
 
 from .tools import schema_of, until
 

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from perdure import Limit, Unique
-from perdure.ids import new_id
+from perdure.core.ids import new_id
 from perdure.storage.postgres.schema import TABLES
 from perdure.storage.postgres.signals import channel_of
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 import servers
 from perdure import InvalidCall, Perdure, QueueFull, StoreError, Unique
-from perdure.storage.contract import QueueSettings, Room, Storage
+from perdure.storage.contract import QueueCapacity, QueueSettings, Storage
 from perdure.testing import ManualClock
 
 from ..real_servers import server
@@ -389,11 +389,11 @@ async def test_room_is_counted_in_bounded_queues_alone(app, task):
             await task.using(queue=queue, **options).enqueue()
         store = await app._storage()
         assert (
-            await store.rooms()
-            == await Storage.rooms(store)
+            await store.queue_capacities()
+            == await Storage.queue_capacities(store)
             == {
-                "small": Room(QueueSettings("small", max_depth=2), 0),
-                "large": Room(QueueSettings("large", max_depth=100), 98),
+                "small": QueueCapacity(QueueSettings("small", max_depth=2), 0),
+                "large": QueueCapacity(QueueSettings("large", max_depth=100), 98),
             }
         )
 

@@ -1,4 +1,4 @@
-"""The star import brings the names with their types. Read by mypy in test_typing.py, never run."""
+"""The star import brings the names with their types. Read by type checkers, never run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""Planted mistakes: a type checker must find each one where it stands. Read by mypy in test_typing.py, never run.
+"""Planted mistakes: a type checker must find each one where it stands. Read by type checkers, never run.
 
-Every line that ends with `# mistake` must get an error, and no other line may.
+Every line that ends with `# mistake` must get an error, and no other line may. basedpyright is not asked about a line that
+ends with `# mypy: mistake`.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def blocking(ctx: Context, number: int, *, loud: bool = False) -> int:
 class Pool: ...
 
 
-app.provide(Pool, int)  # mistake
+app.provide(Pool, int)  # mypy: mistake
 app.provide(Pool, Pool, scope="loop")  # mistake
 
 

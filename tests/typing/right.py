@@ -1,4 +1,4 @@
-"""Right uses: a type checker finds nothing to say. Read by mypy in test_typing.py, never run."""
+"""Right uses: a type checker finds nothing to say. Read by type checkers, never run."""
 
 from __future__ import annotations
 

@@ -8,17 +8,27 @@ import os
 import pytest
 
 from perdure import State
-from perdure.ids import new_id
-from perdure.job import NewJob
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.core.backoff import DEFAULT_BACKOFF
+from perdure.core.ids import new_id
+from perdure.core.record import NewJob
+from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
 from perdure.storage.contract import Claim, Want
-from perdure.storage.memory import MemoryStorage
-from perdure.worker.attempt import Attempt
-from perdure.worker.board import CLAIMED, ELSEWHERE, ENDED, PLACES, STARTED, RunnerBoard, SupervisorBoard, new_board
-from perdure.worker.evidence import digest, ending
-from perdure.worker.held import Held
-from perdure.worker.supervisor import losses
-from perdure.worker.supervisor.losses import Death, report
+from perdure.storage.memory.store import MemoryStorage
+from perdure.worker.health.crash_evidence import digest, ending
+from perdure.worker.leases.held_jobs import HeldJobs
+from perdure.worker.leases.status_board import (
+    CLAIMED,
+    ELSEWHERE,
+    ENDED,
+    PLACES,
+    STARTED,
+    RunnerBoard,
+    SupervisorBoard,
+    new_board,
+)
+from perdure.worker.running.attempt import Attempt
+from perdure.worker.supervisor import loss_reports
+from perdure.worker.supervisor.loss_reports import Death, report
 
 
 @pytest.fixture
@@ -84,7 +94,7 @@ async def test_a_renewal_reaches_the_hold_it_is_for_and_no_other(boards):
 
 async def test_a_runner_renews_what_its_supervisor_does_not(boards):
     board, view = boards
-    held = Held(board)
+    held = HeldJobs(board)
     (attempt,) = await claimed(MemoryStorage(), 1)
     held.add([attempt])
     assert held.due_for_renewal(121.0) == []  # a third is gone: it is the supervisor's turn
@@ -100,7 +110,7 @@ async def test_more_than_the_board_has_room_for_is_renewed_by_the_runner_alone(b
     board, _ = boards
     (attempt,) = await claimed(MemoryStorage(), 1)
     board._used = PLACES
-    held = Held(board)
+    held = HeldJobs(board)
     held.add([attempt])
     assert attempt.place == -1
     assert held.due_for_renewal(120.0) == [attempt]
@@ -165,7 +175,7 @@ async def test_who_is_over_its_time_fails_and_the_others_go_back(boards):
 
 
 async def test_what_a_claim_under_way_takes_after_the_death_goes_back(boards, monkeypatch):
-    monkeypatch.setattr(losses, "ASKED_AFTER", (0.0, 0.05, 0.3))
+    monkeypatch.setattr(loss_reports, "ASKED_AFTER", (0.0, 0.05, 0.3))
     store = MemoryStorage()
     board, view = boards
     board.claims(7)

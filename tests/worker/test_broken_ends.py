@@ -10,9 +10,9 @@ import pytest
 from pydantic import BaseModel, field_validator
 
 from perdure import Dead, Item, JobDead, Perdure, State
-from perdure.worker import ends as ends_of_attempts
-from perdure.worker.batches import Batch
-from perdure.worker.slots import Slots
+from perdure.worker.running import completion
+from perdure.worker.running.batches import Batch
+from perdure.worker.running.slots import Slots
 
 
 class Wordless(Exception):
@@ -192,7 +192,7 @@ async def test_the_last_line_of_defence(app, way, monkeypatch, caplog):
 
     task = failing(app, way, ValueError)
     async with app, app.worker(concurrency=1):
-        monkeypatch.setattr(ends_of_attempts, "change_of", broken)
+        monkeypatch.setattr(completion, "change_for", broken)
         job = await task.enqueue(0)
         await fails_with(job, "LookupError", "a fault of our own")
         monkeypatch.undo()
@@ -210,8 +210,8 @@ async def test_behind_the_last_line_the_lease_ends(way, monkeypatch, caplog):
     app = Perdure("memory://", max_attempts=1, lease=0.6)
     task = failing(app, way, ValueError)
     async with app, app.worker(concurrency=1):
-        monkeypatch.setattr(ends_of_attempts, "change_of", broken)
-        monkeypatch.setattr(ends_of_attempts, "failed", broken)
+        monkeypatch.setattr(completion, "change_for", broken)
+        monkeypatch.setattr(completion, "failed", broken)
         job = await task.enqueue(0)
         async with asyncio.timeout(10):
             while caplog.text.count(f"the end of job {job.id}") < 2:

@@ -102,14 +102,14 @@ async def test_one_whose_start_is_cancelled_takes_its_sign_of_life_along(app):
 
     async with app:
         store = await app._storage()
-        beat, beaten = store.beat, asyncio.Event()
+        beat, beaten = store.heartbeat, asyncio.Event()
 
         async def slow_beat(row) -> None:
             await beat(row)
             beaten.set()
             await asyncio.Event().wait()
 
-        store.beat = slow_beat
+        store.heartbeat = slow_beat
         starting = asyncio.create_task(app.worker().start())
         await beaten.wait()
         assert len(await app.workers.list()) == 1

@@ -8,8 +8,8 @@ import os
 import pytest
 
 from perdure import State
-from perdure.worker import crash_dump
-from perdure.worker.crash_dump import DumpFilter
+from perdure.worker.health import crash_dump
+from perdure.worker.health.crash_dump import DumpFilter
 
 from ..addresses import address
 from .plant import Plant, until

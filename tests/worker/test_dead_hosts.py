@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from perdure import Perdure, State
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 
 from ..addresses import OF_EACH_KIND, address

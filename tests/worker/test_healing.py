@@ -11,15 +11,16 @@ import pytest
 
 import servers
 from perdure import Perdure
-from perdure.gatherer import room
+from perdure.client.group_commit import wait_for_room
 from perdure.storage.contract import Filter
 from perdure.storage.mongo.store import MongoStorage
 from perdure.storage.postgres import server
 from perdure.storage.postgres.store import PostgresStorage
 from perdure.storage.redis.store import RedisStorage
-from perdure.storage.sqlite import database
-from perdure.worker import pump, watch
-from perdure.worker.patience import LONGEST, Patience, Unanswered
+from perdure.storage.sqlite import writer
+from perdure.worker.claiming import claim_loop
+from perdure.worker.claiming.answer_timeout import LONGEST, AnswerTimedOut, AnswerTimeout
+from perdure.worker.health import claim_watchdog
 
 from ..addresses import address
 from ..proxy import Proxy
@@ -43,7 +44,7 @@ def direct(kind, tmp_path):
 @pytest.fixture
 def proxy(direct, kind, monkeypatch):
     for store in (PostgresStorage, RedisStorage, MongoStorage):
-        monkeypatch.setattr(store, "answers_within", 0.5)
+        monkeypatch.setattr(store, "answer_timeout", 0.5)
     monkeypatch.setattr(server, "SETTLE_WITHIN", 0.5)
     with Proxy(direct) as proxy:
         proxy.url += HASTE.get(kind, "")
@@ -164,20 +165,25 @@ async def test_waiting_for_room_can_be_cancelled_at_any_moment():
             self.wake = wake
             return lambda: None
 
+    ends = []
     for turns in range(6):
         listened = Listened()
-        waiting = asyncio.create_task(room(listened, 10))
+        waiting = asyncio.create_task(wait_for_room(listened, 10))
         await asyncio.sleep(0.001)
         listened.wake()
         for _ in range(turns):
             await asyncio.sleep(0)
-        assert waiting.done() or (waiting.cancel() and await asyncio.wait([waiting]) and waiting.cancelled())
+        woken = waiting.done()
+        waiting.cancel()
+        await asyncio.wait([waiting], timeout=5)
+        ends.append("woken" if woken else "cancelled" if waiting.cancelled() else "stuck")
+    assert set(ends) == {"woken", "cancelled"}
 
 
 # ---- a file ----------------------------------------------------------------------------------------
 async def test_a_file_that_others_keep_locked(tmp_path, monkeypatch):
     """Longer than a piece of work is patient: an error in the log, and no more."""
-    monkeypatch.setattr(database, "BUSY_LIMIT", 0.2)
+    monkeypatch.setattr(writer, "BUSY_LIMIT", 0.2)
     app = Perdure(f"sqlite:///{tmp_path / 'jobs.db'}", lease=20)
 
     @app.task
@@ -249,8 +255,8 @@ def stuck(monkeypatch):
 
 
 async def test_a_pump_that_hangs_is_noticed_and_started_anew(stuck, monkeypatch, caplog):
-    monkeypatch.setattr(watch, "UNANSWERED", 0.3)
-    monkeypatch.setattr(watch, "STUCK", 0.8)
+    monkeypatch.setattr(claim_watchdog, "UNANSWERED", 0.3)
+    monkeypatch.setattr(claim_watchdog, "STUCK", 0.8)
     app, work, ran, prepared = stuck
     caplog.set_level(logging.INFO, "perdure")
     async with app:
@@ -271,9 +277,9 @@ async def test_a_pump_that_hangs_is_noticed_and_started_anew(stuck, monkeypatch,
 
 
 async def test_a_full_worker_is_not_taken_for_a_deaf_one(stuck, monkeypatch, caplog):
-    monkeypatch.setattr(watch, "UNANSWERED", 0.3)
-    monkeypatch.setattr(watch, "STUCK", 0.4)
-    monkeypatch.setattr(watch, "LATE", 0.1)
+    monkeypatch.setattr(claim_watchdog, "UNANSWERED", 0.3)
+    monkeypatch.setattr(claim_watchdog, "STUCK", 0.4)
+    monkeypatch.setattr(claim_watchdog, "LATE", 0.1)
     app, _, _, _ = stuck
 
     @app.task
@@ -287,11 +293,11 @@ async def test_a_full_worker_is_not_taken_for_a_deaf_one(stuck, monkeypatch, cap
 
 async def test_a_claim_that_was_given_up_and_took_hold_later(stuck, monkeypatch):
     """Its jobs are not left to the end of their lease."""
-    monkeypatch.setattr(pump, "ASK_AGAIN", 1.0)
+    monkeypatch.setattr(claim_loop, "ASK_AGAIN", 1.0)
     app, work, ran, prepared = stuck
     async with app:
         store = await prepared()
-        store.answers_within = 0.1
+        store.answer_timeout = 0.1
         store.late_by = 0.5
         handle = await work.enqueue(1)
         async with app.worker(poll=0.1):
@@ -305,24 +311,24 @@ async def test_a_claim_that_was_given_up_and_took_hold_later(stuck, monkeypatch)
 
 
 async def test_patience_is_longer_with_a_slow_store_and_ends_with_a_silent_one():
-    patience = Patience(0.05)
+    patience = AnswerTimeout(0.05)
 
     async def answer(seconds: float) -> str:
         await asyncio.sleep(seconds)
         return "answer"
 
-    with pytest.raises(Unanswered, match="no answer within"):
+    with pytest.raises(AnswerTimedOut, match="no answer within"):
         await patience.answer(answer(10))
     assert patience.seconds == pytest.approx(0.1)
-    with pytest.raises(Unanswered):
+    with pytest.raises(AnswerTimedOut):
         await patience.answer(answer(10))
     assert await patience.answer(answer(0.12)) == "answer"
     assert 0.1 < patience.seconds < 1
-    with pytest.raises(Unanswered):
+    with pytest.raises(AnswerTimedOut):
         await patience.answer(answer(10), 0.01)
     patience._took = 1000.0
     assert patience.seconds == LONGEST
-    assert Patience(float("inf")).seconds == float("inf")
+    assert AnswerTimeout(float("inf")).seconds == float("inf")
 
 
 async def test_patience_and_those_who_stop_its_caller():
@@ -342,7 +348,7 @@ async def test_patience_and_those_who_stop_its_caller():
     async def out_of_time() -> None:
         raise TimeoutError("of its own")
 
-    patience = Patience(0.05)
+    patience = AnswerTimeout(0.05)
     waiting = asyncio.create_task(patience.answer(silent()))
     await asked.wait()
     waiting.cancel()
@@ -352,9 +358,9 @@ async def test_patience_and_those_who_stop_its_caller():
 
     async def both() -> None:
         asyncio.get_running_loop().call_later(0.05, asyncio.current_task().cancel)
-        await Patience(0.05).answer(asyncio.sleep(10))
+        await AnswerTimeout(0.05).answer(asyncio.sleep(10))
 
-    with pytest.raises((asyncio.CancelledError, Unanswered)):
+    with pytest.raises((asyncio.CancelledError, AnswerTimedOut)):
         await asyncio.create_task(both())
     assert await patience.answer(stubborn()) == "in the last moment"
     assert asyncio.current_task().cancelling() == 0
@@ -362,6 +368,6 @@ async def test_patience_and_those_who_stop_its_caller():
         await patience.answer(out_of_time())
     longer, shorter = (asyncio.create_task(patience.answer(asyncio.sleep(10), most)) for most in (0.04, 0.01))
     for each in (shorter, longer):
-        with pytest.raises(Unanswered):
+        with pytest.raises(AnswerTimedOut):
             await each
     assert not patience._limits

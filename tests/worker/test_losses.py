@@ -8,20 +8,24 @@ from collections import Counter
 import pytest
 
 from perdure import Backoff, Context, Perdure, State, StoreError
-from perdure.clock import SECOND
-from perdure.ids import new_id
-from perdure.job import NewJob, Record
-from perdure.lifecycle import RunnerLost, decide
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from perdure.storage.contract import Claim, Started, Want, WorkerRow
-from perdure.storage.memory import MemoryStorage
+from perdure.core.backoff import DEFAULT_BACKOFF
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_id
+from perdure.core.lifecycle import RunnerLost, decide
+from perdure.core.record import NewJob, Record
+from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.storage.contract import Claim, Filter, Started, Want, WorkerRow
+from perdure.storage.memory.store import MemoryStorage
 from perdure.testing import ManualClock
 from perdure.testing.flaky import FlakyStorage
-from perdure.upkeep import contact as contact_module
+from perdure.upkeep import store_contact as contact_module
 from perdure.upkeep import upkeep as upkeep_module
-from perdure.upkeep.contact import Contact
 from perdure.upkeep.reap import reap
-from perdure.worker import attempt as attempt_module
+from perdure.upkeep.store_contact import StoreContact
+from perdure.upkeep.upkeep import Upkeep
+from perdure.worker import service as service_module
+from perdure.worker.claiming import answer_timeout as answer_timeout_module
+from perdure.worker.running import attempt as attempt_module
 
 
 def new_job(**options) -> NewJob:
@@ -36,8 +40,8 @@ def new_job(**options) -> NewJob:
     )
 
 
-async def claimed(store, worker: str, count: int, *, begun: int, stamp: int = 7) -> list[Record]:
-    await store.enqueue([new_job() for _ in range(count)])
+async def claimed(store, worker: str, count: int, *, begun: int, stamp: int = 7, **options) -> list[Record]:
+    await store.enqueue([new_job(**options) for _ in range(count)])
     records = await store.claim(Claim(worker, stamp, (Want(count),)))
     await store.exchange((), None, [Started(record.hold, await store.now()) for record in records[:begun]])
     return records
@@ -122,7 +126,7 @@ async def test_a_worker_started_again_under_its_name_does_not_shield_what_killed
     store = MemoryStorage(clock)
     (poison,) = await claimed(store, "w", 1, begun=1)
     clock.advance(5)
-    await store.beat(WorkerRow("w", await store.now(), 0, 0, "{}"))
+    await store.heartbeat(WorkerRow("w", await store.now(), 0, 0, "{}"))
     (healthy,) = await claimed(store, "w", 1, begun=1, stamp=8)
     clock.advance(56)
     assert await reap(store, await store.lapsed(100, 60 * SECOND)) == 1
@@ -158,7 +162,7 @@ async def test_nothing_is_reaped_before_the_store_was_reached_for_a_third_of_the
 def test_contact_starts_again_after_a_gap_and_after_a_clock_jump(monkeypatch):
     time = [1000.0]
     monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
-    contact = Contact()
+    contact = StoreContact()
     assert contact.unbroken == 0
     for _ in range(4):
         contact.reached()
@@ -176,10 +180,57 @@ def test_contact_starts_again_after_a_gap_and_after_a_clock_jump(monkeypatch):
     assert contact.unbroken == 0
 
 
+def test_a_minute_of_contact_is_enough_for_any_lease(monkeypatch):
+    """A renewal of a living worker is given up after 40 seconds at most, and repeated within a second."""
+    time = [1000.0]
+    monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
+    contact = StoreContact()
+    contact.reached()
+    hour = 3600 * SECOND
+    while time[0] < 1059:
+        time[0] += 1
+        contact.reached()
+        assert 3 * contact.proven < hour
+        assert contact.missing_for(hour) == (1060 - time[0]) * SECOND
+        assert contact.missing_for(30 * SECOND) == (1010 - time[0]) * SECOND
+    time[0] += 1
+    contact.reached()
+    assert 3 * contact.proven >= 24 * hour
+    assert contact.missing_for(hour) == 0
+    contact.lost()
+    assert contact.proven == 0
+    assert answer_timeout_module.LONGEST + service_module.LONGEST_PAUSE < contact_module.ALL_HAVE_RENEWED / SECOND
+
+
+async def test_a_long_lease_is_reaped_after_a_minute_of_contact(monkeypatch):
+    time = [1000.0]
+    monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
+    clock = ManualClock()
+    store, contact = MemoryStorage(clock), StoreContact()
+    await claimed(store, "w", 1, begun=1, lease=3600 * SECOND)
+    clock.advance(3600)
+
+    async def answered(answer):
+        return await answer
+
+    keeping = Upkeep(store, contact, None, answered, lambda: False, lambda: False, "".__eq__)
+    contact.reached()
+    for _ in range(59):
+        time[0] += 1
+        clock.advance(1)
+        await keeping.look()
+    assert [record.state for record in (await store.find(Filter(), 9, None))[0]] == [State.RUNNING]
+    time[0] += 1
+    clock.advance(1)
+    await keeping.one_round()
+    await keeping.one_round()
+    assert [record.state for record in (await store.find(Filter(), 9, None))[0]] != [State.RUNNING]
+
+
 def test_a_clock_that_is_moved_by_hand_needs_no_patience(monkeypatch):
     time = [1000.0]
     monkeypatch.setattr(contact_module, "boottime", lambda: time[0])
-    contact = Contact()
+    contact = StoreContact()
     for _ in range(2):
         contact.reached()
         contact.saw_clock(5_000 * SECOND)
@@ -222,7 +273,7 @@ class SlowlyFlaky(FlakyStorage):
     """Takes small exchanges, some at the same time, each after a while."""
 
     chunk = 10
-    in_flight = 3
+    exchanges_in_flight = 3
     under_way = most = 0
 
     async def exchange(self, changes, claim=None, started=()):

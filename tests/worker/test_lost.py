@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from perdure import Context, HoldLost, JobHandle, Loss, Perdure, State, StoreError
-from perdure.ids import new_stamp
-from perdure.lifecycle import Change, RunnerLost, Succeeded, VersionGuard, decide
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Change, RunnerLost, Succeeded, VersionGuard, decide
 from perdure.storage.contract import Claim, Want
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from perdure import Context, Perdure, State
-from perdure.worker.messengers import Messengers
-from perdure.worker.pump import Pump
+from perdure.worker.claiming.claim_loop import ClaimLoop
+from perdure.worker.claiming.exchange_tasks import ExchangeTasks
 
 
 class House:
@@ -21,7 +21,7 @@ class House:
         self.home = asyncio.Event()
         self.home.set()
         self.over = asyncio.Event()
-        self.messengers = Messengers(2, self._carry, self.back.append, self.undone.append, self._serve)
+        self.messengers = ExchangeTasks(2, self._carry, self.back.append, self.undone.append, self._serve)
 
     async def _carry(self, errand):
         self.carried.append(errand)
@@ -162,7 +162,7 @@ async def test_a_fault_of_ours_in_a_signal_is_the_pumps(monkeypatch, caplog):
         assert await (await work.enqueue(1)).result(timeout=10) == 1
         await asyncio.sleep(0.05)
         with monkeypatch.context() as patched:
-            patched.setattr(Pump, "_take_foreseen", lambda self: 1 / 0)
+            patched.setattr(ClaimLoop, "_take_foreseen", lambda self: 1 / 0)
             job = await work.enqueue(2)
             await asyncio.sleep(0.05)
         assert await job.result(timeout=10) == 2

@@ -138,7 +138,7 @@ async def test_a_pull_claim_whose_outcome_is_not_known_hands_back_what_it_took(a
             raise StoreError("the connection broke before the answer came")
 
         monkeypatch.setattr(store, "exchange", unheard)
-        broken = Fault(store, "holding", monkeypatch, *[StoreError("the connection broke")] * 3)
+        broken = Fault(store, "recover_claim", monkeypatch, *[StoreError("the connection broke")] * 3)
         with pytest.raises(StoreError):
             async with app.claim(tasks=["first"]):
                 pass
@@ -198,7 +198,7 @@ async def test_a_job_that_dies_while_the_store_is_out_of_reach(app, monkeypatch)
 
     async with app:
         store = await app._storage()
-        broken = Fault(store, "shelf", monkeypatch, *[StoreError("the connection broke")] * 4, when="undo".__eq__)
+        broken = Fault(store, "kv_read", monkeypatch, *[StoreError("the connection broke")] * 4, when="undo".__eq__)
         async with app.worker(poll=0.05):
             handle = await fails.enqueue()
             await broken.over()

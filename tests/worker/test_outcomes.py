@@ -98,7 +98,7 @@ async def test_failures_are_retried_until_the_budget_is_spent(app, kind):
     assert seen.errors[0].kind == "ValueError"
     assert seen.errors[0].message == "no 1"
     assert "in fail" in seen.errors[0].traceback
-    assert "worker/slots.py" not in seen.errors[0].traceback
+    assert "worker/running/slots.py" not in seen.errors[0].traceback
 
 
 async def test_retry_on_decides_what_is_worth_another_attempt(app):

@@ -56,7 +56,7 @@ async def test_one_that_cannot_start_does_not_silence_the_others(caplog):
 
 
 async def test_a_store_out_of_reach_is_tried_again(monkeypatch):
-    monkeypatch.setattr("perdure.worker.opening.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("perdure.worker.open_store.FIRST_PAUSE", 0.01)
     app = Perdure("memory://")
     calls = []
 

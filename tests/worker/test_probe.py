@@ -11,8 +11,8 @@ import time
 import pytest
 
 from perdure import InvalidCall, Perdure, State, __version__
-from perdure.worker import watch
-from perdure.worker.probe import Condition, Probe, lives
+from perdure.worker.health import claim_watchdog
+from perdure.worker.health.probe import Condition, Probe, lives
 
 from .test_healing import Stuck
 
@@ -71,7 +71,7 @@ async def test_a_worker_lives_and_is_ready(shop):
 
 
 async def test_a_worker_whose_claims_are_not_answered_lives_and_is_not_ready(shop, monkeypatch):
-    monkeypatch.setattr(watch, "UNANSWERED", 0.2)
+    monkeypatch.setattr(claim_watchdog, "UNANSWERED", 0.2)
     app, work = shop
     async with app:
         store = Stuck(await app._storage())
@@ -80,7 +80,7 @@ async def test_a_worker_whose_claims_are_not_answered_lives_and_is_not_ready(sho
             return store
 
         monkeypatch.setattr(app, "_storage", storage)
-        store.answers_within = 0.1
+        store.answer_timeout = 0.1
         worker = app.worker(poll=0.1)
         async with worker, Probe.of(worker, port=0) as probe:
             store.hangs = True
@@ -136,7 +136,7 @@ async def test_a_probe_of_something_else_than_a_worker():
 
 
 async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monkeypatch):
-    monkeypatch.setattr("perdure.worker.probe.ANSWERED_WITHIN", 0.1)
+    monkeypatch.setattr("perdure.worker.health.probe.ANSWERED_WITHIN", 0.1)
 
     async def silent(target):
         await asyncio.sleep(60)
@@ -146,7 +146,7 @@ async def test_who_asks_for_the_scale_of_a_silent_store_is_told_so_in_time(monke
 
 
 async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkeypatch):
-    monkeypatch.setattr("perdure.worker.probe.TOUCHED_EVERY", 0.05)
+    monkeypatch.setattr("perdure.worker.health.probe.TOUCHED_EVERY", 0.05)
     app, _ = shop
     file = tmp_path / "worker"
     assert not lives(file)
@@ -170,7 +170,7 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
 
 async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monkeypatch, caplog):
     """A full disk, a folder that was away: the file is touched again when that is over, and the log has one line of it."""
-    monkeypatch.setattr("perdure.worker.probe.TOUCHED_EVERY", 0.02)
+    monkeypatch.setattr("perdure.worker.health.probe.TOUCHED_EVERY", 0.02)
     app, _ = shop
     file = tmp_path / "run" / "worker"
     file.parent.mkdir()

@@ -13,14 +13,14 @@ import pytest
 
 from perdure import InvalidCall, JobDead, JobSkipped, Loss, Perdure, State
 from perdure.errors import StoreUnavailable
-from perdure.options import Plan
+from perdure.tasks.options import JobTemplate
 
 from ..addresses import OF_EACH_KIND, address
 from .faults import Fault
 from .plant import SOURCE, alive, until
 
 PROGRAM = '''
-import asyncio, ctypes, os, signal, sys, time
+import asyncio, ctypes, os, signal, sys, time, warnings
 from contextlib import contextmanager
 from perdure import Backoff, Context, Dead, Perdure, Retry, Skip, Snooze
 
@@ -67,6 +67,18 @@ def says(ctx: Context) -> str:
     ctx.sync.progress({"percent": 40})
     ctx.sync.log("from afar")
     return str(ctx.job.progress)
+
+
+@app.task
+def uses_blocking_tools(ctx: Context) -> int:
+    async def double(n):
+        await asyncio.sleep(0)
+        return 2 * n
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ctx.sync.progress("begun")
+        return asyncio.run(double(21))
 
 
 class Wordless(KeyError):
@@ -193,10 +205,20 @@ async def test_the_same_words_and_the_same_context(program):
         assert "was killed by SIGKILL" in lost.errors[0].message
 
 
+async def test_no_loop_runs_around_a_blocking_handler(on_sqlite):
+    """No verb with .sync warns that it blocks a loop, and asyncio.run works, as in a thread."""
+    app = on_sqlite.app
+    async with app, app.worker(poll=0.1, concurrency=1):
+        for tags, wanted in (((), 42), (("doubled",), 84), ((), 42)):
+            job = await on_sqlite.uses_blocking_tools.using(tags=tags, max_attempts=1).enqueue()
+            assert await job.result(timeout=30) == wanted
+            assert (await job.refresh()).progress == "begun"
+
+
 async def test_arguments_that_do_not_fit_are_dead_at_once(on_sqlite):
     app = on_sqlite.app
     async with app, app.worker(poll=0.1):
-        job = Plan("number", {"max_attempts": 5}).job('{"n":"seven"}', str)
+        job = JobTemplate("number", {"max_attempts": 5}).job('{"n":"seven"}', str)
         await (await app._storage()).enqueue([job])
         with pytest.raises(JobDead, match="its arguments do not fit the task; last: InvalidCall: number: argument 'n'"):
             await on_sqlite.number.handle(job.id).result(timeout=30)

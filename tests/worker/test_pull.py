@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import pytest
 
 from perdure import ANY, Continue, HoldLost, InvalidCall, Item, JobDead, Loss, Perdure, State, StoreError
-from perdure.clock import SECOND, boottime
-from perdure.ids import new_stamp
+from perdure.core.clock import SECOND, boottime
+from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
-from perdure.worker import house
+from perdure.worker import pull_upkeep
 
 
 @dataclass
@@ -41,7 +41,7 @@ async def left_by_a_dead_puller(app, task):
 @pytest.mark.parametrize("open_for", [10.0, 0.0])
 async def test_pullers_bring_back_what_a_dead_one_left_without_any_worker(app, monkeypatch, open_for):
     """Whether they wait for jobs or come and go."""
-    monkeypatch.setattr(house, "ROUND", 0.2)
+    monkeypatch.setattr(pull_upkeep, "ROUND", 0.2)
 
     @app.task(lease=0.6)
     async def alone() -> None: ...
@@ -215,7 +215,7 @@ async def test_a_longer_lease_is_not_trusted_before_it_is_renewed(app):
 
 
 async def test_others_wait_for_a_killed_puller_no_longer_than_its_lease(app, monkeypatch):
-    monkeypatch.setattr(house, "ROUND", 0.2)
+    monkeypatch.setattr(pull_upkeep, "ROUND", 0.2)
 
     @app.task(lease=6)
     async def slow() -> None: ...

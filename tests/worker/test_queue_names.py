@@ -69,3 +69,45 @@ async def test_a_name_is_recorded_even_when_the_worker_stops_at_once(app):
         async with app.worker():
             await job.result(timeout=30)
         assert await listed(app) == {"mail": 0}
+
+
+async def test_a_queue_that_only_app_claim_serves_is_listed(app):
+    @app.task
+    async def send(n: int) -> None: ...
+
+    async with app:
+        for name in ("mail", "reports"):
+            await send.using(queue=name).enqueue(1)
+        async with app.claim(tasks=["send"], limit=2) as items:
+            await until_listed(app, {"mail": 0, "reports": 0})  # while they are held, too
+            for item in items:
+                await item.succeed()
+        assert await listed(app) == {"mail": 0, "reports": 0}
+        await send.using(queue="later").enqueue(2)
+        async with app.claim(tasks=["send"], limit=1) as (item,):  # another claim of the same program
+            await item.succeed()
+        assert await listed(app) == {"later": 0, "mail": 0, "reports": 0}
+
+
+async def test_app_claim_finds_jobs_in_queues_that_nobody_has_named(app):
+    """Many of them, beside one that a worker has served, on every store."""
+
+    @app.task
+    async def send(n: int) -> int:
+        return n
+
+    async with app:
+        async with app.worker():
+            await (await send.using(queue="served").enqueue(0)).result(timeout=30)
+        names = [f"queue-{n}" for n in range(40)]
+        await app.enqueue([send.using(queue=name).call(n) for n, name in enumerate(names)])
+        assert await listed(app) == {"served": 0, **dict.fromkeys(names, 1)}
+        taken = set()
+        async with asyncio.timeout(60):
+            while len(taken) < 40:
+                async with app.claim(tasks=["send"], limit=16, max_wait=0) as items:
+                    for item in items:
+                        taken.add(item.job.queue)
+                        await item.succeed()
+        assert taken == set(names)
+        assert await listed(app) == {"served": 0, **dict.fromkeys(names, 0)}

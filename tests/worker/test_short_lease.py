@@ -6,8 +6,12 @@ import asyncio
 
 import pytest
 
-from perdure import Perdure
+from perdure import Backoff, Perdure, State
+from perdure.core.job import FINAL
+from perdure.core.lifecycle import LOSSES_ALLOWED
 from perdure.testing.conformance.tools import job
+
+from ..addresses import OF_EACH_KIND, address
 
 
 @pytest.mark.parametrize("lease", [0, 1, 1000])
@@ -40,3 +44,23 @@ async def test_a_lease_of_nothing_does_not_keep_the_worker_busy(lease):
         await asyncio.sleep(0.3)
         assert renewals < 40
     await app.close()
+
+
+@pytest.mark.parametrize("lease", [0, 1])
+@pytest.mark.parametrize("store", ["memory", "sqlite", *OF_EACH_KIND])
+async def test_a_job_whose_lease_is_nothing_fails_instead_of_coming_back_for_ever(store, lease, tmp_path):
+    app = Perdure(address(store, tmp_path))
+
+    @app.task
+    async def work() -> None: ...
+
+    async with app.worker(concurrency=4, poll=0.1):
+        storage = await app._storage()
+        doomed = job(task="work", lease=lease, max_attempts=2, backoff=Backoff.fixed(0.01).text())
+        await storage.enqueue([doomed])
+        async with asyncio.timeout(30):
+            while (record := (await storage.get([doomed.id]))[0]).state not in FINAL:
+                await asyncio.sleep(0.05)
+    await app.close()
+    assert record.state is State.DEAD
+    assert record.attempt <= 2 + LOSSES_ALLOWED

@@ -23,14 +23,14 @@ async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen,
 
         beats = 0
         store = await app._storage()
-        beat = store.beat
+        beat = store.heartbeat
 
         async def counted(row):
             nonlocal beats
             beats += 1
             await beat(row)
 
-        monkeypatch.setattr(store, "beat", counted)
+        monkeypatch.setattr(store, "heartbeat", counted)
         async with asyncio.timeout(5):
             while beats < 3:
                 await asyncio.sleep(0)

@@ -10,13 +10,13 @@ import psycopg
 import pytest
 
 import servers
-from perdure import Backoff, Context, Item, Perdure, State, StoreError
+from perdure import Backoff, Context, Item, JobDead, Perdure, State, StoreError
 from perdure.errors import StoreUnavailable
 from perdure.storage.contract import Filter
 from perdure.storage.mongo import server as mongo_server
 from perdure.storage.postgres import server as postgres_server
-from perdure.storage.redis import link as redis_link
-from perdure.storage.sqlite import database as sqlite_database
+from perdure.storage.redis import client as redis_client
+from perdure.storage.sqlite import writer as sqlite_writer
 
 from ..addresses import OF_EACH_KIND, address
 from ..proxy import Proxy
@@ -42,8 +42,8 @@ async def free_of_charge(app, handle, attempts: tuple[int, ...] = (2,)) -> None:
 VERBS = {
     "progress": ("note", lambda ctx, task: ctx.progress(1)),
     "log": ("note", lambda ctx, task: ctx.log("a line")),
-    "step": ("shelve", lambda ctx, task: ctx.step("one", int)),
-    "replay": ("shelf", lambda ctx, task: ctx.step("two", int)),
+    "step": ("kv_write", lambda ctx, task: ctx.step("one", int)),
+    "replay": ("kv_read", lambda ctx, task: ctx.step("two", int)),
     "enqueue": ("enqueue", lambda ctx, task: task.enqueue()),
     "transaction": ("begin_for", lambda ctx, task: ctx.transaction()),
 }
@@ -119,7 +119,7 @@ async def test_what_is_the_handlers_own_failure(app, monkeypatch):
         async with app.worker(poll=0.05):
             for how in ("another store", "a mistake beside", "another kind"):
                 handle = await work.enqueue(how)
-                with pytest.raises(Exception, match="is dead"):
+                with pytest.raises(JobDead):
                     await handle.result(timeout=10)
                 assert (await app.jobs.get(handle.id)).failures == 1
 
@@ -139,7 +139,7 @@ async def test_nothing_is_claimed_until_the_store_works(app, store, monkeypatch)
     async with app:
         storage = await app._storage()
         async with app.worker(poll=0.02, concurrency=1) as worker:
-            tried = Fault(storage, "now" if store == "valkey" else "begin", monkeypatch)
+            tried = Fault(storage, "now" if store == "valkey" else "begin_transaction", monkeypatch)
             handles = [await work.enqueue(n) for n in range(5)]
             async with asyncio.timeout(10):
                 while not began:
@@ -259,7 +259,7 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
     async with app:
         store = await app._storage()
         database = store._shared.database
-        monkeypatch.setattr(database, "patiently", sqlite_database.patience(database.driver, 0.3))
+        monkeypatch.setattr(database, "retry_while_busy", sqlite_writer.patience(database.driver, 0.3))
         async with app.worker(poll=0.1):
             await free_of_charge(app, await work.enqueue())
     assert locked
@@ -267,7 +267,7 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", OF_EACH_KIND)
 async def test_the_error_of_a_server_that_is_gone_names_the_store(kind, tmp_path, monkeypatch):
-    for module in (mongo_server, postgres_server, redis_link):
+    for module in (mongo_server, postgres_server, redis_client):
         monkeypatch.setattr(module, "PATIENCE", 0.3)
     with Proxy(address(kind, tmp_path)) as proxy:
         async with Perdure(proxy.url) as app:

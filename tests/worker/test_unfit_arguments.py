@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from perdure import Backoff, Context, InvalidCall, Item, JobDead, Perdure, State
-from perdure.job import NewJob
-from perdure.options import Plan
+from perdure.core.record import NewJob
+from perdure.tasks.options import JobTemplate
 
 # what is stored, and the reason of the dead letter
 UNFIT = [
@@ -26,7 +26,7 @@ def app(app: Perdure):
 
 async def stored(app: Perdure, task: str, payload: str) -> NewJob:
     """A job as another program may have stored it."""
-    job = Plan(task, app.definitions()[task].options).job(payload, lambda text: text)
+    job = JobTemplate(task, app.definitions()[task].options).job(payload, lambda text: text)
     await (await app._storage()).enqueue([job])
     return job
 

@@ -13,8 +13,8 @@ from perdure.testing.conformance.tools import job
 
 @pytest.fixture
 def soon(monkeypatch):
-    monkeypatch.setattr("perdure.worker.unknown_tasks.FIRST_LOOK", 0.05)
-    monkeypatch.setattr("perdure.worker.unknown_tasks.LOOK_EVERY", 0.05)
+    monkeypatch.setattr("perdure.worker.health.unknown_tasks.FIRST_LOOK", 0.05)
+    monkeypatch.setattr("perdure.worker.health.unknown_tasks.LOOK_EVERY", 0.05)
 
 
 async def enqueue(app: Perdure, task: str, queue: str = "default") -> None:
@@ -58,7 +58,7 @@ async def test_what_others_know_and_what_others_take_is_not_named(soon, caplog):
         await enqueue(app, "elsewhere", "other")
         await enqueue(app, "of_another")
         about = '{"tasks": ["of_the_third"]}'
-        await (await app._storage()).beat(WorkerRow("third", 0, 0, 0, about))
+        await (await app._storage()).heartbeat(WorkerRow("third", 0, 0, 0, about))
         await enqueue(app, "of_the_third")
         async with app.worker(tasks=["known"], queues=["default"]):
             await enqueue(app, "renamed")

@@ -8,14 +8,15 @@ from collections import Counter
 import pytest
 
 from perdure import JobCancelled, Perdure, Retention, State
-from perdure.clock import SECOND
-from perdure.ids import new_id
-from perdure.job import NewJob
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from perdure.storage.memory import MemoryStorage
+from perdure.core.backoff import DEFAULT_BACKOFF
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_id
+from perdure.core.record import NewJob
+from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
+from perdure.storage.memory.store import MemoryStorage
 from perdure.testing import ManualClock
 from perdure.upkeep import upkeep as upkeep_module
-from perdure.upkeep.contact import Contact
+from perdure.upkeep.store_contact import StoreContact
 from perdure.upkeep.upkeep import Upkeep
 
 
@@ -44,7 +45,7 @@ async def answered(answer):
 
 
 def upkeep(store, *, expiring: bool = False, brief: bool = False) -> Upkeep:
-    return Upkeep(store, Contact(), at_once, answered, lambda: expiring, lambda: brief, "".__eq__)
+    return Upkeep(store, StoreContact(), at_once, answered, lambda: expiring, lambda: brief, "".__eq__)
 
 
 def expiring_job() -> NewJob:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .flow import MOST, flow_of
+from .flow_view import MOST, flow_of
 from .output import JOB_COLUMNS, job_document, job_row, json_option, print_json, print_table
-from .store import on_store
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure

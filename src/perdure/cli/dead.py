@@ -9,10 +9,9 @@ import click
 
 from .filters import dead_filter_options, filter_of, page_options
 from .jobs import print_page
-from .listing import Listing
-from .output import confirm, json_option, plural, print_json, yes_option
+from .output import Listing, confirm, json_option, plural, print_json, yes_option
 from .root import FAILED
-from .store import on_store
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure

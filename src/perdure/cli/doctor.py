@@ -8,10 +8,10 @@ from dataclasses import asdict
 
 import click
 
-from .checks import Check, examine
+from .doctor_checks import Check, examine
 from .output import json_option, print_json, shown
 from .root import FAILED
-from .store import app_of, store_options
+from .target import app_of, store_options
 
 
 @click.command("doctor")

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .flow import MOST, edges, flow_of, mermaid, tree, with_parents
+from .flow_view import MOST, edges, flow_of, mermaid, tree, with_parents
 from .output import job_document, json_option, print_json
-from .store import on_store
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .filters import STATES, filter_of, filter_options, page_options
-from .listing import Listing
 from .output import (
     JOB_COLUMNS,
+    Listing,
     confirm,
     failures,
     iso,
@@ -30,7 +30,7 @@ from .output import (
     yes_option,
 )
 from .root import FAILED
-from .store import on_store
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Job, Page, Perdure

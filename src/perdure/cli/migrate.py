@@ -11,10 +11,10 @@ import click
 
 from .output import json_option, print_json
 from .root import FAILED
-from .store import app_of, store_options, url_of
+from .target import app_of, store_options, url_of
 
 if TYPE_CHECKING:
-    from perdure.storage.migrate import Ledger, Migration
+    from perdure.storage.migrations import Ledger, Migration
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,10 +64,10 @@ def up(**options: Any) -> None:
 
 
 def _up(target: str | None, url: str | None, outbox: str | None, dry_run: bool, as_json: bool) -> None:
-    from perdure.storage import migrate
+    from perdure.storage import migrations
 
-    with _ledger(_address(target, url, outbox), make=not dry_run, outbox=outbox is not None) as (ledger, migrations):
-        run = migrate.up(ledger, migrations, dry_run=dry_run)
+    with _ledger(_address(target, url, outbox), make=not dry_run, outbox=outbox is not None) as (ledger, known):
+        run = migrations.up(ledger, known, dry_run=dry_run)
     if as_json:
         print_json({"dry_run": dry_run, "migrations": [_document(each, text=dry_run) for each in run]})
     elif dry_run:
@@ -91,10 +91,10 @@ def status(target: str | None, url: str | None, outbox: str | None, as_json: boo
     Example:
       perdure migrate status --app shop.app:app
     """
-    from perdure.storage import migrate
+    from perdure.storage import migrations
 
-    with _ledger(_address(target, url, outbox), make=False, outbox=outbox is not None) as (ledger, migrations):
-        found = migrate.status(ledger, migrations)
+    with _ledger(_address(target, url, outbox), make=False, outbox=outbox is not None) as (ledger, known):
+        found = migrations.status(ledger, known)
     if as_json:
         pending = [_document(each) for each in found.pending]
         print_json({"version": found.version, "newest": found.newest, "pending": pending})

@@ -1,4 +1,4 @@
-"""How data is printed: aligned plain text for people, one JSON document for programs.
+"""Print data: aligned plain text for people, one JSON document for programs.
 
 Texts that come from jobs are shown with their control characters escaped, so that no job can paint on a terminal.
 """
@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
+# control characters, and lone surrogates, which no terminal can be sent
+_CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
 
 
 def json_option(command: F) -> F:
@@ -140,12 +141,29 @@ def note(job: Job) -> str | None:
     return None
 
 
+def _payload(text: str) -> object:
+    """The arguments of a job; the text itself if it is no JSON, as that of a job whose row cannot be read."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def job_document(job: Job) -> dict[str, object]:
     """A job as JSON, its fields in the order of the API; payload decoded."""
     document: dict[str, object] = {name: getattr(job, name) for name in type(job).__dataclass_fields__}
-    document["payload"] = json.loads(job.payload)
+    document["payload"] = _payload(job.payload)
     document["errors"] = [
         {name: getattr(error, name) for name in type(error).__dataclass_fields__} for error in job.errors
     ]
     document["meta"] = dict(job.meta)
     return document
+
+
+class Listing(click.Group):
+    """A group of commands on stored things, such as `perdure jobs`. Without a subcommand it runs `list`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):
+            args = ["list", *args]
+        return super().parse_args(ctx, args)

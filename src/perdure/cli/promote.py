@@ -15,12 +15,12 @@ import click
 from .output import json_option, plural, print_json, print_table
 from .progress import progress
 from .root import FAILED
-from .store import debug_option
+from .target import debug_option
 
 if TYPE_CHECKING:
-    from perdure.carry.move import Moved, Outlook
-    from perdure.carry.tally import Tally
     from perdure.storage.urls import StoreUrl
+    from perdure.transfer.checksum import Checksum
+    from perdure.transfer.transfer import Moved, Outlook
 
 
 @click.command("promote")
@@ -99,7 +99,7 @@ async def _opened(url: str, *, migrate: bool) -> AsyncIterator[Any]:
 
 
 async def _move(source: str, target: str, wait: float, *, quiet: bool) -> Moved:
-    from perdure.carry.move import move
+    from perdure.transfer.transfer import move
 
     async with _opened(source, migrate=False) as here, _opened(target, migrate=True) as there:
         with _ended_by_sigterm(), progress(quiet) as told:
@@ -123,7 +123,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 async def _look_ahead(source: str, target: str, address: StoreUrl, *, quiet: bool) -> Outlook:
-    from perdure.carry.move import look_ahead
+    from perdure.transfer.transfer import look_ahead
 
     async with _opened(source, migrate=False) as here:
         with progress(quiet) as told:
@@ -135,7 +135,7 @@ async def _look_ahead(source: str, target: str, address: StoreUrl, *, quiet: boo
 
 def _has_a_schema(url: str, address: StoreUrl) -> bool:
     """Whether the target has been used before; one that is not there is made by the move."""
-    from perdure.storage.migrate import status
+    from perdure.storage.migrations import status
     from perdure.storage.urls import ledger
 
     if address.path is not None and not address.path.expanduser().exists():
@@ -191,7 +191,7 @@ def _print_outlook(outlook: Outlook, here: StoreUrl, there: StoreUrl, as_json: b
     click.echo(f"nothing was written; without --dry-run all this would be moved from {here} to {there}")
 
 
-def _print_counts(counted: Tally) -> None:
+def _print_counts(counted: Checksum) -> None:
     """Jobs by state and queue; what is counted by nothing needs no table."""
     groups = [(*group, number) for group, number in sorted(counted.counts.items()) if group]
     if groups:
@@ -199,7 +199,7 @@ def _print_counts(counted: Tally) -> None:
         click.echo()
 
 
-def _document(counted: Tally) -> dict[str, object]:
+def _document(counted: Checksum) -> dict[str, object]:
     document: dict[str, object] = {"count": counted.total, "checksum": _hex(counted)}
     groups = [group for group in counted.counts if group]
     for number, name in enumerate(("by_state", "by_queue")):
@@ -215,5 +215,5 @@ def _word(name: str) -> str:
     return name.replace(" ", "_")
 
 
-def _hex(counted: Tally) -> str:
+def _hex(counted: Checksum) -> str:
     return f"{counted.checksum:016x}"

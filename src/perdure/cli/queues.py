@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from .listing import Listing
-from .output import age, json_option, print_json, print_table
-from .store import on_store
+from .output import Listing, age, json_option, print_json, print_table
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -80,7 +79,7 @@ def _in_words(queue: Any) -> str:
 
 
 async def _scale(app: Perdure, target: float | None, as_json: bool) -> None:
-    from perdure.observe.scale import DEFAULT_TARGET, scale
+    from perdure.observe.scaling_hint import DEFAULT_TARGET, scale
 
     listed = await app.queues.list()
     names = [queue.name for queue in listed]

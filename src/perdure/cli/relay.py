@@ -12,7 +12,7 @@ import click
 from perdure.observe.log_format import log_to_stderr
 
 from .output import age, json_option, plural, print_fields, print_json, shown
-from .store import app_of, debug_option, url_of
+from .target import app_of, debug_option, url_of
 from .worker import LEVELS
 
 if TYPE_CHECKING:

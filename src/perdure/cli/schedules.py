@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .listing import Listing
-from .output import confirm, iso, json_option, print_fields, print_json, print_table, yes_option
-from .store import on_store
+from .output import Listing, confirm, iso, json_option, print_fields, print_json, print_table, yes_option
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure, ScheduleInfo
@@ -170,6 +169,8 @@ async def _known(app: Perdure, name: str) -> ScheduleInfo:
 
 
 def _state(schedule: ScheduleInfo) -> str:
+    if schedule.unreadable:
+        return "unreadable"
     if schedule.orphan:
         return "orphan"
     if schedule.paused:

@@ -20,7 +20,7 @@ from perdure.observe.log_format import log_to_stderr
 
 from .filters import listed, names
 from .root import one_line
-from .store import debug_option, load_app
+from .target import debug_option, load_app
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -206,7 +206,7 @@ def _run_under_supervisor(target: str, descriptors: str) -> None:
 
 def _prepared(target: str, options: dict[str, Any]) -> tuple[Perdure, dict[str, Any]]:
     """The app with its tasks, and the options of its worker."""
-    from perdure.worker.supervisor.interpreter import tune_collector
+    from perdure.worker.supervisor.runner import tune_collector
 
     app = load_app(target)
     tasks = _imported_tasks(app, target)
@@ -268,13 +268,13 @@ async def _run(app: Perdure, options: dict[str, Any], probes: dict[str, Any] | N
 
 
 def _probe(worker: Any, probes: dict[str, Any] | None) -> AbstractAsyncContextManager[Any]:
-    from perdure.worker.probe import Probe
+    from perdure.worker.health.probe import Probe
 
     return nullcontext() if probes is None else Probe.of(worker, **probes)
 
 
 def _check(context: click.Context, file: str | None) -> None:
-    from perdure.worker.probe import lives
+    from perdure.worker.health.probe import lives
 
     if file is not None:
         alive = lives(file)

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from .listing import Listing
-from .output import json_option, print_json, print_table, since
-from .store import on_store
+from .output import Listing, json_option, print_json, print_table, since
+from .target import on_store
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -35,7 +34,7 @@ async def list_workers(app: Perdure, as_json: bool) -> None:
     Example:
       perdure workers list --json
     """
-    from perdure.observe.fleet import fleet
+    from perdure.observe.workers import fleet
 
     workers = await fleet(await app._storage())
     if as_json:

@@ -6,9 +6,10 @@ that is just running is looked at again by upkeep, when it may have gone to slee
 
 from __future__ import annotations
 
-from ..job import FINAL, Record, State
-from ..lifecycle import HurriedUp, decide
-from ..storage.contract import Shelved, Shelving, Storage
+from ..core.job import FINAL, State
+from ..core.lifecycle import RunNow, decide
+from ..core.record import Record
+from ..storage.contract import KvEntry, KvWrite, Storage
 from .steps import ANSWER, name_of, waits_for
 
 AGAIN = 500_000  # microseconds until a job that was running is looked at again
@@ -17,21 +18,21 @@ AGAIN = 500_000  # microseconds until a job that was running is looked at again
 async def answer(storage: Storage, job: Record, name: str, text: str) -> bool:
     """Put an answer on record, and wake its job if it sleeps. False when it was answered before."""
     now = await storage.now()
-    write = Shelving(ANSWER, name_of(job.id, name), text, version=0, due_at=now, job=job.id)
-    if not (await storage.shelve([write]))[0]:
+    write = KvWrite(ANSWER, name_of(job.id, name), text, version=0, due_at=now, job=job.id)
+    if not (await storage.kv_write([write]))[0]:
         return False
-    await tell(storage, await storage.shelf(ANSWER, [write.name]))
+    await tell(storage, await storage.kv_read(ANSWER, [write.name]))
     return True
 
 
 async def tell_due(storage: Storage, limit: int) -> int:
     """Tell jobs of answers that they have not heard; how many answers were looked at."""
-    due = await storage.shelf(ANSWER, due=True, limit=limit)
+    due = await storage.kv_read(ANSWER, due=True, limit=limit)
     await tell(storage, due)
     return len(due)
 
 
-async def tell(storage: Storage, answers: list[Shelved]) -> None:
+async def tell(storage: Storage, answers: list[KvEntry]) -> None:
     if not answers:
         return
     records = await storage.get([row.job or "" for row in answers])
@@ -40,8 +41,8 @@ async def tell(storage: Storage, answers: list[Shelved]) -> None:
     for row, record in zip(answers, records, strict=True):
         heard = record is None or record.state in FINAL or await _will_look(storage, record, row.name)
         due = None if heard else now + AGAIN
-        writes.append(Shelving(row.kind, row.name, row.text, version=row.version, due_at=due, job=row.job))
-    await storage.shelve(writes)
+        writes.append(KvWrite(row.kind, row.name, row.text, version=row.version, due_at=due, job=row.job))
+    await storage.kv_write(writes)
 
 
 async def _will_look(storage: Storage, record: Record, name: str) -> bool:
@@ -50,4 +51,4 @@ async def _will_look(storage: Storage, record: Record, name: str) -> bool:
         return False
     if record.state is not State.SCHEDULED or record.reason != waits_for(name.partition("/")[2]):
         return True
-    return (await storage.apply([decide(record, HurriedUp())]))[0].accepted
+    return (await storage.apply([decide(record, RunNow())]))[0].accepted

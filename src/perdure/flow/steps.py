@@ -11,22 +11,22 @@ import asyncio
 import inspect
 import typing
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from .. import codec
-from ..clock import Duration, micros_of
+from ..core import codec
+from ..core.clock import Duration, micros_of
+from ..core.job import Loss
+from ..core.outcome import Snooze
+from ..core.record import Hold
+from ..core.validation import checked_name
 from ..errors import HoldLost, InvalidCall, ResultTimeout
-from ..job import Hold, Loss
-from ..names import checked_name
+from ..handler.context import Context, StoreWait
 from ..observe import log
-from ..outcome import Snooze
-from ..storage.contract import Shelved, Shelving
+from ..storage.contract import KvEntry, KvWrite
 
-if TYPE_CHECKING:
-    from ..context import Context
-
+T = TypeVar("T")
 _WAITS = "it waits for the answer"
 STEP, ANSWER, UNDO = "step", "answer", "undo"
 MOST = 10_000  # steps of one job
@@ -36,8 +36,8 @@ NEVER = 3_650 * 86_400 * 1_000_000  # microseconds: for an answer without a time
 class Kept(Protocol):
     """Where the texts of a job are kept."""
 
-    async def texts(self, job: str, kind: str) -> list[Shelved]: ...
-    async def keep(self, write: Shelving) -> Loss | None: ...  # why it is not kept
+    async def texts(self, job: str, kind: str) -> list[KvEntry]: ...
+    async def keep(self, write: KvWrite) -> Loss | None: ...  # why it is not kept
     async def now(self) -> int: ...
 
 
@@ -45,6 +45,7 @@ class Steps:
     """The steps of one attempt."""
 
     def __init__(self, context: Context, kept: Kept) -> None:
+        self._context = context
         self._job = context._record
         self._hold: Hold = context._record.hold
         self._kept = kept
@@ -85,23 +86,23 @@ class Steps:
         name = f"\x1fsleep {self._sleeps}"  # no step of a user's has such a name
         micros = micros_of(duration, "ctx.sleep")
         known = (await self._texts()).get(name)
-        wake = int(known) if known is not None else await self._kept.now() + micros
+        wake = int(known) if known is not None else await self._ask(self._kept.now()) + micros
         if known is None:
             await self._keep(STEP, name, str(wake))
-        elif self._job.run_at >= wake or await self._kept.now() >= wake:
+        elif self._job.run_at >= wake or await self._ask(self._kept.now()) >= wake:
             return
         raise _later(wake, "it sleeps")
 
     async def wait_for(self, name: str, timeout: Duration | None) -> Any:
         """The answer that somebody gives by `app.jobs.answer`."""
         checked_name(name, "ctx.wait_for name")
-        answers = {answer.name: answer for answer in await self._kept.texts(self._job.id, ANSWER)}
+        answers = {answer.name: answer for answer in await self._ask(self._kept.texts(self._job.id, ANSWER))}
         answer = answers.get(name_of(self._job.id, name))
         if answer is not None:
             return codec.decode(answer.text)
         mark = f"\x1fwait {name}"
         known = (await self._texts()).get(mark)
-        now = await self._kept.now()
+        now = await self._ask(self._kept.now())
         until = now + (NEVER if timeout is None else micros_of(timeout, "ctx.wait_for timeout"))
         if known is not None:
             until = max(until, now + 1) if timeout is None else int(known)
@@ -111,15 +112,20 @@ class Steps:
             raise ResultTimeout(f"nobody answered {name!r} for job {self._job.id} in time")
         raise _later(until, waits_for(name))
 
+    async def _ask(self, question: Awaitable[T]) -> T:
+        """The store's answer to a question of this handler."""
+        with StoreWait(self._context):
+            return await question
+
     async def _texts(self) -> dict[str, str]:
         if self._known is None:
-            rows = await self._kept.texts(self._job.id, STEP)
+            rows = await self._ask(self._kept.texts(self._job.id, STEP))
             self._known = {row.name.partition("/")[2]: row.text for row in rows}
         return self._known
 
     async def _keep(self, kind: str, name: str, text: str) -> None:
-        write = Shelving(kind, name_of(self._job.id, name), text, job=self._job.id, hold=self._hold)
-        if (reason := await self._kept.keep(write)) is not None:
+        write = KvWrite(kind, name_of(self._job.id, name), text, job=self._job.id, hold=self._hold)
+        if (reason := await self._ask(self._kept.keep(write))) is not None:
             raise HoldLost(f"the job is no longer held by this handler: {reason}", reason)
         (await self._texts())[name] = text
 

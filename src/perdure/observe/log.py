@@ -10,10 +10,11 @@ import logging
 from collections.abc import Sequence
 from types import TracebackType
 
+from ..core.job import Loss, State
+from ..core.lifecycle import Change
+from ..core.log_limit import is_new
+from ..core.record import Record
 from ..errors import PerdureError, words_of
-from ..job import Loss, Record, State
-from ..lifecycle import Change
-from ..log_limit import is_new
 from .log_format import printable
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType | None]
@@ -269,6 +270,20 @@ def store_failed_handler(record: Record, error: BaseException) -> None:
     )  # fmt: skip
 
 
+def store_trouble_charged(record: Record) -> None:
+    logger.error(
+        "job %s (%s) attempt %d counts as a failure: the store failed under this job again and again, and works for others",
+        record.id, _safe(record.task), record.attempt,
+    )  # fmt: skip
+
+
+def end_not_stored(record: Record, error: BaseException) -> None:
+    logger.error(
+        "the end of job %s (%s) attempt %d cannot be stored, and waiting does not help; its lease ends and the job comes "
+        "back: %s: %s", record.id, _safe(record.task), record.attempt, type(error).__name__, _safe(words_of(error)),
+    )  # fmt: skip
+
+
 def claims_no_more() -> None:
     logger.warning("nothing is claimed until the store works for handlers again")
 
@@ -388,6 +403,11 @@ def schedule_broken(name: str, error: BaseException) -> None:
     if not is_new(f"schedule {name} {type(error).__name__} {error}"):
         return
     logger.error("schedule %s cannot fire here: %s: %s", _safe(name), type(error).__name__, _safe(words_of(error)))
+
+
+def text_unreadable(kind: str, name: str, error: BaseException) -> None:
+    if is_new(f"{kind} {name} {type(error).__name__} {error}"):
+        logger.error("%s %s cannot be read and is passed over: %s", kind, _safe(name), _safe(words_of(error)))
 
 
 def schedule_orphaned(name: str, task: str) -> None:

@@ -17,8 +17,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..job import NewJob
-from ..storage.contract import Full, Storage
+from ..core.record import NewJob
+from ..storage.contract import QueueAtCapacity, Storage
 
 ANSWER_WITHIN = 30.0  # seconds; the outbox keeps the relay's turn meanwhile
 OUT_OF_REACH = (ConnectionError, TimeoutError)
@@ -48,7 +48,7 @@ class Delivery:
             return
         try:
             await self._put(parcels)
-        except Full as full:
+        except QueueAtCapacity as full:
             await self.deliver([parcel for parcel in parcels if parcel.job.queue != full.queue])
             await self._fill([parcel for parcel in parcels if parcel.job.queue == full.queue])
         except OUT_OF_REACH as error:
@@ -65,7 +65,7 @@ class Delivery:
         while parcels and self.error is None:
             try:
                 await self._put(parcels[:step])
-            except Full as full:
+            except QueueAtCapacity as full:
                 if step == 1:
                     self.full.add(full.queue)
                     return
@@ -108,7 +108,7 @@ class Delivery:
         """Why this one is not accepted, None: it is, or its queue is full."""
         try:
             await self._put([parcel])
-        except Full as full:
+        except QueueAtCapacity as full:
             self.full.add(full.queue)
         except OUT_OF_REACH as error:
             self.error = error

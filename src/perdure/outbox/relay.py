@@ -16,7 +16,7 @@ from ..observe import log
 from ..storage.contract import Storage
 from ..storage.outbox import Batch, Outbox, Poison, job_in
 from .delivery import Delivery, Parcel
-from .timing import Timing
+from .due_times import DueTimes
 
 POLL = 1.0
 FULL_FOR = 1.0  # seconds after which a full queue is asked again
@@ -32,7 +32,7 @@ class Relay:
         self._outbox = outbox
         self._store = store
         self._poll = poll
-        self._timing = Timing()
+        self._timing = DueTimes()
         self._full: dict[str, float] = {}  # queues without room, and when to ask again
         self._told_full: set[str] = set()
         self._stir = asyncio.Event()

@@ -24,7 +24,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from ..clock import SECOND
+from ..core.clock import SECOND
 from ..errors import InvalidCall
 
 LONGEST = 1000  # characters of an expression

@@ -6,18 +6,17 @@ one that cannot be read or written here is told in the log and left alone for a 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from ..clock import SECOND
+from ..core.clock import SECOND
+from ..core.job import FINAL
 from ..errors import PerdureError, StoreError
-from ..job import FINAL
 from ..observe import log
-from ..storage.contract import Full, Shelved, Shelving, Storage
-from .schedule import KIND, Schedule, read, turn, write
+from ..storage.contract import KvEntry, KvWrite, QueueAtCapacity, Storage
+from .schedule import KIND, UNREADABLE, Schedule, read, turn, write
 
 FULL_AGAIN = 5 * SECOND
 BROKEN_AGAIN = 30 * SECOND
@@ -32,15 +31,15 @@ class Fired(NamedTuple):
 
 
 class _Move(NamedTuple):
-    row: Shelved
+    row: KvEntry
     schedule: Schedule
-    write: Shelving
+    write: KvWrite
 
 
 async def fire(store: Storage, now: int, known: Collection[str]) -> Fired:
     """Fire what is due by `now`, which the store's clock has reached. `known`: the tasks of this worker's app; what was
     declared in code for another task is fired too, unless no worker is there that knows it."""
-    rows = await store.shelf(KIND, due=True, limit=store.chunk)
+    rows = await store.kv_read(KIND, due=True, limit=store.chunk)
     due = [(row, schedule) for row in rows if (schedule := await _readable(store, row, now)) is not None]
     due = [(row, schedule) for row, schedule in due if schedule.next is None or schedule.next <= now]
     busy = await _at_work(store, [schedule.last_job for _, schedule in due if schedule.overlap == "skip"])
@@ -49,7 +48,7 @@ async def fire(store: Storage, now: int, known: Collection[str]) -> Fired:
     for row, schedule in due:
         try:
             moves.append(_move(row, schedule, now, busy, away))
-        except PerdureError as error:  # a time zone that this machine does not know
+        except (PerdureError, *UNREADABLE) as error:  # e.g. a time zone that this machine does not know
             await _postpone(store, [row], now + BROKEN_AGAIN)
             log.schedule_broken(row.name, error)
     made = 0
@@ -59,10 +58,10 @@ async def fire(store: Storage, now: int, known: Collection[str]) -> Fired:
     return Fired(made, behind or len(rows) >= store.chunk)
 
 
-async def _readable(store: Storage, row: Shelved, now: int) -> Schedule | None:
+async def _readable(store: Storage, row: KvEntry, now: int) -> Schedule | None:
     try:
         return read(row)
-    except msgspec.MsgspecError as error:
+    except UNREADABLE as error:
         await _postpone(store, [row], now + BROKEN_AGAIN)
         log.schedule_broken(row.name, error)
         return None
@@ -80,13 +79,12 @@ async def _away(store: Storage, tasks: set[str]) -> set[str]:
     if not tasks:
         return tasks
     for worker in await store.workers(ALIVE):
-        about = json.loads(worker.about)
-        theirs = about.get("known") or about.get("tasks")
+        theirs = worker.read_tasks("known", "tasks")
         tasks = set() if theirs is None else tasks.difference(theirs)
     return tasks
 
 
-def _move(row: Shelved, schedule: Schedule, now: int, busy: set[str], away: set[str]) -> _Move:
+def _move(row: KvEntry, schedule: Schedule, now: int, busy: set[str], away: set[str]) -> _Move:
     if schedule.declared is not None and schedule.job.task in away:
         orphan = msgspec.structs.replace(schedule, orphan="away")
         return _Move(row, orphan, write(row.name, orphan, row.version))
@@ -113,8 +111,8 @@ async def _stored(store: Storage, moves: Sequence[_Move], now: int) -> int:
     if not moves:
         return 0
     try:
-        done = await store.shelve([move.write for move in moves])
-    except Full as full:
+        done = await store.kv_write([move.write for move in moves])
+    except QueueAtCapacity as full:
         return await _beside_full(store, moves, full, now)
     except StoreError:
         raise
@@ -131,9 +129,9 @@ async def _stored(store: Storage, moves: Sequence[_Move], now: int) -> int:
     return sum(len(move.write.jobs) for move, held in zip(moves, done, strict=True) if held)
 
 
-async def _beside_full(store: Storage, moves: Sequence[_Move], full: Full, now: int) -> int:
+async def _beside_full(store: Storage, moves: Sequence[_Move], full: QueueAtCapacity, now: int) -> int:
     """A queue has no room for all of these: those that fit and those of other queues are written, the rest wait."""
-    found = (await store.rooms()).get(full.queue)
+    found = (await store.queue_capacities()).get(full.queue)
     room = 0 if found is None else found.left
     fitting: list[_Move] = []
     waiting: list[_Move] = []
@@ -148,6 +146,6 @@ async def _beside_full(store: Storage, moves: Sequence[_Move], full: Full, now: 
     return await _stored(store, fitting, now)
 
 
-async def _postpone(store: Storage, rows: Sequence[Shelved], until: int) -> None:
+async def _postpone(store: Storage, rows: Sequence[KvEntry], until: int) -> None:
     """Look at these again later; what they say stays."""
-    await store.shelve([Shelving(KIND, row.name, row.text, row.version, until) for row in rows])
+    await store.kv_write([KvWrite(KIND, row.name, row.text, row.version, until) for row in rows])

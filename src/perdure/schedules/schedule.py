@@ -15,13 +15,15 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from ..clock import SECOND, datetime_of
-from ..ids import new_id
-from ..job import NewJob
-from ..storage.contract import Shelved, Shelving
+from ..core.clock import SECOND, datetime_of
+from ..core.ids import new_id
+from ..core.record import NewJob
+from ..storage.contract import KvEntry, KvWrite
 from .cron import Cron, cron_of
 
 KIND = "schedule"
+# what reading a schedule, or working with a value in it, raises where somebody else wrote it
+UNREADABLE = (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError, RecursionError)
 WAKE = "perdure.schedules"  # signalled like a queue when a schedule was written
 LATE = 60 * SECOND  # a tick that is later was missed
 MOST = 100  # ticks of one schedule that fire in one write
@@ -75,7 +77,7 @@ class Turn(NamedTuple):
 _decoder = msgspec.json.Decoder(Schedule)
 
 
-def read(row: Shelved) -> Schedule:
+def read(row: KvEntry) -> Schedule:
     """The schedule of a row. msgspec's errors when a version that we do not know wrote it."""
     return _decoder.decode(row.text)
 
@@ -86,10 +88,10 @@ def text_of(schedule: Schedule) -> str:
 
 def write(
     name: str, schedule: Schedule, version: int, *, jobs: tuple[NewJob, ...] = (), due_at: int | None = None
-) -> Shelving:
+) -> KvWrite:
     """The guarded write of a schedule; `due_at`: when to look at it again, if not at its next tick."""
     due = schedule.due_at if due_at is None else due_at
-    return Shelving(KIND, name, text_of(schedule), version, due, jobs=jobs)
+    return KvWrite(KIND, name, text_of(schedule), version, due, jobs=jobs)
 
 
 def hash_of(schedule: Schedule) -> str:

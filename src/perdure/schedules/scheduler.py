@@ -12,12 +12,12 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
-from ..clock import SECOND, boottime
+from ..core.clock import SECOND, boottime
 from ..errors import PerdureError
 from ..observe import log
-from ..storage.contract import Shelved, Storage
-from .declared import readable, reconcile, revived
+from ..storage.contract import KvEntry, Storage
 from .firing import fire
+from .reconcile import readable, reconcile, revived
 from .schedule import KIND, WAKE, Schedule, next_after
 
 LOOK = 10 * SECOND
@@ -80,14 +80,14 @@ class Scheduler:
 
     async def _look(self, now: int) -> None:
         self._look_at = now + LOOK
-        rows = await self._store.shelf(KIND, limit=self._store.chunk)
+        rows = await self._store.kv_read(KIND, limit=self._store.chunk)
         self._too_many = len(rows) >= self._store.chunk
         found = [(row, schedule) for row in rows if (schedule := readable(row)) is not None]
         self._due = {row.name: (row.due_at, schedule) for row, schedule in found if row.due_at is not None}
         self._warn_of_ticks_ahead(found, now)
         back = [(row, it) for row, it in found if it.orphan == "away" and row.name in self._declared]
         if back:
-            await self._store.shelve([revived(row.name, orphan, row.version) for row, orphan in back])
+            await self._store.kv_write([revived(row.name, orphan, row.version) for row, orphan in back])
             self._look_at = 0
 
     def _pass(self, now: int) -> None:
@@ -123,7 +123,7 @@ class Scheduler:
             await asyncio.sleep(0)
         self._stir.clear()
 
-    def _warn_of_ticks_ahead(self, found: Sequence[tuple[Shelved, Schedule]], now: int) -> None:
+    def _warn_of_ticks_ahead(self, found: Sequence[tuple[KvEntry, Schedule]], now: int) -> None:
         ahead = {row.name for row, schedule in found if schedule.last is not None and schedule.last > now + AHEAD}
         if ahead - self._ahead:
             log.ticks_ahead(sorted(ahead - self._ahead))

@@ -13,14 +13,14 @@ Promises that hold for every verb:
 - **The store's clock decides.** Durations come in, instants go out, both in microseconds.
 - **Durable when it returns**, in the sense of the store's durability class.
 - **Safe to repeat.** After a broken connection the caller repeats: an enqueue of a known id stores nothing twice, an
-  applied change answers "repeated", a claim is asked for by `holding`.
+  applied change answers "repeated", a claim is asked for by `recover_claim`.
 - **Nobody waits for a signal.** `signal` and `listen` only shorten sleeps; they may lose and invent wake-ups.
 - **Texts come back bit by bit**: payload, result, progress, errors, tags, meta.
 - **One unreadable row stops nothing else.** A row may hold what no version of Perdure writes. Verbs that change jobs
   (exchange, lapsed, expired, holding, settle, promote, prune) set such a row aside in the same call, or at once after it,
   and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that only read (get,
   find, export) leave the row as it is and mark it: what cannot be read has a neutral value and is named in the reason, the
-  state stays. `unreadable.mend` and `unreadable.mark` say what these records are.
+  state stays. `rules.unreadable.mend` and `rules.unreadable.mark` say what these records are.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from collections.abc import Callable, Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
+from ..core.lifecycle import Change
+from ..core.record import Hold, NewJob, Record
 from ..errors import StoreError
-from ..job import Hold, NewJob, Record
-from ..lifecycle import Change
-from .home import Home
-from .terms import (
+from .database_identity import DatabaseIdentity
+from .types import (
     ACCEPTED,
     LOSS_OF,
     REFUSED,
     REPEATED,
-    Carried,
+    CallerSession,
+    CallerStatements,
     Claim,
     Durability,
-    Exchanged,
+    EnqueueResult,
+    ExchangeResult,
     Filter,
     Finding,
-    Full,
-    Insertion,
-    Joining,
+    JobDump,
     KeptKey,
+    KvEntry,
+    KvWrite,
+    MissingParent,
     Note,
-    Orphan,
-    Placed,
+    QueueAtCapacity,
+    QueueCapacity,
     QueueRow,
     QueueSettings,
     Refusal,
-    Room,
-    Shelved,
-    Shelving,
     Started,
     Topic,
     Unreadable,
@@ -76,25 +76,25 @@ __all__ = [
     "PARENT_CANCELLED",
     "REFUSED",
     "REPEATED",
-    "Carried",
+    "CallerSession",
+    "CallerStatements",
     "Claim",
     "Durability",
-    "Exchanged",
+    "EnqueueResult",
+    "ExchangeResult",
     "Filter",
     "Finding",
-    "Full",
-    "Insertion",
-    "Joining",
+    "JobDump",
     "KeptKey",
+    "KvEntry",
+    "KvWrite",
+    "MissingParent",
     "Note",
-    "Orphan",
-    "Placed",
+    "QueueAtCapacity",
+    "QueueCapacity",
     "QueueRow",
     "QueueSettings",
     "Refusal",
-    "Room",
-    "Shelved",
-    "Shelving",
     "Started",
     "Storage",
     "StoreTransaction",
@@ -122,16 +122,16 @@ class Storage(ABC):
     name: str  # the word for it in messages: "SQLite", "memory" …
     place: str = ""  # what `StoreUnavailable.place` says when this very store is in trouble
     chunk: int = CHUNK
-    in_flight: int = 1  # exchanges that a worker may have under way at once
-    list_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
+    exchanges_in_flight: int = 1  # exchanges that a worker may have under way at once
+    bulk_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
     # enqueues of one list that may be under way at once; their jobs are claimed in the order of their calls
-    lists_ahead: int = 1
+    bulk_in_flight: int = 1
     # seconds that a loop gives the store to begin with such an enqueue, before it makes the next one: a thread of the store
     # needs the interpreter for that, an answer of its server needs the loop
-    head_start: float = 0.0
+    bulk_yield_seconds: float = 0.0
     # seconds without an answer after which a worker gives a question up and asks on another connection; a slow store is
     # given longer. Infinite where that would mend nothing.
-    answers_within: float = float("inf")
+    answer_timeout: float = float("inf")
     # seconds after which every verb has answered or raised, however many callers wait for a store that is down or busy
     gives_up_after: float = 60.0
 
@@ -161,8 +161,8 @@ class Storage(ABC):
 
     # -- enqueue -------------------------------------------------------------------------------------
     @abstractmethod
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        """Put jobs on record, all or none (`Full` when a bounded queue has no room for one that may not be dropped).
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+        """Store new jobs, all or none. `QueueAtCapacity`: a bounded queue has no room for one that may not be dropped.
 
         run_at = `at`, or now + `delay`; state blocked if it waits for parents, else scheduled if run_at > now, else ready;
         rank = run_at. A unique key that is taken makes the job a duplicate of its owner: nothing is stored for it, and
@@ -179,23 +179,23 @@ class Storage(ABC):
 
         In a fair queue the rank is a share, as `fairness` says, whatever the state; suspects and parked jobs are no heads.
         A job with `after` is blocked, and there is an edge from each parent to it. A parent that is neither on record nor in
-        the list, or is hidden and was not done (see `rules.is_gone`): `Orphan`. The edges are settled at once, in the same
-        call.
+        the list, or is hidden and was not done (see `rules.records.is_gone`): `MissingParent`. The edges are resolved at
+        once.
         """
 
     @abstractmethod
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError.
 
         There, parents are not looked at, and a job of a fair queue gets no share yet: such jobs are stored as blocked, and
-        `settle` places them afterwards, in a transaction of our own; one whose parent is not on record it cancels."""
+        `resolve_edges` places them afterwards, in a transaction of our own; one whose parent is not on record it cancels."""
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         """The database that a caller's connection must lead to before it may run an insertion. `fresh`: looked at anew,
         since the server may have been restarted."""
         raise StoreError(f"the {self.name} store has no transaction that a connection could join")
 
-    def joining(self, jobs: Sequence[NewJob]) -> Joining:
+    def caller_session(self, jobs: Sequence[NewJob]) -> CallerSession:
         """The same enqueue for a session of the store's own driver that is in a transaction of the caller's, on stores whose
         driver has such sessions."""
         raise StoreError(f"connection= is a session of MongoDB, the app's store is {self.name}")
@@ -204,7 +204,7 @@ class Storage(ABC):
     @abstractmethod
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """Apply the changes, note the started, then claim: one transaction.
 
         Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused
@@ -221,7 +221,7 @@ class Storage(ABC):
         that is not paused, of a wanted task and routing key, with a min_version that we know, best first over all
         wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp, leased_by, leased_until = now +
         its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered in claim order. Jobs that cannot
-        run cost the claim nothing. Who may start is said in `limiting`, and is exact however many claim at once; where
+        run cost the claim nothing. Who may start is said in `rules.limits`, and is exact however many claim at once; where
         very many gates wait for one key, the best 64 of them may be looked at in turns. A hold of a limited job that is
         given up signals its queue.
 
@@ -242,7 +242,7 @@ class Storage(ABC):
         """Whether these holds stand: what `renew` would answer. Reads, and writes nothing."""
 
     @abstractmethod
-    async def holding(self, worker: str, stamp: int) -> list[Record]:
+    async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
         """What this worker holds under this stamp: the answer to a claim whose answer was lost. Running jobs only, in the
         order of a claim."""
 
@@ -252,7 +252,7 @@ class Storage(ABC):
 
     # -- edges ---------------------------------------------------------------------------------------
     @abstractmethod
-    async def settle(self, limit: int) -> int:
+    async def resolve_edges(self, limit: int) -> int:
         """Look at up to `limit` edges whose parent is new to them or has ended, each once and for ever in one atomic
         step with what follows; those that are there at once as if by the parents' ids. Gives how many were looked at; 0:
         there is nothing to settle. By the parent's state:
@@ -276,7 +276,7 @@ class Storage(ABC):
 
     # -- the shelf -----------------------------------------------------------------------------------
     @abstractmethod
-    async def shelf(
+    async def kv_read(
         self,
         kind: str,
         names: Sequence[str] | None = None,
@@ -284,14 +284,14 @@ class Storage(ABC):
         job: str | None = None,
         due: bool = False,
         limit: int = CHUNK,
-    ) -> list[Shelved]:
+    ) -> list[KvEntry]:
         """Texts of a kind, by name: those with one of these names, those of a job, or the first `limit` of all. With `due`:
         those whose due_at has come, the earliest first (due_at, then name)."""
 
     @abstractmethod
-    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+    async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         """Write on the shelf, as if in list order; each that takes hold does so together with its jobs, the others write
-        nothing. Which did. `Full` and `Orphan` as in `enqueue`: nothing of the call is written."""
+        nothing. Which did. `QueueAtCapacity` and `MissingParent` as in `enqueue`: nothing of the call is written."""
 
     # -- upkeep --------------------------------------------------------------------------------------
     @abstractmethod
@@ -328,10 +328,17 @@ class Storage(ABC):
 
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
-        """Read up to `limit` stored rows, going on where the last call ended and beginning again after the last row, and set
-        aside those that cannot be read, as `unreadable.mend` says. A job that runs under a lease that is not over is left to
-        its holder. What is not a job is put right where it can be made again (counters, gates), else set aside alone: queue
-        settings become the defaults, any other row is removed. Gives how many rows were set aside or put right.
+        """Read `limit` stored rows, or a few times as many, going on where the last call ended and beginning again after the
+        last row. Set aside those that cannot be read, as `rules.unreadable.mend` says. A job that runs under a lease that is
+        not over is left to its holder. What is not a job is put right where it can be made again (counters, gates), else set
+        aside alone: queue settings become the defaults, any other row is removed. Gives how many rows were set aside or put
+        right. A store that can look through many more rows at little cost, for those that no search of another verb finds,
+        does so in every call.
+
+        A blocked job that waits for another number of jobs than it has open edges, or that has none, has lost edges: those
+        of all jobs that it names in `after` are made again, and `resolve_edges` looks at them. `resolve_edges` also looks at
+        the parents of open edges that are not marked as followed, that are not on record, or that have ended and were not
+        looked at.
 
         For what no other verb meets: it finds rows that are in no index because their state is not one of ours."""
         return 0
@@ -363,11 +370,11 @@ class Storage(ABC):
     async def queues(self) -> list[QueueRow]:
         """Every queue that has settings or waiting jobs, by name."""
 
-    async def rooms(self) -> dict[str, Room]:
+    async def queue_capacities(self) -> dict[str, QueueCapacity]:
         """How many more jobs each bounded queue takes; no other queue is counted, if the store can help it."""
         rows = [(row.settings, row.depth) for row in await self.queues()]
         return {
-            queue.name: Room(bound_of(queue), queue.max_depth - depth)
+            queue.name: QueueCapacity(bound_of(queue), queue.max_depth - depth)
             for queue, depth in rows
             if queue.max_depth is not None
         }
@@ -381,11 +388,11 @@ class Storage(ABC):
         """Jobs of a paused queue are not claimed; those running go on. Resuming signals the queue."""
 
     @abstractmethod
-    async def beat(self, worker: WorkerRow) -> None:
+    async def heartbeat(self, worker: WorkerRow) -> None:
         """Note a worker's sign of life; `seen_at` is the store's clock."""
 
     @abstractmethod
-    async def leave(self, worker: str) -> None:
+    async def remove_worker(self, worker: str) -> None:
         """A worker has stopped: forget it."""
 
     @abstractmethod
@@ -394,12 +401,12 @@ class Storage(ABC):
 
     # -- moving house --------------------------------------------------------------------------------
     @abstractmethod
-    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
         """Whole jobs with their logs, hidden ones too, in the order of (created_at, id): the first `limit` that come after
         this position, None for the first of all. Fewer mean the end. Reads, and writes nothing."""
 
     @abstractmethod
-    async def restore(self, jobs: Sequence[Carried]) -> None:
+    async def restore(self, jobs: Sequence[JobDump]) -> None:
         """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they
         hold. What is on record under their ids is replaced, so that saying it again changes nothing; the edges that
         lead to them are those of `waits_for`, and are not settled (a parent may come later; those that are there are
@@ -408,11 +415,11 @@ class Storage(ABC):
         keys."""
 
     @abstractmethod
-    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
+    async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
         """The whole shelf in the order of (kind, name), as `export`."""
 
     @abstractmethod
-    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+    async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
         """Put texts on the shelf exactly as they are, in place of what is there under their names."""
 
     @abstractmethod
@@ -439,26 +446,26 @@ class Storage(ABC):
 
     # -- the handler's own transaction ---------------------------------------------------------------
     @abstractmethod
-    async def begin(self, longest: int) -> StoreTransaction:
+    async def begin_transaction(self, longest: int) -> StoreTransaction:
         """A transaction for a handler, undone after `longest` microseconds. Stores that have none raise StoreError."""
 
     async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
         """The same for the handler of a held job. A store may keep others from moving that job meanwhile, if their moves
         would undo the transaction."""
-        return await self.begin(longest)
+        return await self.begin_transaction(longest)
 
     # -- a process that dies -------------------------------------------------------------------------
-    def leaves(self) -> frozenset[str]:
-        """What the server would keep open, and others would wait for, if this process died now: names for `abort`. Most
-        servers notice by themselves."""
+    def open_transactions(self) -> frozenset[str]:
+        """What the server would keep open, and others would wait for, if this process died now: names for
+        `abort_transactions`. Most servers notice by themselves."""
         return frozenset()
 
-    async def abort(self, left: Collection[str]) -> None:
+    async def abort_transactions(self, left: Collection[str]) -> None:
         """Undo what a process that is dead has left open."""
         return
 
     # -- the doctor ----------------------------------------------------------------------------------
-    async def findings(self) -> list[Finding]:
+    async def diagnose(self) -> list[Finding]:
         """What is worth knowing beyond durability and clock. Most stores have nothing to add."""
         return []
 
@@ -484,7 +491,7 @@ class StoreTransaction(ABC):
         """Run a statement inside; gives its rows."""
 
     @abstractmethod
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         """Put jobs on record inside; they exist when it commits."""
 
     @abstractmethod

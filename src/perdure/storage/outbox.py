@@ -1,8 +1,8 @@
 """What an outbox promises: a table beside a caller's own rows, in which jobs wait to be moved to their store.
 
 A job can join a transaction only in the database of that transaction. Where the store is elsewhere, the caller's transaction
-writes the whole job as one row of the outbox (`insertion`: one INSERT, nothing else), and a relay moves it: it reads a
-batch in order, enqueues it at the store, deletes the rows. A kill between the last two repeats the enqueue, and the store
+writes the whole job as one row of the outbox (`caller_statements`: one INSERT, nothing else), and a relay moves it: it reads
+a batch in order, enqueues it at the store, deletes the rows. A kill between the last two repeats the enqueue, and the store
 knows the ids already.
 
 There is no cursor, because rows are not committed in the order of their numbers: what is moved is deleted, what is there is
@@ -21,15 +21,15 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
+from ..core.record import ROW_VERSION, NewJob
 from ..errors import StoreError
-from ..job import ROW_VERSION, NewJob
-from .contract import Insertion, Placed
-from .home import Home
+from .contract import CallerStatements, EnqueueResult
+from .database_identity import DatabaseIdentity
 
 MOST_BYTES = 16 << 20  # of a batch: payloads may be large
 
 
-class Late(Placed, frozen=True, gc=False):
+class Late(EnqueueResult, frozen=True, gc=False):
     """A job that waits in an outbox. Its store learns of it after the commit."""
 
 
@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     number: int
     enqueued_at: int
-    text: str
+    text: str | bytes
 
 
 class Aside(msgspec.Struct, frozen=True, gc=False):
@@ -82,11 +82,11 @@ class Outbox(ABC):
         """Free connections and threads."""
 
     @abstractmethod
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         """The rows of these jobs as statements for the caller's own transaction."""
 
     @abstractmethod
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         """The database that a caller's connection must lead to."""
 
     @abstractmethod
@@ -154,7 +154,7 @@ def job_in(entry: Entry) -> NewJob:
     """The job of a row. Poison says what is wrong with it."""
     try:
         job = _job.decode(entry.text)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Poison(f"it holds no job: {error}") from None
     if job.min_version > ROW_VERSION:
         raise Poison(f"it needs a newer Perdure (row version {job.min_version}, this one knows {ROW_VERSION})")

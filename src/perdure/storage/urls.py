@@ -2,7 +2,7 @@
 `postgresql://user@host/database?schema=perdure`, `redis://host:6379/0?prefix=perdure`.
 
 A store on a server is a package with two modules: `address`, whose `address_of(url)` checks the URL without its driver, and
-`door`, which has `storage(address, clock=, demand=, migrate=)` and `open_ledger(address)`.
+`factory`, which has `storage(address, clock=, demand=, migrate=)` and `open_ledger(address)`.
 
 No driver is imported before a store is made. A message never repeats what may hold a password.
 """
@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from perdure.clock import Clock
+from perdure.core.clock import Clock
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Storage
 from perdure.storage.install_hint import install_command
 
 if TYPE_CHECKING:
-    from perdure.storage.migrate import Ledger, Migration
+    from perdure.storage.migrations import Ledger, Migration
     from perdure.storage.outbox import Outbox
 
 Demand = Literal["full", "normal", "relaxed"]
@@ -119,8 +119,8 @@ def opener(url: str, *, clock: Clock | None = None, durability: Demand = "normal
     if address.scheme == "memory":
         return _memory_opener(clock)
     if address.server is not None:
-        door = _door(address.scheme)
-        return partial(door.storage, address.server, clock=clock, demand=durability, migrate=migrate)
+        factory = _factory(address.scheme)
+        return partial(factory.storage, address.server, clock=clock, demand=durability, migrate=migrate)
     return _SqliteOpener(address, clock, durability, migrate)
 
 
@@ -128,11 +128,13 @@ def ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]]:
     """Where a store notes its migrations, those there are, and what closes it: for `perdure migrate`."""
     address = parse(url)
     if address.server is not None:
-        opened: tuple[Ledger, list[Migration], Callable[[], None]] = _door(address.scheme).open_ledger(address.server)
+        opened: tuple[Ledger, list[Migration], Callable[[], None]] = _factory(address.scheme).open_ledger(
+            address.server
+        )
         return opened
     if address.path is None:
         raise StoreError(f"{address} keeps nothing: there is nothing to migrate")
-    from perdure.storage.sqlite.door import open_ledger
+    from perdure.storage.sqlite.factory import open_ledger
 
     return open_ledger(address.path, address.scheme, address.options.get("journal", "auto"))
 
@@ -145,11 +147,11 @@ def outbox_opener(url: str, *, clock: Clock | None = None, migrate: bool = True)
     """A function that makes the outbox for one event loop."""
     address = _outbox_address(url)
     if address.server is not None:
-        return partial(_door(address.scheme).outbox, address.server, clock=clock, migrate=migrate)
-    from perdure.storage.sqlite import door
+        return partial(_factory(address.scheme).outbox, address.server, clock=clock, migrate=migrate)
+    from perdure.storage.sqlite import factory
 
     path = address.path.absolute()  # a later change of directory must not lead to another file
-    return partial(door.outbox, path, address.scheme, clock=clock, migrate=migrate)
+    return partial(factory.outbox, path, address.scheme, clock=clock, migrate=migrate)
 
 
 def outbox_ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]]:
@@ -157,9 +159,9 @@ def outbox_ledger(url: str) -> tuple[Ledger, list[Migration], Callable[[], None]
     address = _outbox_address(url)
     if address.server is not None:
         opened: tuple[Ledger, list[Migration], Callable[[], None]]
-        opened = _door(address.scheme).open_outbox_ledger(address.server)
+        opened = _factory(address.scheme).open_outbox_ledger(address.server)
         return opened
-    from perdure.storage.sqlite.door import open_ledger
+    from perdure.storage.sqlite.factory import open_ledger
 
     return open_ledger(address.path, address.scheme, "as it is", outbox=True)
 
@@ -175,9 +177,9 @@ def _outbox_address(url: str) -> Any:
 
 
 # ---- stores by scheme ------------------------------------------------------------------------------
-def _door(scheme: str) -> Any:
+def _factory(scheme: str) -> Any:
     try:
-        return _module(scheme, "door")
+        return _module(scheme, "factory")
     except ImportError as missing:
         extra = SERVERS[scheme]
         raise StoreError(
@@ -190,7 +192,7 @@ def _module(scheme: str, name: str) -> Any:
 
 
 def _memory_opener(clock: Clock | None) -> Opener:
-    from perdure.storage.memory import MemoryStorage
+    from perdure.storage.memory.store import MemoryStorage
 
     store = MemoryStorage(clock)
     return lambda: store
@@ -212,12 +214,12 @@ class _SqliteOpener:
         self._kept = False
 
     def __call__(self) -> Storage:
-        from perdure.storage.sqlite import door
+        from perdure.storage.sqlite import factory
 
         if self._key is not None and not self._kept:
-            weakref.finalize(self, door.keep(self._key, self._scheme))
+            weakref.finalize(self, factory.keep(self._key, self._scheme))
             self._kept = True
-        return door.storage(
+        return factory.storage(
             self._path,
             self._scheme,
             signals=self._signals,

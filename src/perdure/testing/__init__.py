@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .assertions import assert_enqueued, refute_enqueued
     from .clock import ManualClock
-    from .draining import drain
-    from .enqueued import assert_enqueued, refute_enqueued
-    from .swapping import swap
+    from .drain_app import drain
+    from .swap_store import swap
 
 __all__ = ["ManualClock", "assert_enqueued", "drain", "refute_enqueued", "swap"]
 
 _HOMES = {
     "ManualClock": ".clock",
-    "assert_enqueued": ".enqueued",
-    "drain": ".draining",
-    "refute_enqueued": ".enqueued",
-    "swap": ".swapping",
+    "assert_enqueued": ".assertions",
+    "drain": ".drain_app",
+    "refute_enqueued": ".assertions",
+    "swap": ".swap_store",
 }
 
 

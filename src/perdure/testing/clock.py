@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from datetime import UTC, datetime, timedelta
 
-from perdure.clock import datetime_of, instant_of
+from perdure.core.clock import datetime_of, instant_of
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -20,7 +20,7 @@ FLAKY_VERBS = frozenset(
         "exchange",
         "renew",
         "check",
-        "holding",
+        "recover_claim",
         "note",
         "promote",
         "lapsed",
@@ -29,7 +29,7 @@ FLAKY_VERBS = frozenset(
         "prune",
         "get",
         "find",
-        "beat",
+        "heartbeat",
     )
 )
 
@@ -37,7 +37,7 @@ FLAKY_VERBS = frozenset(
 class FlakyStorage:
     """Wraps a store; about one call of a verb in `every` fails.
 
-    >>> from perdure.storage.memory import MemoryStorage
+    >>> from perdure.storage.memory.store import MemoryStorage
     >>> FlakyStorage(MemoryStorage(), every=3).name
     'memory'
     """

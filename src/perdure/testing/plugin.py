@@ -29,7 +29,7 @@ def perdure_clock() -> ManualClock:
 @pytest.fixture
 def perdure_memory(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure], Perdure]]:
     """Gives an app an empty store in memory, and the test's clock, until the test ends: `app = perdure_memory(app)`."""
-    from .swapping import swap
+    from .swap_store import swap
 
     with ExitStack() as stack:
 
@@ -44,7 +44,7 @@ def perdure_memory(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure], P
 def perdure_sqlite(tmp_path: Path, perdure_clock: ManualClock) -> Iterator[Callable[[Perdure, Path | None], Perdure]]:
     """Gives an app an empty store in a file of SQLite, and the test's clock, until the test ends: `perdure_sqlite(app)`, or
     `perdure_sqlite(app, path)` for a file that the test has, such as the one that its own `connection=` leads to."""
-    from .swapping import swap
+    from .swap_store import swap
 
     with ExitStack() as stack:
 
@@ -65,7 +65,7 @@ def perdure_postgresql(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure
         pytest.skip("PERDURE_TEST_POSTGRESQL names no database: set it to postgresql://user@host/database")
     import psycopg
 
-    from .swapping import swap
+    from .swap_store import swap
 
     base, _, query = url.partition("?")
     options = [part for part in query.split("&") if part and not part.startswith("schema=")]

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..clock import SECOND
-from ..flow.undo import with_undos
-from ..job import FINAL, WAITING, Fault, Record, State
-from ..lifecycle import Change, LeaseEnded, decide
+from ..core.clock import SECOND
+from ..core.job import FINAL, WAITING, State
+from ..core.lifecycle import Change, LeaseLapsed, decide
+from ..core.record import Fault, Record
+from ..flow.compensation import with_undos
 from ..observe import log
 from ..storage.contract import Filter, Storage
 
@@ -52,12 +53,12 @@ def changes_of(
         others = (still_held or {}).get(worker, ())
         for record in group:
             if record.state in FINAL:
-                yield decide(record, LeaseEnded())
+                yield decide(record, LeaseLapsed())
             elif record.state in WAITING:
                 continue  # no holder could have left it so: whoever stores it puts it right
             elif not others or _waited(group, others, now):
                 alone = not others and len(group) == 1
-                yield decide(record, LeaseEnded(_fault(record, now), charged=alone, suspect=not alone))
+                yield decide(record, LeaseLapsed(_fault(record, now), charged=alone, suspect=not alone))
 
 
 def _waited(group: Sequence[Record], others: Sequence[Record], now: int) -> bool:

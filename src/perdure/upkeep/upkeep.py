@@ -17,21 +17,20 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import monotonic
 
-from ..clock import SECOND
-from ..errors import StoreUnavailable
+from ..core.clock import SECOND
+from ..core.lifecycle import Change, Expired, decide
+from ..core.record import Record
+from ..errors import IllegalMove, StoreUnavailable
 from ..flow.answers import tell_due
-from ..job import Record
 from ..observe import log
 from ..storage.contract import Storage
-from .contact import FOR_EVER, Contact
-from .expire import expire
 from .reap import reap
+from .store_contact import FOR_EVER, StoreContact
 
 ROUND = 2.4  # seconds
 WHOLE = 0.6  # of a round that is at least between two whole ones, however often leases are looked at
 SOON = 100_000  # microseconds between two looks at leases, at least
 AT_TIMES = 600_000  # microseconds between two looks that find nothing
-PATIENT = 60 * SECOND  # a lease that has to wait for longer is looked for in every round only
 CLOCK_EVERY = 10  # rounds between looks at the store's clock while no lease has lapsed
 FIRST_LOOKS = 2  # rounds in which it is looked at whether that clock moves at all
 LIMIT = 500
@@ -70,7 +69,7 @@ class Upkeep:
     def __init__(
         self,
         store: Storage,
-        contact: Contact,
+        contact: StoreContact,
         sleep: Sleep,
         answer: Answer,
         expiring: Callable[[], bool],
@@ -86,7 +85,7 @@ class Upkeep:
         self._ours = ours
         self._found_expired = -REMEMBERED
         self._round = 0
-        settle = Step("settling", store.settle)
+        settle = Step("settling", store.resolve_edges)
         expiring_step = Step("expiring", self._expire)
         self._reaping = Step("reaping", self._reap, longest_pause=5.0)
         self._expiring_step = expiring_step
@@ -194,13 +193,13 @@ class Upkeep:
         if not looked and (next_lapse is None or next_lapse > 0):
             self._look_within(next_lapse)
             return 0
-        records = await self._store.lapsed(limit, self._contact.unbroken)
+        records = await self._store.lapsed(limit, self._contact.proven)
         if not records:
             self._look_within(await self._lapses_in(next_lapse))
             return 0
         self._look_within(SOON)  # some may wait for others of their worker, or have more after them
         await self._look_at_clock()
-        trusted = 3 * self._contact.unbroken
+        trusted = 3 * self._contact.proven
         lost = [record for record in records if record.lease <= trusted and self._is_lost(record)]
         return await reap(self._store, lost)
 
@@ -209,9 +208,8 @@ class Upkeep:
         we have reached the store for long enough. Some stores know only now that none was over."""
         if next_lapse is None or next_lapse > 0:
             return next_lapse
-        if self._contact.unbroken < PATIENT and (over := await self._store.lapsed(1, FOR_EVER)):
-            missing = over[0].lease // 3 - self._contact.unbroken
-            return None if missing > PATIENT else min(missing, AT_TIMES)
+        if self._contact.proven < FOR_EVER and (over := await self._store.lapsed(1, FOR_EVER)):
+            return min(self._contact.missing_for(over[0].lease), AT_TIMES)
         after = await self._store.next_lapse()
         return None if after is None else max(after, AT_TIMES)
 
@@ -226,3 +224,15 @@ class Upkeep:
 
     async def _look_at_clock(self) -> None:
         self._contact.saw_clock(await self._store.now())
+
+
+async def expire(store: Storage, limit: int) -> int:
+    """Cancel jobs that were not started in time. Returns how many were cancelled."""
+    changes: list[Change] = []
+    for record in await store.expired(limit):
+        try:
+            changes.append(decide(record, Expired()))
+        except IllegalMove:
+            continue
+    verdicts = await store.apply(changes) if changes else []
+    return sum(verdict.accepted for verdict in verdicts)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from ..verbs import needs_loop
-from .opening import retry_until_opened_or
+from ..core.verb import needs_loop
+from .open_store import retry_until_opened_or
 from .service import first_of
 
 

@@ -14,29 +14,30 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from .. import codec
-from ..clock import SECOND, Duration, MicrosReader, boottime, micros_of, reader
+from ..core import codec
+from ..core.clock import SECOND, Duration, MicrosReader, boottime, micros_of, reader
+from ..core.ids import new_id, new_stamp
+from ..core.job import Loss, Routing
+from ..core.lifecycle import Change, decide
+from ..core.record import Record
+from ..core.validation import checked_names, checked_routing
 from ..errors import InvalidCall, StoreError
-from ..ids import new_id, new_stamp
-from ..item import Item
-from ..job import Loss, Record, Routing
-from ..lifecycle import Change, decide
-from ..names import checked_names, checked_routing
+from ..handler.item import Item
 from ..observe import log
-from ..storage.contract import Claim, Exchanged, Storage, Verdict, Want
-from ..task import Declared, Definition
-from .attempt import Attempt, after_refusal, failed, hand_back
-from .deadlines import Deadlines
-from .ends import Ends
-from .held import Held
-from .house import House
-from .keeper import Keeper
-from .orphans import Orphans
-from .parents import bring_parents
+from ..storage.contract import Claim, ExchangeResult, Storage, Verdict, Want
+from ..tasks.definition import TaskDeclaration, TaskDefinition
+from .claiming.unanswered_claims import hand_back_unanswered, run_in_background
+from .leases.held_jobs import HeldJobs
+from .leases.lease_keeper import LeaseKeeper
+from .leases.orphans import Orphans
+from .pull_upkeep import PullUpkeep
+from .running.attempt import Attempt, after_refusal, failed, hand_back
+from .running.completion import Completion
+from .running.context_backend import StoreContextBackend
+from .running.deadlines import Deadlines
+from .running.item_outcome import ItemOutcome
+from .running.parent_results import bring_parents
 from .service import LONGEST_PAUSE, SHORTEST_PAUSE, Service
-from .settling import Settling
-from .speaker import StoreSpeaker
-from .strays import hand_back_unanswered, run_in_background
 
 POLL = 1.0  # seconds between looks when nobody wakes us
 AFTER_CANCEL = 1.0  # seconds that a cancelled claim may take to hand back what it took
@@ -65,26 +66,26 @@ class Pull:
         self._max_wait = micros_of(max_wait, "max_wait") / SECOND
         self._lease = None if lease is None else micros_of(lease, "lease", positive=True)
         self._worker = f"{socket.gethostname()}-{os.getpid()}-pull-{new_id()[-6:]}"
-        self._held = Held()
+        self._held = HeldJobs()
         self._store: Storage
         self._now = reader(app.clock)
-        self._definitions: dict[str, Definition] = {}
+        self._definitions: dict[str, TaskDefinition] = {}
         self._adopting: list[Attempt] = []  # claimed, and not items yet
 
     async def __aenter__(self) -> list[Item[Any]]:
         self._store = await self._app._storage()
         self._place = await self._app._place()
-        self._place.use()
+        self._place.acquire()
         self._teller = _Teller(self._store, self._held, self._now)
-        self._ends = Ends(self._now, self._teller.tell, lambda: None, StoreSpeaker(self._store))
+        self._ends = Completion(self._now, self._teller.tell, lambda: None, StoreContextBackend(self._store))
         self._held.tell = self._teller.tell
         self._orphans = Orphans(self._held, self._at_hand, self._teller.at_hand)
         self._deadlines = Deadlines(self._held, self._overdue)
         recently_long = self._ends.recently_long
-        self._keeper = Keeper(self._store, self._held, lambda: None, recently_long, lease=self._lease)
+        self._keeper = LeaseKeeper(self._store, self._held, lambda: None, recently_long, lease=self._lease)
         self._keeping = Service("keeper", self._keeper.run)
         self._keeping.start()
-        self._house = House.of(self._place)
+        self._house = PullUpkeep.of(self._place)
         self._house.enter(self._worker)
         try:
             return await self._filled()
@@ -102,7 +103,7 @@ class Pull:
         for attempt in self._held.where(lambda attempt: not attempt.ended):
             if attempt.at_work:
                 attempt.lose(Loss.SHUTDOWN)
-                self._ends.over(attempt, None, asyncio.CancelledError())
+                self._ends.finish(attempt, None, asyncio.CancelledError())
             else:  # what broke came before it was made an item
                 attempt.ended = True
                 self._teller.tell(attempt, hand_back(attempt))
@@ -113,7 +114,7 @@ class Pull:
             self._orphans.close()
             await self._keeping.stop()
             await self._house.leave(self._worker)
-            await self._place.left()
+            await self._place.release()
 
     # -- claiming ------------------------------------------------------------------------------------
     async def _filled(self) -> list[Item[Any]]:
@@ -140,7 +141,7 @@ class Pull:
         finally:
             stop()
 
-    async def _ask(self, limit: int) -> Exchanged:
+    async def _ask(self, limit: int) -> ExchangeResult:
         limit = min(limit, self._store.chunk)
         answer = await self._exchange(Want(limit, None, self._names(), self._routing))
         if len(answer.claimed) < limit:
@@ -153,7 +154,7 @@ class Pull:
                     break
         return answer
 
-    async def _exchange(self, want: Want) -> Exchanged:
+    async def _exchange(self, want: Want) -> ExchangeResult:
         """One claim. Whatever happens to us meanwhile, nothing that it took stays behind unknown."""
         claim = Claim(self._worker, new_stamp(), (want,))
         asking = asyncio.ensure_future(self._store.exchange((), claim))
@@ -163,7 +164,7 @@ class Pull:
             return answer
         except StoreError:
             try:
-                return Exchanged(claimed=await self._store.holding(claim.worker, claim.stamp))
+                return ExchangeResult(claimed=await self._store.recover_claim(claim.worker, claim.stamp))
             except BaseException:
                 self._hand_back_later(claim, None)
                 raise
@@ -173,7 +174,7 @@ class Pull:
             await asyncio.wait([self._hand_back_later(claim, asking)], timeout=AFTER_CANCEL)
             raise
 
-    def _hand_back_later(self, claim: Claim, asking: asyncio.Future[Exchanged] | None) -> asyncio.Task[None]:
+    def _hand_back_later(self, claim: Claim, asking: asyncio.Future[ExchangeResult] | None) -> asyncio.Task[None]:
         """See to it that nothing of a claim is left behind whose answer we do not have."""
         place = self._place
 
@@ -181,9 +182,9 @@ class Pull:
             try:
                 await hand_back_unanswered(place.storage, claim, asking)
             finally:
-                await place.left()
+                await place.release()
 
-        place.use()
+        place.acquire()
         return run_in_background(hand_back_all(), "perdure strays")
 
     def _names(self) -> tuple[str, ...]:
@@ -201,10 +202,11 @@ class Pull:
         attempts = [self._attempt(record, asked_at) for record in records]
         self._adopting = attempts
         self._held.add(attempts)
+        self._house.note_queues(records)
         following = [attempt for attempt in attempts if attempt.record.after is not None]
         if following:
             for attempt, end in (await bring_parents(self._store, following)).items():
-                self._ends.over(attempt, None, end)
+                self._ends.finish(attempt, None, end)
         items = [self._item(attempt) for attempt in attempts if not attempt.ended]
         self._adopting = []
         if other_lease:
@@ -236,10 +238,10 @@ class Pull:
         except KeyboardInterrupt:
             raise
         except BaseException as unfit:  # types of the user's making may raise anything
-            self._ends.over(attempt, None, unfit)
+            self._ends.finish(attempt, None, unfit)
             return None
-        settler = Settling(attempt, self._ends.over, self._teller.confirm)
-        speaker, loop = StoreSpeaker(self._store), asyncio.get_running_loop()
+        settler = ItemOutcome(attempt, self._ends.finish, self._teller.confirm)
+        speaker, loop = StoreContextBackend(self._store), asyncio.get_running_loop()
         item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, settler, args)
         attempt.context = item
         if attempt.parents:
@@ -256,7 +258,7 @@ class Pull:
             return definition.arguments(payload)[0][0]
         return definition.named(payload)
 
-    def _definition(self, task: str) -> Definition:
+    def _definition(self, task: str) -> TaskDefinition:
         if task not in self._definitions:
             known = self._app.definitions().get(task)
             self._definitions[task] = known or _stranger(self._app, task)
@@ -264,19 +266,19 @@ class Pull:
 
     def _overdue(self, attempt: Attempt) -> None:
         if attempt.lose(Loss.TIMEOUT):
-            self._ends.over(attempt, None, None)
+            self._ends.finish(attempt, None, None)
 
 
-def _together(first: Exchanged, second: Exchanged) -> Exchanged:
+def _together(first: ExchangeResult, second: ExchangeResult) -> ExchangeResult:
     due = [each.next_due for each in (first, second) if each.next_due is not None]
     claimed = [*first.claimed, *second.claimed]
-    return Exchanged(claimed=claimed, next_due=min(due, default=None), suspects=first.suspects or second.suspects)
+    return ExchangeResult(claimed=claimed, next_due=min(due, default=None), suspects=first.suspects or second.suspects)
 
 
 class _Teller:
     """Tells the store what became of items, those that come together in one call."""
 
-    def __init__(self, store: Storage, held: Held, now: MicrosReader) -> None:
+    def __init__(self, store: Storage, held: HeldJobs, now: MicrosReader) -> None:
         self._store = store
         self._held = held
         self._now = now
@@ -365,9 +367,9 @@ class _Teller:
                 confirmed.exception()  # whoever waited for it may be gone
 
 
-def _stranger(app: Any, name: str) -> Definition:
+def _stranger(app: Any, name: str) -> TaskDefinition:
     """A task that this process has no handler of: its results can be written all the same."""
 
     async def anything() -> None: ...
 
-    return Definition(Declared(app, anything, name, (), {}, None), name, (), {}, app._max_bytes())
+    return TaskDefinition(TaskDeclaration(app, anything, name, (), {}, None), name, (), {}, app._max_bytes())

@@ -15,7 +15,7 @@ from time import monotonic
 
 from ..errors import StoreError
 from ..observe import log
-from .patience import Unanswered
+from .claiming.answer_timeout import AnswerTimedOut
 
 SHORTEST_PAUSE = 0.05
 LONGEST_PAUSE = 1.0
@@ -67,7 +67,7 @@ class Service:
                 if await self._one_round():
                     return
             except Exception as error:
-                if not isinstance(error, Unanswered):
+                if not isinstance(error, AnswerTimedOut):
                     self.refused_at = monotonic()
                 self._tell(error)
             if monotonic() - began > LASTED:

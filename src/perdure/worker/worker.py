@@ -13,38 +13,39 @@ from contextlib import suppress
 from time import monotonic
 from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
-from ..clock import SECOND, Duration, micros_of, reader
+from ..core.clock import SECOND, Duration, micros_of, reader
+from ..core.ids import new_id
+from ..core.job import ANY, Loss, Routing
+from ..core.validation import checked_name, checked_names, checked_routing
+from ..core.verb import needs_loop
 from ..errors import InvalidCall, StoreError
-from ..ids import new_id
-from ..job import ANY, Loss, Routing
-from ..names import checked_name, checked_names, checked_routing
 from ..observe import log
-from ..options import checked_size
-from ..provide import Opened
 from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
-from ..task import Definition, Task
-from ..upkeep.contact import Contact
-from ..verbs import needs_loop
-from .appetite import Appetite
-from .attempt import Attempt, hand_back, stopped
-from .blocked import BlockWatch
-from .board import RunnerBoard
-from .gates import Gates
-from .held import Held
-from .house import LONGEST_ROUND, upkeep_of
-from .keeper import Keeper
+from ..tasks.definition import TaskDefinition
+from ..tasks.options import checked_size
+from ..tasks.providers import Opened
+from ..tasks.task import Task
+from ..upkeep.store_contact import StoreContact
+from .claiming.answer_timeout import AnswerTimeout
+from .claiming.claim_loop import ClaimLoop
+from .claiming.demand import Demand
+from .claiming.demand_limited import LimitedDemand
+from .claiming.demand_per_task import PerTaskDemand
+from .health.claim_watchdog import ClaimWatchdog
+from .health.loop_watchdog import LoopWatchdog
+from .health.probe import Condition
+from .health.unknown_tasks import UnknownTasks
+from .leases.held_jobs import HeldJobs
+from .leases.lease_keeper import LeaseKeeper
+from .leases.orphans import Orphans
+from .leases.status_board import RunnerBoard
 from .lifetime import Lifetime
-from .menu import Menu
-from .orphans import Orphans
-from .patience import Patience
-from .probe import Condition
-from .pump import Pump
+from .pull_upkeep import LONGEST_ROUND, upkeep_of
+from .running.attempt import Attempt, hand_back, stopped
+from .running.context_backend import StoreContextBackend
+from .running.slots import Slots
 from .service import Service, rest
-from .slots import Slots
-from .speaker import StoreSpeaker
-from .unknown_tasks import UnknownTasks
-from .watch import Watch
 
 BEAT = 10.0  # seconds between two signs of life
 LOOK = 2.0  # seconds after which one tells how many handlers run now, if that has changed
@@ -73,7 +74,7 @@ class App(Protocol):
 
     @property
     def imports(self) -> tuple[str, ...]: ...
-    def definitions(self) -> dict[str, Definition]: ...
+    def definitions(self) -> dict[str, TaskDefinition]: ...
 
 
 class Worker(Lifetime):
@@ -139,11 +140,11 @@ class Worker(Lifetime):
         place = await self._app._place()
         self._stopped.clear()
         running = _Running(self, store, definitions)
-        place.use()
+        place.acquire()
         try:
             await running.start()
         except BaseException:
-            await place.left()
+            await place.release()
             raise
         self._running, self._place = running, place
 
@@ -170,7 +171,7 @@ class Worker(Lifetime):
             try:
                 await running.stop(self._grace if grace is None else grace, hurry)
             finally:
-                await self._place.left()
+                await self._place.release()
         self._stopped.set()
 
     def _condition(self) -> Condition:
@@ -179,10 +180,10 @@ class Worker(Lifetime):
             return Condition(live=True, ready=False, why="it is not at work", facts={"worker": self.id})
         return self._running.condition()
 
-    def _definitions(self) -> dict[str, Definition]:
+    def _definitions(self) -> dict[str, TaskDefinition]:
         for module in self._app.imports:
             _import(module)
-        known: dict[str, Definition] = self._app.definitions()
+        known: dict[str, TaskDefinition] = self._app.definitions()
         if not known:
             raise InvalidCall(
                 "this worker knows no task: define some with @app.task, or name their modules in Perdure(imports=[…])"
@@ -195,7 +196,7 @@ class Worker(Lifetime):
                 raise InvalidCall(f"batch_size names {name!r}, which is no batch task that is registered here")
         return known
 
-    def _wanted_tasks(self, definitions: Mapping[str, Definition]) -> tuple[str, ...] | None:
+    def _wanted_tasks(self, definitions: Mapping[str, TaskDefinition]) -> tuple[str, ...] | None:
         if self._asked_tasks is not None:
             chosen = {definitions[name].name for name in self._asked_tasks}
             return tuple(sorted(name for name, definition in definitions.items() if definition.name in chosen))
@@ -205,13 +206,13 @@ class Worker(Lifetime):
 class _Running:
     """What lives between start and stop."""
 
-    def __init__(self, worker: Worker, store: Storage, definitions: Mapping[str, Definition]) -> None:
+    def __init__(self, worker: Worker, store: Storage, definitions: Mapping[str, TaskDefinition]) -> None:
         self._worker = worker
         self._store = store
-        self._held = Held(worker._board)
+        self._held = HeldJobs(worker._board)
         self._opened = Opened()
         self._first_sign: asyncio.Future[None] | None = None
-        self._contact = Contact()
+        self._contact = StoreContact()
         now = reader(worker._app.clock)
         tasks = worker._wanted_tasks(definitions)
         self._tasks = tasks
@@ -222,10 +223,10 @@ class _Running:
         self._started_at = now()
         sizes = _batch_sizes(definitions, worker._batch_size)
         asked = (worker._queues, tasks, worker._routing)
-        menu = Menu(definitions, *asked, store.chunk, self._held)
-        gates = Gates(definitions, *asked, self._held)
-        appetite = Appetite(store, None if menu.plain else menu, gates, *asked)
-        self._pump = Pump(
+        menu = PerTaskDemand(definitions, *asked, store.chunk, self._held)
+        gates = LimitedDemand(definitions, *asked, self._held)
+        appetite = Demand(store, None if menu.plain else menu, gates, *asked)
+        self._pump = ClaimLoop(
             store=store,
             worker=worker.id,
             definitions=definitions,
@@ -240,24 +241,25 @@ class _Running:
             worker=worker.id,
             concurrency=worker._concurrency,
             held=self._held,
-            speaker=StoreSpeaker(store),
+            speaker=StoreContextBackend(store),
             opened=self._opened,
             now=now,
-            tell=self._pump.tell,
+            tell=self._pump.report,
             dry=self._pump.wake,
             confirm=self._pump.confirm,
             store_failed=self._pump.store_failed,
+            free_hand_backs=self._pump.free_hand_backs,
             batch_sizes=sizes,
         )
         menu.forming = self._slots.forming
-        self._held.tell = self._pump.tell
+        self._held.tell = self._pump.report
         self._orphans = Orphans(self._held, self._slots.at_hand, self._pump.at_hand)
-        self._keeper = Keeper(store, self._held, self._reached, self._slots.recently_long)
+        self._keeper = LeaseKeeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = upkeep_of(store, self._contact, worker.id.__eq__, self._expiring, self._brief)
-        patience = Patience(4 * store.answers_within, LONGEST_ROUND)
+        patience = AnswerTimeout(4 * store.answer_timeout, LONGEST_ROUND)
         self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)
-        self._watch = Watch(self._pump, worker._poll, self._pumping, store.reconnect, self._take_in_orphans)
+        self._watch = ClaimWatchdog(self._pump, worker._poll, self._pumping, store.reconnect, self._take_in_orphans)
         self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
         self._services = [
             *self._asking,
@@ -266,7 +268,7 @@ class _Running:
             Service("sign of life", self._beats),
             Service("watch", self._watch.run),
         ]
-        self._block_watch = BlockWatch(lambda: self._slots.on_loop > 0, Slots.drivers())
+        self._block_watch = LoopWatchdog(lambda: self._slots.on_loop > 0, Slots.drivers())
         self._services.append(Service("names of queues", self._pump.queues.run))
         if worker._unknown == "leave":
             unknown = UnknownTasks(store, worker.id, self._known, worker._queues)
@@ -298,7 +300,7 @@ class _Running:
         self._slots.prepare(self._definitions)
         queues = None if self._worker._queues is None else frozenset(self._worker._queues)
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
-        self._first_sign = asyncio.ensure_future(self._store.beat(self._row()))
+        self._first_sign = asyncio.ensure_future(self._store.heartbeat(self._row()))
         await asyncio.shield(self._first_sign)
         await self._worker._app._client.record_subscriptions(self._store)
         await self._scheduler.begin()
@@ -314,11 +316,11 @@ class _Running:
             self._first_sign.cancel()
             await asyncio.gather(self._first_sign, return_exceptions=True)
         with suppress(StoreError):
-            await self._store.leave(self._worker.id)
+            await self._store.remove_worker(self._worker.id)
 
     async def flush(self, seconds: float) -> None:
         self._claim_no_more()
-        await self._until(lambda: self._pump.settled, seconds, None)
+        await self._until(lambda: self._pump.is_idle, seconds, None)
 
     def _claim_no_more(self) -> None:
         self._pump.stop_claiming()
@@ -332,13 +334,13 @@ class _Running:
         told_to_stop, flush, service_end = (0.5, 0.0, 0.5) if stuck else (TOLD_TO_STOP, FLUSH, SERVICE_END)
         await self._until(lambda: not self._slots.busy, 0.0 if stuck else grace, hurry)
         for attempt in self._held.at_work():
-            self._held.lose(attempt, Loss.SHUTDOWN)
+            self._held.mark_lost(attempt, Loss.SHUTDOWN)
         await self._until(lambda: not self._slots.busy, told_to_stop, None)
         self._orphans.close()
         for attempt in self._held.at_work():
             log.handler_goes_on(attempt.record, told_to_stop)
             self._give_up(attempt)
-        await self._until(lambda: self._pump.settled or not self._pumping.lives, flush, None)
+        await self._until(lambda: self._pump.is_idle or not self._pumping.lives, flush, None)
         self._block_watch.stop()
         self._pump.close()
         for service in self._services:
@@ -355,7 +357,7 @@ class _Running:
     async def _say_goodbye(self) -> None:
         try:
             async with asyncio.timeout(GOODBYE):
-                await self._store.leave(self._worker.id)
+                await self._store.remove_worker(self._worker.id)
         except Exception as error:
             log.service_failed("goodbye of the worker", error)
 
@@ -364,7 +366,7 @@ class _Running:
         for attempt in self._orphans.lasting():
             log.attempt_orphaned(attempt.record)
             attempt.ended = True
-            self._pump.tell(attempt, hand_back(attempt) if attempt.lost is None else stopped(attempt))
+            self._pump.report(attempt, hand_back(attempt) if attempt.lost is None else stopped(attempt))
 
     def _give_up(self, attempt: Attempt) -> None:
         """Its code does not stop, and ends with this process. Its job goes back: by our supervisor, who waits for that end,
@@ -373,7 +375,7 @@ class _Running:
             self._held.board.over(attempt)
         elif attempt.lost is Loss.SHUTDOWN:
             attempt.ended = True
-            self._pump.tell(attempt, hand_back(attempt))
+            self._pump.report(attempt, hand_back(attempt))
 
     async def _close_opened(self) -> None:
         try:
@@ -391,7 +393,7 @@ class _Running:
             pause = min(pause * 1.1, 0.1)  # a runner that leaves may wait for hours
 
     async def _beats(self, stopping: asyncio.Event) -> None:
-        patience = Patience(self._store.answers_within)
+        patience = AnswerTimeout(self._store.answer_timeout)
         told, running = monotonic(), 0
         look = min(LOOK, BEAT)
         while not await rest(stopping, look):
@@ -399,7 +401,7 @@ class _Running:
             if now - told > BEAT - look / 2 or self._slots.running != running:
                 told, running = now, self._slots.running
                 self._tell_of_late_tasks()
-                await patience.answer(self._store.beat(self._row()))
+                await patience.answer(self._store.heartbeat(self._row()))
 
     def _tell_of_late_tasks(self) -> None:
         """Their jobs would wait for it in vain."""
@@ -471,7 +473,7 @@ def _checked_sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
     return {name: checked_size(size, f"batch_size[{name!r}]") for name, size in sizes.items()}
 
 
-def _batch_sizes(definitions: Mapping[str, Definition], chosen: Mapping[str, int]) -> dict[Definition, int]:
+def _batch_sizes(definitions: Mapping[str, TaskDefinition], chosen: Mapping[str, int]) -> dict[TaskDefinition, int]:
     sizes = {each: each.batch.size for each in definitions.values() if each.batch is not None}
     return sizes | {definitions[name]: size for name, size in chosen.items()}
 

@@ -3,7 +3,7 @@
 from contextlib import asynccontextmanager
 from itertools import count
 
-from perdure.ids import new_stamp
+from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 from perdure.storage.urls import opener, parse
 from perdure.testing.conformance.tools import job

@@ -10,10 +10,10 @@ from time import monotonic
 import pytest
 from pymongo.errors import OperationFailure
 
-from perdure.job import State
-from perdure.lifecycle import RunnerLost, decide
-from perdure.storage.mongo import abandoned, server
-from perdure.storage.mongo.abandoned import found_in
+from perdure.core.job import State
+from perdure.core.lifecycle import RunnerLost, decide
+from perdure.storage.mongo import server, server_transactions
+from perdure.storage.mongo.server_transactions import found_in
 from perdure.storage.urls import parse
 
 from .helpers import claim, fresh, held, job, store_at
@@ -34,7 +34,7 @@ time.sleep(600)
 def name(monkeypatch):
     """Clients of a name of their own: other tests have transactions on the same server, which are not to be ended."""
     name = f"perdure {token_hex(4)}"
-    monkeypatch.setattr(abandoned, "APPNAME", name)
+    monkeypatch.setattr(server_transactions, "APPNAME", name)
     monkeypatch.setitem(server.DEFAULTS, "appname", name)
 
 
@@ -42,7 +42,7 @@ def name(monkeypatch):
 def writing_to(url, collection, *, dead=True, appname=None):
     """A process that has written to every document of a collection, and has not committed it."""
     database = parse(url).server.database
-    names = (f"perdure_{collection}", appname or abandoned.APPNAME)
+    names = (f"perdure_{collection}", appname or server_transactions.APPNAME)
     command = [sys.executable, "-c", WRITES_AND_WAITS, url, database, *names]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -57,10 +57,9 @@ def writing_to(url, collection, *, dead=True, appname=None):
 
 async def open_transactions(store):
     """The transactions of our clients that the server still has open, however short they have been idle."""
-    async with await store._in_use().client.admin.aggregate(abandoned._LISTED) as cursor:
-        return [
-            one for one in await cursor.to_list() if one.get("appName") == abandoned.APPNAME and "transaction" in one
-        ]
+    client = store._in_use().client
+    listed = await server_transactions._list_operations(client, server_transactions._IDLE, connections=True)
+    return [one for one in listed if one.get("appName") == server_transactions.APPNAME and "transaction" in one]
 
 
 def limited(most=9):
@@ -105,7 +104,7 @@ async def test_a_change_waits_for_no_dead_process():
 
 
 async def test_one_that_lies_idle_for_too_long_is_ended_though_it_is_connected(monkeypatch):
-    monkeypatch.setattr(abandoned, "AT_ALL", 300_000)
+    monkeypatch.setattr(server_transactions, "AT_ALL", 300_000)
     url = fresh()
     async with store_at(url) as store:
         record = await held(store)
@@ -117,7 +116,7 @@ async def test_one_that_lies_idle_for_too_long_is_ended_though_it_is_connected(m
 
 async def test_who_was_taken_for_dead_begins_again(monkeypatch):
     """Nothing of what it did was done. It counts what others have taken meanwhile."""
-    monkeypatch.setattr(abandoned, "AT_ALL", 300_000)
+    monkeypatch.setattr(server_transactions, "AT_ALL", 300_000)
     url = fresh()
     async with store_at(url) as store, store_at(url) as other:
         await store.enqueue([limited(5) for _ in range(20)])
@@ -157,7 +156,7 @@ def test_which_are_abandoned(listed, is_ended):
         "type": "idleSession",
         "host": "here",
         "connectionId": 7,
-        "appName": abandoned.APPNAME,
+        "appName": server_transactions.APPNAME,
         "lsid": {"id": "s"},
         "transaction": {"timeInactiveMicros": 700_000},
     }
@@ -166,7 +165,7 @@ def test_which_are_abandoned(listed, is_ended):
 
 
 async def test_transactions_of_other_programs_are_left_alone(monkeypatch):
-    monkeypatch.setattr(abandoned, "AT_ALL", 0)
+    monkeypatch.setattr(server_transactions, "AT_ALL", 0)
     url = fresh()
     async with store_at(url) as store:
         await store.enqueue([job()])
@@ -196,8 +195,8 @@ async def test_jobs_are_passed_by_no_longer_than_somebody_is_in_the_way():
 
 
 async def test_a_server_that_does_not_tell_is_asked_rarely(monkeypatch):
-    monkeypatch.setattr(abandoned, "_LISTED", [{"$currentOp": {"nonsense": True}}])
+    monkeypatch.setattr(server_transactions, "_LISTED", {"nonsense": True})
     async with store_at() as store:
         looking = store._in_use().abandoned
         assert not await looking.end()
-        assert looking._next_look > monotonic() + abandoned.NOT_ALLOWED / 2
+        assert looking._next_look > monotonic() + server_transactions.NOT_ALLOWED / 2

@@ -1,8 +1,8 @@
 """Leases and times to go are noted for whole batches; what is true stands on the jobs."""
 
 from perdure import State
-from perdure.clock import SECOND
-from perdure.lifecycle import Cancelled, LeaseEnded, decide, succeeded
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Cancelled, LeaseLapsed, decide, succeeded
 from perdure.storage.contract import ACCEPTED, Filter
 from perdure.storage.mongo import upkeep
 from perdure.testing.clock import ManualClock
@@ -102,8 +102,8 @@ async def test_what_is_held_is_known_after_many_renewals():
             clock.advance(20)
             await store.renew([record.hold])
             assert await store.lapsed(9, LONG_ENOUGH) == []
-        assert [each.id for each in await store.holding("w1", 7)] == [record.id]
-        assert await store.holding("w1", 8) == []
+        assert [each.id for each in await store.recover_claim("w1", 7)] == [record.id]
+        assert await store.recover_claim("w1", 8) == []
         assert await store.count(Filter(states=(State.RUNNING,))) == 1
         shown, _ = await store.find(Filter(states=(State.RUNNING,)), 9, None)
         assert [each.id for each in shown] == [record.id]
@@ -118,7 +118,7 @@ async def test_a_job_that_was_cancelled_while_it_ran_is_freed_by_its_lease():
         clock.advance(31)
         (over,) = await store.lapsed(9, LONG_ENOUGH)
         assert over.state is State.CANCELLED
-        assert await store.apply([decide(over, LeaseEnded(charged=True))]) == [ACCEPTED]
+        assert await store.apply([decide(over, LeaseLapsed(charged=True))]) == [ACCEPTED]
         assert await store.lapsed(9, LONG_ENOUGH) == []
 
 

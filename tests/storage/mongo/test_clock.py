@@ -2,9 +2,9 @@
 
 import pytest
 
-from perdure.clock import SECOND
-from perdure.storage.mongo import clock as module
-from perdure.storage.mongo.clock import AGAIN, ServerClock
+from perdure.core.clock import SECOND
+from perdure.storage.mongo import server_clock
+from perdure.storage.mongo.server_clock import AGAIN, ServerClock
 
 
 class Machines:
@@ -14,8 +14,8 @@ class Machines:
         self.steady = 1_000_000_000
         self.server = self.shown = 1_800_000_000_000_000
         self.trip = 400
-        monkeypatch.setattr(module, "_steady", lambda: self.steady)
-        monkeypatch.setattr(module, "SYSTEM", self)
+        monkeypatch.setattr(server_clock, "_steady", lambda: self.steady)
+        monkeypatch.setattr(server_clock, "SYSTEM", self)
 
     def micros(self):
         return self.shown

@@ -11,10 +11,11 @@ from pymongo import MongoClient, errors
 
 import servers
 from perdure import InvalidCall, Perdure, State, StoreError
-from perdure.lifecycle import RunnerLost, Succeeded, decide
+from perdure.core.lifecycle import RunnerLost, Succeeded, decide
 from perdure.storage.contract import Filter
-from perdure.storage.mongo import faults, health
+from perdure.storage.mongo import health
 from perdure.storage.mongo.address import address_of
+from perdure.storage.mongo.errors import Unreachable, explained
 from perdure.storage.urls import opener
 from servers.mongo import mongo
 
@@ -109,7 +110,7 @@ async def test_users_that_may_not(tmp_path):
             await store.enqueue([job()])
             assert await store.count(Filter()) == 1
             assert await store._in_use().abandoned.end(), "it may ask what lies idle of its own"
-            await store.abort(store.leaves())
+            await store.abort_transactions(store.open_transactions())
 
 
 async def test_collections_of_somebody_else():
@@ -317,22 +318,20 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
         async with dying._server.begun() as session:
             jobs = dying._server.database["perdure_jobs"]
             await jobs.update_one({"_id": record.id}, {"$set": {"progress": "1"}}, session=session)
-            await other.abort(dying.leaves())
+            await other.abort_transactions(dying.open_transactions())
             async with asyncio.timeout(5):
                 (verdict,) = await other.apply([decide(record, RunnerLost())])
             assert verdict.accepted
         (seen,) = await other.get([record.id])
         assert (seen.state, seen.progress) == (State.READY, None)
-        assert other.leaves().isdisjoint(dying.leaves())
+        assert other.open_transactions().isdisjoint(dying.open_transactions())
 
 
 def test_a_server_that_is_just_coming_back_is_not_a_wrong_url():
     """The driver says so of a deployment of which it knows no member that bears data yet."""
     starting = errors.ConfigurationError("Sessions are not supported by this MongoDB deployment")
-    assert isinstance(faults.explained(starting, "here"), faults.Unreachable)
-    assert not isinstance(
-        faults.explained(errors.ConfigurationError("w must be an integer"), "here"), faults.Unreachable
-    )
+    assert isinstance(explained(starting, "here"), Unreachable)
+    assert not isinstance(explained(errors.ConfigurationError("w must be an integer"), "here"), Unreachable)
 
 
 async def test_pause_waits_for_a_claim_that_began_before_it(monkeypatch):

@@ -6,13 +6,13 @@ import json
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
-from perdure.clock import SECOND
-from perdure.job import State
-from perdure.lifecycle import Cancelled, Continued, Succeeded, decide
-from perdure.storage.contract import PARENT_CANCELLED, Filter, Orphan, QueueSettings, Shelving
-from perdure.storage.fairness import SHARE
-from perdure.storage.mongo import edges, enqueue, settling, upkeep
-from perdure.storage.mongo.schema import MongoLedger, connect, migrations
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Continued, Succeeded, decide
+from perdure.storage.contract import PARENT_CANCELLED, Filter, KvWrite, MissingParent, QueueSettings
+from perdure.storage.mongo import edges, enqueue, resolve_edges, upkeep
+from perdure.storage.mongo.schema import MongoLedger, connect, load_migrations
+from perdure.storage.rules.fairness import SHARE
 from perdure.storage.urls import parse
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import FORGET
@@ -27,7 +27,7 @@ def after(*parents, **fields):
 
 
 async def settle_all(store):
-    while await store.settle(500):
+    while await store.resolve_edges(500):
         pass
 
 
@@ -155,14 +155,14 @@ async def test_a_fan_out_and_a_fan_in_of_thousands():
             await store.apply([decide(record, Succeeded()) for record in records])
         await settle_all(store)
         assert (await seen(store, last)).state is State.READY
-        assert await store.settle(9) == 0
+        assert await store.resolve_edges(9) == 0
 
 
 @pytest.fixture
 def few_at_once(monkeypatch):
     """As if a transaction had room for a few edges only."""
     monkeypatch.setattr(enqueue, "EDGES_AT_ONCE", 10)
-    for module in (edges, settling):
+    for module in (edges, resolve_edges):
         monkeypatch.setattr(module, "AT_ONCE", 7)
 
 
@@ -287,7 +287,7 @@ async def test_what_follows_from_a_handlers_transaction():
         transaction = await store.begin_for(parent.hold, 5 * SECOND)
         inside, fair, following = after(parent, other), job(queue="q"), job(chain_id=parent.id)
         await transaction.enqueue([inside, fair])
-        with pytest.raises(Orphan):
+        with pytest.raises(MissingParent):
             await transaction.enqueue([after(job())])
         assert (await transaction.complete(decide(parent, Continued((following,))))).accepted
         await settle_all(store)
@@ -307,7 +307,7 @@ async def test_a_job_in_its_handlers_transaction_keeps_nobody_waiting():
         child = after(parent)
         async with asyncio.timeout(4):
             await store.enqueue([child])
-            assert await store.shelve([Shelving("step", "a", "1", hold=parent.hold)]) == [True]
+            assert await store.kv_write([KvWrite("step", "a", "1", hold=parent.hold)]) == [True]
         assert (await transaction.complete(decide(parent, Succeeded()))).accepted
         await settle_all(store)
         assert (await seen(store, child)).state is State.READY
@@ -318,7 +318,7 @@ async def enqueued(store, url, jobs, *, commit):
     """Enqueue in a session of one's own."""
     async with AsyncMongoClient(url) as client, client.start_session() as session:
         await session.start_transaction()
-        await store.joining(jobs).awaited(session)
+        await store.caller_session(jobs).awaited(session)
         await (session.commit_transaction() if commit else session.abort_transaction())
 
 
@@ -355,7 +355,7 @@ async def test_a_parent_that_ends_before_the_caller_commits():
         child = after(parent)
         async with client.start_session() as session:
             await session.start_transaction()
-            await store.joining([child]).awaited(session)
+            await store.caller_session([child]).awaited(session)
             await store.apply([decide(parent, Succeeded())])
             await session.commit_transaction()
         assert (await seen(store, child)).state is State.BLOCKED
@@ -368,7 +368,7 @@ async def test_a_database_of_the_first_version_is_migrated_in_place():
     url = fresh()
     address = parse(url).server
     with connect(address) as client:
-        assert MongoLedger(client, address).run(migrations()[0])
+        assert MongoLedger(client, address).run(load_migrations()[0])
     with MongoClient(url) as client:
         async with store_at(fresh()) as elsewhere:
             old = await held(elsewhere)
@@ -384,5 +384,5 @@ async def test_a_database_of_the_first_version_is_migrated_in_place():
         assert (await seen(store, old)).followed
         assert {record.id for record in await store.claim(claim(9))} == {waiting.id, child.id}
         assert [record.id for record in await store.claim(claim(9, limited=True))] == [limited.id]
-        await store.shelve([Shelving("s", "a", "1")])
-        assert [row.text for row in await store.shelf("s")] == ["1"]
+        await store.kv_write([KvWrite("s", "a", "1")])
+        assert [row.text for row in await store.kv_read("s")] == ["1"]

@@ -11,11 +11,12 @@ from pymongo.errors import OperationFailure
 
 import servers
 from perdure import Context, Perdure, State, StoreError
-from perdure.clock import SECOND
-from perdure.job import Hold
-from perdure.lifecycle import Succeeded, decide
-from perdure.storage.contract import ACCEPTED, Filter, Note, Shelving
-from perdure.storage.mongo.faults import NO_SUCH_TRANSACTION
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.core.record import Hold
+from perdure.storage.contract import ACCEPTED, Filter, KvWrite, Note
+from perdure.storage.mongo import server_clock
+from perdure.storage.mongo.errors import NO_SUCH_TRANSACTION
 from perdure.storage.mongo.server import Server
 
 from ...proxy import Proxy
@@ -77,7 +78,7 @@ async def test_an_exchange_claims_once(forgetful, forget):
         answer = await store.exchange([change], asked)
         assert answer.verdicts[0].refusal is None
         assert len(answer.claimed) == 4
-        assert {each.id for each in await store.holding(asked.worker, asked.stamp)} == {
+        assert {each.id for each in await store.recover_claim(asked.worker, asked.stamp)} == {
             each.id for each in answer.claimed
         }
         assert await store.count(Filter(states=(State.RUNNING,))) == 4
@@ -95,10 +96,10 @@ async def test_lines_of_a_log_are_written_once(forgetful, forget):
 
 async def test_a_text_that_is_written_by_its_version(forgetful, forget):
     async with store_at(forgetful.fresh()) as store:
-        assert await store.shelve([Shelving("kind", "name", "first", version=0)]) == [True]
+        assert await store.kv_write([KvWrite("kind", "name", "first", version=0)]) == [True]
         forget()
-        assert await store.shelve([Shelving("kind", "name", "second", version=1)]) == [True]
-        assert [(row.text, row.version) for row in await store.shelf("kind")] == [("second", 2)]
+        assert await store.kv_write([KvWrite("kind", "name", "second", version=1)]) == [True]
+        assert [(row.text, row.version) for row in await store.kv_read("kind")] == [("second", 2)]
 
 
 async def test_the_transaction_of_a_handler(forgetful, forget, request):
@@ -132,6 +133,16 @@ async def test_lines_that_are_cut_after_a_commit_was_passed_on():
                 proxy.break_after_questions(1 + number % 4)
                 assert [each.id for each in await store.enqueue(given)] == [each.id for each in given]
             assert await store.count(Filter()) == 36
+
+
+async def test_a_line_that_is_cut_while_the_clock_is_asked(monkeypatch):
+    monkeypatch.setattr(server_clock, "AGAIN", -1)  # every call asks
+    with Proxy(fresh()) as proxy:
+        async with store_at(proxy.url) as store:
+            for _ in range(4):
+                given = [job()]
+                proxy.break_after_questions(1)
+                assert [each.id for each in await store.enqueue(given)] == [given[0].id]
 
 
 async def test_kills_of_the_server_under_enqueues_and_transactions():

@@ -3,11 +3,11 @@
 import msgspec
 
 from perdure import State
-from perdure.job import Record
-from perdure.lifecycle import Skipped, decide, succeeded
-from perdure.storage.mongo.differences import differences
-from perdure.storage.mongo.documents import update_of
-from perdure.storage.mongo.steps import gathered
+from perdure.core.lifecycle import Skipped, decide, succeeded
+from perdure.core.record import Record
+from perdure.storage.mongo.operations import gathered
+from perdure.storage.mongo.records import update_of
+from perdure.storage.mongo.updates import differences
 
 from .helpers import claim, job, store_at
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from pymongo import MongoClient
 
-from perdure.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from perdure.core.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from perdure.testing.conformance.tools import ids
 
 from .helpers import claim, database_of, fresh, job, store_at

@@ -6,8 +6,9 @@ import pytest
 from pymongo import MongoClient
 
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import outlook, steps
-from perdure.storage.mongo.schema import MongoLedger, connect, migrations
+from perdure.storage.mongo import claim as claiming
+from perdure.storage.mongo import claim_candidates, operations
+from perdure.storage.mongo.schema import MongoLedger, connect, load_migrations
 from perdure.storage.urls import parse
 from perdure.testing import conformance
 from perdure.testing.conformance.tools import ids
@@ -31,27 +32,41 @@ def best(jobs):
 def asked(monkeypatch):
     """The filters and pipelines that the server was asked about places."""
     noted = []
-    take = steps._take
+    take = operations._take
 
     async def noting(step, database, session):
-        if isinstance(step, steps.Find | steps.Aggregate):
+        if isinstance(step, operations.Find | operations.Aggregate):
             noted.append(step)
         return await take(step, database, session)
 
-    monkeypatch.setattr(steps, "_take", noting)
+    monkeypatch.setattr(operations, "_take", noting)
     return noted
 
 
 def lists_every_lane(step):
-    return isinstance(step, steps.Aggregate) and str(outlook._EVERY_LANE)[1:-1] in str(step.pipeline)
+    return isinstance(step, operations.Aggregate) and str(claim_candidates._EVERY_LANE)[1:-1] in str(step.pipeline)
 
 
-async def test_claims_take_the_best_of_all_queues_and_list_the_lanes_once(many, asked):
+@pytest.mark.parametrize("hidden", [False, True])
+async def test_claims_take_the_best_of_all_queues_and_list_the_lanes_once_at_most(many, asked, monkeypatch, hidden):
+    """Never, if a look at some jobs tells that there are very many lanes. Deep lanes at both ends hide that."""
+    monkeypatch.setattr(claim_candidates, "SAMPLE", 200)
     async with store_at() as store:
         await store.enqueue(many)
+        if hidden:
+            await store.enqueue([job(queue=queue, priority=-1) for queue in ("a", "z") for _ in range(200)])
         claimed = [await store.claim(claim(20)) for _ in range(5)]
         assert [id for records in claimed for id in ids(records)] == best(many)[:100]
-        assert sum(map(lists_every_lane, asked)) == 1
+        assert sum(map(lists_every_lane, asked)) == int(hidden)
+
+
+async def test_lanes_are_counted_anew_after_some_time(many, asked, monkeypatch):
+    monkeypatch.setattr(claiming, "MANY_FOR", 0.0)
+    async with store_at() as store:
+        await store.enqueue(many)
+        claimed = [await store.claim(claim(20)) for _ in range(3)]
+        assert [id for records in claimed for id in ids(records)] == best(many)[:60]
+        assert sum("$limit" in str(step) and "'first'" in str(step) for step in asked) == 3
 
 
 async def test_a_claim_for_some_tasks_or_queues_takes_the_best_of_those(many):
@@ -109,7 +124,7 @@ async def test_jobs_of_an_older_database_get_their_lines(many):
     url = fresh()
     address = parse(url).server
     with connect(address) as client:
-        assert all(MongoLedger(client, address).run(migration) for migration in migrations()[:3])
+        assert all(MongoLedger(client, address).run(migration) for migration in load_migrations()[:3])
     with MongoClient(url) as client:
         async with store_at(fresh()) as elsewhere:
             await elsewhere.enqueue(many)
@@ -123,5 +138,5 @@ async def test_jobs_of_an_older_database_get_their_lines(many):
 @pytest.mark.parametrize("case", [case for case in conformance.cases() if case.verb in ALONG_LINES], ids=str)
 async def test_the_promises_of_a_claim_hold_along_lines(case, tmp_path, monkeypatch):
     """However few lanes there are."""
-    monkeypatch.setattr(outlook, "FEW_LANES", 0)
+    monkeypatch.setattr(claim_candidates, "FEW_LANES", 0)
     await conformance.run(case, lambda: STORES["mongo"](tmp_path))

@@ -1,8 +1,8 @@
 """Places of waiting jobs: a claim may have heard of some before its transaction began, and they may be others' by then."""
 
 from perdure import State
-from perdure.clock import SECOND
-from perdure.lifecycle import Snoozed, decide
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Snoozed, decide
 from perdure.storage.contract import Claim, Want
 
 from .helpers import claim, fresh, job, store_at

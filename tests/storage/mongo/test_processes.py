@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from perdure import State
-from perdure.ids import new_stamp
-from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Want
+from perdure.core.ids import new_stamp
+from perdure.storage.contract import Claim, Filter, QueueAtCapacity, QueueSettings, Want
 
 from .helpers import fresh, job, store_at
 from .roles import app_at
@@ -74,7 +74,7 @@ async def test_bounded_queues_are_never_too_full():
         async def put(one):
             try:
                 await one.enqueue([job(queue="small")])
-            except Full:
+            except QueueAtCapacity:
                 return 0
             return 1
 

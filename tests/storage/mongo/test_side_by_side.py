@@ -5,26 +5,26 @@ from time import monotonic
 
 from pymongo import AsyncMongoClient
 
-from perdure.ids import new_stamp
-from perdure.lifecycle import succeeded
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import succeeded
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import steps, tickets
-from perdure.storage.mongo.faults import Conflict
-from perdure.storage.mongo.places import IN_ORDER
-from perdure.storage.mongo.tickets import Tickets
+from perdure.storage.mongo import claim_reservations, operations
+from perdure.storage.mongo.claim_positions import IN_ORDER
+from perdure.storage.mongo.claim_reservations import ClaimReservations
+from perdure.storage.mongo.errors import Conflict
 
 from .helpers import claim, database_of, fresh, job, store_at
 
 
 def _ends(step):
-    return isinstance(step, steps.Update) and "succeeded" in str(step.statements)
+    return isinstance(step, operations.Update) and "succeeded" in str(step.statements)
 
 
 async def test_one_that_began_before_another_was_committed_takes_other_jobs(monkeypatch):
     """Its snapshot still shows the places of what the other has taken."""
     begun, committed, conflicts = asyncio.Event(), asyncio.Event(), []
-    monkeypatch.setattr(Tickets, "conflict", conflicts.append)
-    take = steps._take
+    monkeypatch.setattr(ClaimReservations, "conflict", conflicts.append)
+    take = operations._take
 
     async def step_taken(step, database, session):
         came = await take(step, database, session)
@@ -43,7 +43,7 @@ async def test_one_that_began_before_another_was_committed_takes_other_jobs(monk
             await begun.wait()
             await commit(session, patience)
 
-        monkeypatch.setattr(steps, "_take", step_taken)
+        monkeypatch.setattr(operations, "_take", step_taken)
         monkeypatch.setattr(server, "commit", committed_late)
         first = asyncio.create_task(store.exchange([], claim(10)))
         await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def test_a_claimer_that_died_before_its_commit_holds_nobody_up(monkeypatch
                 two = await other.claim(claim(4))
                 three = await store.claim(claim(2))
             await dead.abort_transaction()
-        monkeypatch.setattr(store._exchanges, "_tickets", Tickets())
+        monkeypatch.setattr(store._exchanges, "_tickets", ClaimReservations())
         rest = await store.claim(claim(120))
     assert [len(one), len(two), len(three)] == [4, 4, 2]
     assert len(rest) == 110
@@ -115,15 +115,15 @@ async def test_jobs_that_were_passed_by_are_looked_at_again_soon(monkeypatch):
             async with asyncio.timeout(10):
                 nothing = await store.exchange([], claim(3))
             await dead.abort_transaction()
-        monkeypatch.setattr(tickets, "monotonic", lambda: monotonic() + tickets.PASSED_BY)
+        monkeypatch.setattr(claim_reservations, "monotonic", lambda: monotonic() + claim_reservations.PASSED_BY)
         assert len(await store.claim(claim(3))) == 3
     assert not nothing.claimed
-    assert nothing.next_due == tickets.LOOK_LATER
+    assert nothing.next_due == claim_reservations.LOOK_LATER
 
 
 async def test_a_want_for_which_nothing_is_left_asks_nothing(monkeypatch):
     asked = []
-    take = steps._take
+    take = operations._take
 
     async def noting(step, database, session):
         asked.append((type(step).__name__, step.collection))
@@ -132,7 +132,7 @@ async def test_a_want_for_which_nothing_is_left_asks_nothing(monkeypatch):
     async with store_at() as store:
         await store.enqueue([job() for _ in range(6)])
         await store.claim(claim(1))
-        monkeypatch.setattr(steps, "_take", noting)
+        monkeypatch.setattr(operations, "_take", noting)
         wants = (Want(3), Want(4))
         taken = await store.claim(Claim("w1", new_stamp(), wants))
         looked = asked.count(("Find", "places"))

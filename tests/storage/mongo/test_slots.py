@@ -1,8 +1,8 @@
 """What runs under limits is a sum over few documents, whatever became of the jobs."""
 
-from perdure.lifecycle import succeeded
-from perdure.storage.contract import Carried
-from perdure.storage.mongo import slots
+from perdure.core.lifecycle import succeeded
+from perdure.storage.contract import JobDump
+from perdure.storage.mongo import running_counts
 
 from .helpers import claim, job, store_at
 
@@ -42,13 +42,13 @@ async def test_what_is_given_up_in_the_same_exchange_makes_room():
 
 
 async def test_many_documents_of_a_key_are_put_together(monkeypatch):
-    monkeypatch.setattr(slots, "MANY", 5)
+    monkeypatch.setattr(running_counts, "MANY", 5)
     async with store_at() as store:
         await store.enqueue([limited(30) for _ in range(40)])
         for _ in range(20):
             (record,) = await store.claim(claim(1, limited=True))
         await store.apply(ended([record]))
-        assert len(await noted(store)) <= slots.MANY + 2
+        assert len(await noted(store)) <= running_counts.MANY + 2
         assert sum(await noted(store)) == 19
         assert len(await store.claim(claim(99, limited=True))) == 11
 
@@ -82,7 +82,7 @@ async def test_a_job_that_is_replaced_gives_up_its_room():
         async with store_at() as other:
             await other.enqueue([waiting])
             (carried,) = [each for each in await other.export(None, 9) if each.record.id == record.id]
-        await store.restore([Carried(carried.record)])
+        await store.restore([JobDump(carried.record)])
         assert sum(await noted(store)) == 0
         assert len(await store.claim(claim(9, limited=True))) == 1
         assert (await store.apply([change]))[0].refusal is not None

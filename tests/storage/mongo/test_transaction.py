@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from pymongo.errors import InvalidOperation
 
-from perdure import Context, Perdure, State
-from perdure.clock import SECOND
+from perdure import Context, JobDead, Perdure, State
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Cancelled, Succeeded, decide
+from perdure.core.record import Hold
 from perdure.errors import StoreError
-from perdure.job import Hold
-from perdure.lifecycle import Cancelled, Succeeded, decide
 from perdure.storage.contract import Filter, Note, Started
 
 from .helpers import claim, database_of, fresh, held, job, store_at
@@ -122,7 +122,7 @@ async def test_past_its_limit_the_session_can_write_nothing_any_more():
 
 async def test_it_has_no_sql():
     async with store_at() as store:
-        transaction = await store.begin(SECOND)
+        transaction = await store.begin_transaction(SECOND)
         with pytest.raises(StoreError, match=r"session=tx\.connection"):
             await transaction.execute("select 1")
         await transaction.rollback()
@@ -161,7 +161,7 @@ async def test_a_handler_writes_documents_and_jobs_with_its_end():
         bad = await order.using(max_attempts=1).enqueue(2)
         async with app.worker(queues=["default"], poll=0.05):
             assert await good.result(timeout=20) == 1
-            with pytest.raises(Exception, match="no"):
+            with pytest.raises(JobDead, match="ValueError: no"):
                 await bad.result(timeout=20)
         storage = await app._storage()
         assert await storage.count(Filter(queue="later")) == 1

@@ -5,11 +5,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import succeeded
 from perdure.errors import StoreError
-from perdure.ids import new_stamp
-from perdure.lifecycle import succeeded
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import steps
+from perdure.storage.mongo import operations
 
 from .helpers import claim, fresh, job, store_at
 
@@ -124,17 +124,17 @@ async def test_what_the_other_may_take_must_find_room_too():
 async def test_ends_that_nobody_has_to_hear_of_are_told_in_turn(monkeypatch):
     """Another process may be about to shut a gate by their key: it must meet them, or see them."""
     written = []
-    take = steps._take
+    take = operations._take
 
     async def noting(step, database, session):
-        if isinstance(step, steps.Update) and step.collection == "notes":
+        if isinstance(step, operations.Update) and step.collection == "notes":
             written.extend(statement["q"]["_id"] for statement in step.statements)
         return await take(step, database, session)
 
     async with store_at() as store:
         await store.enqueue([limited(1_000) for _ in range(9)])
         record = await settled(store)
-        monkeypatch.setattr(steps, "_take", noting)
+        monkeypatch.setattr(operations, "_take", noting)
         await store.exchange(ended([record]), claim(5, limited=True, tasks=("another",)))
     assert written == ["knock"]
 
@@ -225,17 +225,17 @@ async def test_who_has_met_somebody_lets_him_in():
 
 async def test_a_gate_that_opens_and_shuts_again_is_not_written(monkeypatch):
     written = []
-    take = steps._take
+    take = operations._take
 
     async def noting(step, database, session):
-        if isinstance(step, steps.Update):
+        if isinstance(step, operations.Update):
             written.append(step.collection)
         return await take(step, database, session)
 
     async with store_at() as store:
         await store.enqueue([limited(3) for _ in range(20)])
         first = await store.claim(under_limits(9))
-        monkeypatch.setattr(steps, "_take", noting)
+        monkeypatch.setattr(operations, "_take", noting)
         second = (await store.exchange(ended(first), under_limits(9))).claimed
         assert len(second) == 3
         assert "gates" not in written

@@ -1,9 +1,9 @@
 """A job that was claimed here is ended without being read again. What others have made of it meanwhile still counts."""
 
 from perdure import State
-from perdure.clock import SECOND
-from perdure.job import WAITING
-from perdure.lifecycle import Cancelled, Snoozed, decide, succeeded
+from perdure.core.clock import SECOND
+from perdure.core.job import WAITING
+from perdure.core.lifecycle import Cancelled, Snoozed, decide, succeeded
 from perdure.storage.contract import ACCEPTED, REFUSED, REPEATED, Refusal
 
 from .helpers import claim, fresh, job, store_at

@@ -7,7 +7,9 @@ from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from perdure.job import State, unreadable_fields
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.core.record import unreadable_fields
 from perdure.storage.contract import Filter, Note
 
 from .helpers import claim, database_of, fresh, held, job, store_at
@@ -65,6 +67,21 @@ async def test_a_payload_that_is_no_text_is_never_altered(url, database):
         assert unreadable_fields(record.reason) == ("payload",)
 
 
+@pytest.mark.parametrize(
+    "value", [b"\xff\xfe", ["a"], {"a": 1}, 7, True], ids=["bytes", "list", "document", "number", "bool"]
+)
+@pytest.mark.parametrize("field", ["payload", "key", "reason", "errors"])
+async def test_a_search_for_text_passes_over_what_is_no_text(url, database, field, value):
+    """The server refused to compare it, and every search of the store failed."""
+    async with store_at(url) as store:
+        bad, good = job(payload='"other"'), job(payload='"a Needle"')
+        await store.enqueue([bad, good])
+        database.perdure_jobs.update_one({"_id": bad.id}, {"$set": {field: value}})
+        found, _ = await store.find(Filter(text="needle"), 9, None)
+        assert [record.id for record in found] == [good.id]
+        assert await store.count(Filter(text="needle")) == 1
+
+
 STRANGE = {
     "places": {"_id": "nonsense", "place": '["no lane', "order": "x"},
     "batches": {"_id": "past/nonsense", "kind": "past", "at": 1, "ids": 7},
@@ -84,9 +101,9 @@ async def test_a_strange_document_stops_nothing_and_is_moved(url, database, coll
     async with store_at(url) as store:
         await store.enqueue([job(limits=LIMITS), job(), job(delay=1)])
         database[f"perdure_{collection}"].insert_one(STRANGE[collection])
-        assert len(await store.claim(claim(9))) >= 1
+        assert len(await store.claim(claim(9))) == 2
         assert len(await store.claim(claim(9, limited=True))) == 1
-        await store.settle(10)
+        await store.resolve_edges(10)
         await store.prune(10)
         await store.queues()
         await store.workers(10)
@@ -113,3 +130,74 @@ async def test_what_is_lost_is_made_again(url, database, lost):
         await store.inspect(100)
         claimed = [*await store.claim(claim(9)), *await store.claim(claim(9, limited=True))]
         assert len(claimed) == 2
+
+
+ONE = '[["one",1,null,null]]'
+SPOILED_GATES = {
+    "another queue": {"queue": "nonsense"},
+    "another task": {"task": "nonsense"},
+    "other limits": {"limits": '[["other",1,null,null]]'},
+    "suspects": {"suspect": 1},
+    "an unknown key": {"shut_by": "knonsense"},
+    "a far instant": {"shut_by": None, "at": Int64(2**62)},
+    "a far instant and a key": {"at": Int64(2**62)},
+}
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_GATES.values(), ids=SPOILED_GATES)
+async def test_a_gate_that_contradicts_itself_is_made_again(url, database, spoiled):
+    """Otherwise the jobs behind it would wait for ever."""
+    async with store_at(url) as store:
+        first, second = job(limits=ONE), job(limits=ONE)
+        await store.enqueue([first, second])
+        (running,) = await store.claim(claim(9, limited=True))
+        database.perdure_gates.update_many({}, {"$set": spoiled})
+        await store.apply([decide(running, Succeeded())])
+        await store.inspect(100)
+        assert [record.id for record in await store.claim(claim(9, limited=True))] == [second.id]
+
+
+async def test_a_gate_opens_although_the_word_of_room_is_lost(url, database):
+    async with store_at(url) as store:
+        first, second = job(limits=ONE), job(limits=ONE)
+        await store.enqueue([first, second])
+        (running,) = await store.claim(claim(9, limited=True))
+        assert await store.claim(claim(9, limited=True)) == []
+        await store.apply([decide(running, Succeeded())])
+        database.perdure_notes.delete_many({"_id": {"$regex": "^knock/"}})
+        await store.inspect(100)
+        assert [record.id for record in await store.claim(claim(9, limited=True))] == [second.id]
+
+
+@pytest.mark.parametrize("spoiled", [{"$unset": {"at": ""}}, {"$set": {"at": "nonsense"}}, {"$set": {"by": 7}}])
+async def test_the_notes_of_turns_cannot_be_read(url, database, spoiled):
+    """Every claim under limits reads them."""
+    async with store_at(url) as store:
+        first, second = job(limits=LIMITS), job(limits=LIMITS)
+        await store.enqueue([first])
+        await store.claim(claim(9, limited=True))
+        database.perdure_notes.update_many({"_id": {"$in": ["knock", "knock+", "knock-"]}}, spoiled)
+        await store.enqueue([second])
+        assert [record.id for record in await store.claim(claim(9, limited=True))] == [second.id]
+
+
+@pytest.mark.parametrize("spoiled", [{"jobs": Int64(2**62)}, {"jobs": Int64(-(2**62))}, {"keys": ["other"]}])
+async def test_a_count_of_running_jobs_that_cannot_be(url, database, spoiled):
+    async with store_at(url) as store:
+        jobs = [job(limits=LIMITS) for _ in range(4)]
+        await store.enqueue(jobs[:2])
+        await store.claim(claim(9, limited=True))
+        database.perdure_slots.update_many({}, {"$set": spoiled})
+        await store.inspect(100)
+        await store.enqueue(jobs[2:])
+        assert len(await store.claim(claim(9, limited=True))) == 2
+
+
+async def test_one_inspection_looks_at_several_pages(url, database):
+    async with store_at(url) as store:
+        jobs = [job() for _ in range(35)]
+        await store.enqueue(jobs)
+        last = max(each.id for each in jobs)
+        database.perdure_places.delete_one({"_id": last})
+        assert await store.inspect(10) == 1
+        assert last in {record.id for record in await store.claim(claim(99))}

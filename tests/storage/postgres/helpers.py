@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from perdure.ids import new_id
-from perdure.job import NewJob
+from perdure.core.ids import new_id
+from perdure.core.record import NewJob
 from perdure.storage.urls import opener
 
 RECENT = {"task": "t", "payload": "{}", "backoff": '["fixed",1000000,1.0,1000000,0]', "retention": "{}"}

@@ -2,9 +2,9 @@
 
 import pytest
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Want
 from perdure.storage.urls import opener
 from perdure.testing.conformance.tools import job

@@ -8,11 +8,11 @@ import psycopg
 import pytest
 
 from perdure import Perdure
-from perdure.ids import new_ids, new_stamp
-from perdure.job import Alike
+from perdure.core.ids import new_ids, new_stamp
+from perdure.core.record import UniformJobs
 from perdure.storage.contract import Claim, Filter, QueueSettings, Want
-from perdure.storage.postgres import copying
-from perdure.storage.postgres.long import COPIED
+from perdure.storage.postgres import bulk_copy
+from perdure.storage.postgres.bulk_enqueue import COPIED
 
 from ...real_servers import kinds_with_a_store, server
 from .helpers import job, opened, schema_of
@@ -34,7 +34,7 @@ def url(request):
 def copied(monkeypatch):
     """How many lists were copied, each with whether that stored it."""
     answers: list[bool] = []
-    real = copying.store
+    real = bulk_copy.store
 
     async def store(*given, **options):
         stored = await real(*given, **options)
@@ -47,7 +47,7 @@ def copied(monkeypatch):
 
 def alike(payloads=None, **fields):
     payloads = payloads or [f'["{"ä€" * (n % 50)}{n}"]' for n in range(COPIED)]
-    return Alike(job(id="", payload="", **fields), new_ids(len(payloads)), payloads)
+    return UniformJobs(job(id="", payload="", **fields), new_ids(len(payloads)), payloads)
 
 
 async def claimed_of(store, many):
@@ -82,7 +82,7 @@ async def test_jobs_are_stored_as_those_of_a_short_list_are(url, copied, fields)
         assert await store.count(Filter(states=(theirs[0].state,))) == COPIED + 3
 
 
-@pytest.mark.parametrize(("table", "left_out"), [("jobs", copying.JOBS), ("waiting", copying.WAITING)])
+@pytest.mark.parametrize(("table", "left_out"), [("jobs", bulk_copy.JOBS), ("waiting", bulk_copy.WAITING)])
 async def test_what_is_left_out_is_what_the_server_fills_in(url, table, left_out):
     async with opened(url):
         with psycopg.connect(url.partition("?")[0]) as connection:
@@ -116,7 +116,7 @@ async def test_bounded_and_fair_queues_are_looked_at_first(url, copied, settings
 async def test_a_list_that_is_partly_on_record_is_completed(url, copied):
     async with opened(url) as store:
         whole = alike()
-        part = Alike(whole.template, whole.ids[7:99], whole.payloads[7:99])
+        part = UniformJobs(whole.template, whole.ids[7:99], whole.payloads[7:99])
         await store.enqueue(part)
         for _ in range(2):
             assert [placed.id for placed in await store.enqueue(whole)] == list(whole.ids)

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from perdure import Perdure
 from perdure.cli.root import perdure as command
-from perdure.storage.postgres import findings as module
+from perdure.storage.postgres import health
 
 from .helpers import opened, schema_of
 from .pooler import Pooler
@@ -31,7 +31,7 @@ def store_url(own_url):
 def found(url: str) -> dict[str, tuple[str, str, str | None]]:
     async def ask():
         async with opened(url, migrate=False) as store:
-            return await store.findings()
+            return await store.diagnose()
 
     return {each.name: (each.status, each.found, each.remedy) for each in asyncio.run(ask())}
 
@@ -90,7 +90,7 @@ def test_no_tables_and_no_server(own_url):
 
 
 def test_a_long_transaction(store_url, own_server, monkeypatch):
-    monkeypatch.setattr(module, "LONG", 1)
+    monkeypatch.setattr(health, "LONG", 1)
     assert found(store_url)["long transactions"][0] == "ok"
     with psycopg.connect(own_server.url) as old:
         pid = str(old.info.backend_pid)
@@ -104,8 +104,8 @@ def test_a_long_transaction(store_url, own_server, monkeypatch):
 
 
 def test_a_prepared_transaction_and_a_slot_that_nobody_reads(own_server, store_url, admin, monkeypatch):
-    monkeypatch.setattr(module, "LONG", 1)
-    monkeypatch.setattr(module, "KEPT", 0)
+    monkeypatch.setattr(health, "LONG", 1)
+    monkeypatch.setattr(health, "KEPT", 0)
     admin.close()
     own_server.restart(max_prepared_transactions="5", wal_level="logical")
     try:
@@ -171,7 +171,7 @@ def test_synchronous_commit_off(own_server, store_url):
 
 
 def test_few_connections_left(store_url, own_server, monkeypatch):
-    monkeypatch.setattr(module, "CROWDED", 0.02)
+    monkeypatch.setattr(health, "CROWDED", 0.02)
     with psycopg.connect(own_server.url), psycopg.connect(own_server.url), psycopg.connect(own_server.url):
         assert found(store_url)["connections"][0] == "warn"
 

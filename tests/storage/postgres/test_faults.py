@@ -12,8 +12,8 @@ import psycopg
 import pytest
 
 from perdure import Context, Perdure, StoreError
-from perdure.ids import new_stamp
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.storage.postgres import server as server_module
 
@@ -163,7 +163,7 @@ async def test_every_verb_meets_an_ended_backend(own_url, admin):
             lambda: store.exchange((), Claim("w", new_stamp(), (Want(1),))),
             lambda: store.renew([record.hold]),
             lambda: store.check([record.hold]),
-            lambda: store.holding("w", record.stamp),
+            lambda: store.recover_claim("w", record.stamp),
             lambda: store.promote(10),
             lambda: store.lapsed(10, 10**9),
             lambda: store.prune(10),
@@ -181,7 +181,7 @@ async def test_every_verb_meets_an_ended_backend(own_url, admin):
                 "select pg_terminate_backend(pid, 5000) from pg_stat_activity where application_name = 'perdure'"
             )
             await verb()
-        transaction = await store.begin(10**7)
+        transaction = await store.begin_transaction(10**7)
         assert (await transaction.complete(decide(record, Succeeded("1")))).accepted
 
 
@@ -189,14 +189,14 @@ async def test_a_transaction_whose_backend_is_ended_leaves_nothing(own_url, admi
     async with opened(own_url) as store:
         await store.enqueue([job()])
         (record,) = await store.claim(Claim("w", new_stamp(), (Want(1),)))
-        transaction = await store.begin(10**7)
+        transaction = await store.begin_transaction(10**7)
         await transaction.execute("insert into public.effects values ('x')")
         admin.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'perdure'")
         with pytest.raises(StoreError, match=r"ended the connection|cannot be reached"):
             await transaction.complete(decide(record, Succeeded("1")))
         assert (await store.check([record.hold]))[0].accepted
         assert not effects()
-        again = await store.begin(10**7)
+        again = await store.begin_transaction(10**7)
         assert (await again.complete(decide(record, Succeeded("1")))).accepted
 
 
@@ -218,7 +218,7 @@ async def test_no_connection_left(own_url, admin):
             with psycopg.connect(plain), psycopg.connect(plain):
                 await asyncio.gather(*(narrow.enqueue([job()]) for _ in range(10)))
                 with pytest.raises(StoreError, match="no connection left"):
-                    await narrow.begin(10**6)
+                    await narrow.begin_transaction(10**6)
                 await narrow.enqueue([job(limits='[["k",1]]')])
                 want = Want(5, limited=True)
                 assert len((await narrow.exchange([], Claim("w", new_stamp(), (want,)))).claimed) == 1
@@ -305,7 +305,7 @@ async def test_cancelled_callers_leave_connections_and_data_right(own_url, admin
         busy = "select count(*) from pg_stat_activity where application_name = 'perdure' and state <> 'idle'"
         assert admin.execute(busy).fetchone() == (0,)
         await store.enqueue([job()])
-        transaction = await store.begin(10**7)
+        transaction = await store.begin_transaction(10**7)
         sleeping = asyncio.create_task(transaction.execute("select pg_sleep(30)"))
         await asyncio.sleep(0.05)
         sleeping.cancel()

@@ -8,12 +8,21 @@ import msgspec
 import psycopg
 import pytest
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import State
-from perdure.lifecycle import Cancelled, Continued, Died, Failed, Succeeded, decide
-from perdure.storage.contract import ACCEPTED, PARENT_CANCELLED, Claim, Filter, Orphan, QueueSettings, Shelving, Want
-from perdure.storage.fairness import SHARE
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Continued, Died, Failed, Succeeded, decide
+from perdure.storage.contract import (
+    ACCEPTED,
+    PARENT_CANCELLED,
+    Claim,
+    Filter,
+    KvWrite,
+    MissingParent,
+    QueueSettings,
+    Want,
+)
+from perdure.storage.rules.fairness import SHARE
 from perdure.storage.urls import parse
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import FORGET, claim, fault, job, running, seen
@@ -35,7 +44,7 @@ def after(*parents, **fields):
 
 
 async def settle_all(store):
-    while await store.settle(500):
+    while await store.resolve_edges(500):
         pass
 
 
@@ -107,7 +116,7 @@ async def test_what_was_left_by_a_process_that_died_is_found(url):
         async def end_alone(connection):
             await connection.execute(statement, values)
 
-        await store._server().quickly(end_alone)
+        await store._server().run_indexed(end_alone)
         assert await states(store, child) == [State.BLOCKED]
         await settle_all(store)
         assert await states(store, child) == [State.READY]
@@ -121,7 +130,7 @@ async def test_thousands_of_children_and_of_parents(url):
             await store.enqueue(children[begin : begin + 500])
         answer = await store.exchange([decide(await seen(store, parent.id), Succeeded())])
         assert answer.unsettled
-        assert await store.settle(100) in range(100, 202)
+        assert await store.resolve_edges(100) in range(100, 202)
         await settle_all(store)
         assert await store.count(Filter(states=(State.READY,))) == 2_000
         last = after(*children)
@@ -143,7 +152,7 @@ async def test_nobody_prunes_a_job_that_is_about_to_be_followed(url):
             clock.advance(3600)
             child = after(parent)
             stored, _ = await asyncio.gather(store.enqueue([child]), other.prune(99), return_exceptions=True)
-            if isinstance(stored, Orphan):
+            if isinstance(stored, MissingParent):
                 assert await states(store, parent, child) == [None, None]
             else:
                 assert await states(store, parent, child) == [State.SUCCEEDED, State.READY]
@@ -319,7 +328,7 @@ async def both(url, clock=None):
 
 
 async def insert(store, caller, *jobs):
-    insertion = store.insertion(jobs)
+    insertion = store.caller_statements(jobs)
     for statement, text in insertion.inserts:
         assert statement.count("?") == 1
         assert "%" not in statement
@@ -346,7 +355,7 @@ async def test_jobs_that_wait_for_jobs(url):
         assert await store.followers([still.id]) == [[children[1].id]]
         await told(store, still, Succeeded())
         assert await states(store, children[1]) == [State.READY]
-        assert await store.settle(9) == 0
+        assert await store.resolve_edges(9) == 0
 
 
 async def test_a_flow_in_one_list_some_of_it_known_already(url):
@@ -396,7 +405,7 @@ async def test_jobs_of_a_fair_queue(url):
         await insert(store, caller, undone)
         await caller.rollback()
         await insert(store, caller, now, later, child, limited)
-        assert await store.settle(99) == 0  # nobody waits for the caller, and nobody sees his jobs
+        assert await store.resolve_edges(99) == 0  # nobody waits for the caller, and nobody sees his jobs
         await caller.commit()
         assert set(await states(store, now, later, child, limited)) == {State.BLOCKED}
         await settle_all(store)
@@ -416,7 +425,7 @@ async def test_nobody_waits_for_a_handlers_transaction(url):
         await store.configure(QueueSettings("q", fair=True))
         dead, held = await running(store), await running(store)
         await told(store, dead, Died("no"))
-        transaction = await store.begin(20 * SECOND)
+        transaction = await store.begin_transaction(20 * SECOND)
         shared, child = job(queue="q", tenant="a"), after(dead, run_when="finished")
         await transaction.enqueue([shared, child])
         async with asyncio.timeout(5):
@@ -434,10 +443,10 @@ async def test_the_shelf_under_two_writers_of_many_texts(url):
     async with opened(url) as one, opened(url) as other:
         names = [f"n{number}" for number in range(30)]
         for version in range(3):
-            writes = [Shelving("s", name, f"{version}", version=version) for name in names]
-            done = await asyncio.gather(one.shelve(writes), other.shelve(writes[::-1]))
+            writes = [KvWrite("s", name, f"{version}", version=version) for name in names]
+            done = await asyncio.gather(one.kv_write(writes), other.kv_write(writes[::-1]))
             assert sorted(map(sum, done)) == [0, 30]
-        assert {row.version for row in await one.shelf("s")} == {3}
+        assert {row.version for row in await one.kv_read("s")} == {3}
 
 
 # ---- tools -----------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import subprocess
 import pytest
 
 from perdure import StoreError
-from perdure.ids import new_stamp
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 
 from .helpers import job, opened

@@ -9,9 +9,9 @@ import random
 import pytest
 from psycopg.errors import DeadlockDetected
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
 from perdure.storage.contract import Claim, Filter, Note, Want
 from perdure.testing.conformance.tools import fault
 
@@ -90,8 +90,8 @@ async def test_a_host_that_dies_does_not_keep_its_locks(own_url):
         return [(await (await connection.execute(f"show {name}")).fetchone())[0] for name in names]
 
     async with opened(own_url) as store:
-        assert await store._server().quickly(shown) == ["1min", "30", "3"]
-        transaction = await store.begin(7 * SECOND)
+        assert await store._server().run_indexed(shown) == ["1min", "30", "3"]
+        transaction = await store.begin_transaction(7 * SECOND)
         ((longest,),) = await transaction.execute("show idle_in_transaction_session_timeout")
         assert longest == "14s"  # ours comes first, at 7 s
         await transaction.rollback()
@@ -116,5 +116,5 @@ async def test_a_conflict_after_the_claim_leaves_no_job_behind(own_url, monkeypa
         answer = await store.exchange([succeeded(each, None, 1) for each in (gone, *held)], claim)
         assert [verdict.accepted for verdict in answer.verdicts] == [False, True, True]
         assert not conflicts
-        assert {each.id for each in answer.claimed} == {each.id for each in await store.holding("w", claim.stamp)}
+        assert {each.id for each in answer.claimed} == {each.id for each in await store.recover_claim("w", claim.stamp)}
         assert len(answer.claimed) == 2

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from perdure.ids import new_ids, new_stamp
-from perdure.job import Alike
-from perdure.storage.contract import Claim, Full, QueueSettings, Want
+from perdure.core.ids import new_ids, new_stamp
+from perdure.core.record import UniformJobs
+from perdure.storage.contract import Claim, QueueAtCapacity, QueueSettings, Want
 
 from ...real_servers import kinds_with_a_store, server
 from .helpers import job, opened
@@ -21,7 +21,7 @@ def url(request):
 
 
 def alike(**fields):
-    return Alike(job(**fields), new_ids(MANY), [f'{{"n":{n}}}' for n in range(MANY)])
+    return UniformJobs(job(**fields), new_ids(MANY), [f'{{"n":{n}}}' for n in range(MANY)])
 
 
 async def test_jobs_are_claimed_in_the_order_of_the_calls(url):
@@ -49,7 +49,7 @@ async def test_the_room_of_a_bounded_queue_is_for_the_first(url):
     async with opened(url) as store:
         await store.configure(QueueSettings("default", False, 2 * MANY))
         answers = await asyncio.gather(*(store.enqueue(alike()) for _ in range(PARTS)), return_exceptions=True)
-        assert [isinstance(answer, Full) for answer in answers] == [False, False, *[True] * (PARTS - 2)]
+        assert [isinstance(answer, QueueAtCapacity) for answer in answers] == [False, False, *[True] * (PARTS - 2)]
 
 
 async def test_one_that_is_repeated_is_stored_once(url):

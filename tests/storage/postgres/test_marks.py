@@ -2,9 +2,10 @@
 
 import pytest
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import Record, State
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
 from perdure.storage.postgres import claim as claims
 from perdure.storage.postgres.claim import Marks

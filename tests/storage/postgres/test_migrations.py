@@ -15,11 +15,11 @@ from click.testing import CliRunner
 
 from perdure import Context, Perdure, State, StoreError, Unique
 from perdure.cli.root import perdure
-from perdure.ids import new_stamp
-from perdure.lifecycle import Succeeded, decide
-from perdure.storage import migrate
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.storage import migrations
 from perdure.storage.contract import Claim, Want
-from perdure.storage.postgres.schema import TABLES, PostgresLedger, migrations
+from perdure.storage.postgres.schema import TABLES, PostgresLedger, load_migrations
 from perdure.storage.urls import opener, parse
 from perdure.testing import ManualClock, conformance
 
@@ -53,7 +53,7 @@ def test_status_dry_run_and_up(url, owner):
     assert owner.execute(exists, (schema_of(url),)).fetchone() == (0,)
     up = run("migrate", "--url", url, "--json")
     assert [each["number"] for each in json.loads(up.output)["migrations"]] == [
-        migration.number for migration in migrations("x")
+        migration.number for migration in load_migrations("x")
     ]
     after = run("migrate", "status", "--url", url)
     assert (after.exit_code, "to be run" in after.output) == (0, False)
@@ -81,7 +81,7 @@ def test_several_migrators_at_once(url):
         assert process.returncode == 0, error
         told.append([each["number"] for each in json.loads(out)["migrations"]])
     assert sorted(number for numbers in told for number in numbers) == [
-        migration.number for migration in migrations("x")
+        migration.number for migration in load_migrations("x")
     ]
 
 
@@ -110,7 +110,7 @@ async def test_a_database_of_the_version_before_goes_on(url, owner):
     """Jobs that wait, run and have ended there are claimed, told of and followed."""
     schema = schema_of(url)
     ledger = PostgresLedger(parse(url).server)
-    migrate.up(ledger, migrations(schema)[:2])
+    migrations.up(ledger, load_migrations(schema)[:2])
     ledger.close()
     waiting, held, over = [job() for _ in range(3)]
     for each in (waiting, held, over):
@@ -245,7 +245,7 @@ async def test_a_worker_with_few_rights_does_everything_a_worker_does(worker_url
         assert await app.jobs.delete(handles[0].id) == 1
     async with opened(worker_url, migrate=False) as store:
         await store.prune(100)
-        found = {finding.name: finding.status for finding in await store.findings()}
+        found = {finding.name: finding.status for finding in await store.diagnose()}
     assert set(found.values()) == {"ok"}
 
 

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 import psycopg
 import pytest
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.lifecycle import Died, Retried, Succeeded, decide
-from perdure.retry import Retention
-from perdure.storage.contract import Claim, Filter, Shelving, Want
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Died, Retried, Succeeded, decide
+from perdure.core.retention import Retention
+from perdure.storage.contract import Claim, Filter, KvWrite, Want
 from perdure.storage.urls import opener, parse
 from perdure.testing.conformance.tools import job
 
@@ -185,10 +185,10 @@ async def test_what_belongs_to_dropped_jobs_goes_with_them(url):
         make_piece(url, old)
         parent = await ended(store, id_of(old, 1), Retention.keep(age=0.001))
         await ended(store, id_of(old, 2), Retention.keep(age=0.001), after=f'["{parent.id}"]', waits=1)
-        await store.shelve([Shelving("step", "a", "1", job=parent.id), Shelving("step", "b", "1")])
+        await store.kv_write([KvWrite("step", "a", "1", job=parent.id), KvWrite("step", "b", "1")])
         grow_older(url, TEN_MINUTES)
         assert await store.prune(10) == 2
-        assert [row.name for row in await store.shelf("step")] == ["b"]
+        assert [row.name for row in await store.kv_read("step")] == ["b"]
         assert run(url, "select count(*) from SCHEMA.edges") == [(0,)]
 
 

@@ -105,9 +105,9 @@ async def test_statements_that_the_queue_lives_on_stay_on_their_indexes(url):
         seen = []
 
         async def look(connection):
-            from perdure.storage.postgres.server import together
+            from perdure.storage.postgres.server import pipeline
 
-            (cursor,) = await together(connection, [("SELECT current_setting('enable_seqscan')", {})])
+            (cursor,) = await pipeline(connection, [("SELECT current_setting('enable_seqscan')", {})])
             seen.extend(await cursor.fetchall())
             cursor = await connection.execute("SELECT current_setting('enable_seqscan')")
             seen.extend(await cursor.fetchall())
@@ -115,7 +115,7 @@ async def test_statements_that_the_queue_lives_on_stay_on_their_indexes(url):
                 cursor = await connection.execute("SELECT current_setting('enable_seqscan')")
                 seen.extend(await cursor.fetchall())
 
-        await store._server().quickly(look)
+        await store._server().run_indexed(look)
         assert seen == [("off",), ("on",), ("off",)]
     finally:
         await store.close()

@@ -8,9 +8,9 @@ import os
 import psycopg
 import pytest
 
-from perdure import Perdure
-from perdure.ids import new_stamp
-from perdure.lifecycle import Succeeded, decide
+from perdure import Perdure, StoreError
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.storage.postgres import signals
 from perdure.storage.postgres.signals import channel_of
@@ -68,7 +68,7 @@ async def test_those_who_listen_elsewhere_are_woken_for_their_queues(url):
 async def test_nobody_is_woken_before_the_commit(url):
     async with opened(url) as here, opened(url) as there:
         bell = await _listening(there)
-        transaction = await here.begin(10**7)
+        transaction = await here.begin_transaction(10**7)
         await transaction.enqueue([job()])
         await asyncio.sleep(0.1)
         assert bell.rung == 1
@@ -84,7 +84,7 @@ async def test_what_comes_together_is_told_together(url):
             await asyncio.gather(*(here.enqueue([job(queue=f"q{number}")]) for number in range(100)))
             await here.signal([])
             told = [notice.payload for notice in ear.notifies(timeout=0.3)]
-        assert 1 <= len(told) < 50
+        assert 1 <= len(told) <= 6
         assert {f"q{number}" for number in range(100)} == {
             name for text in told for name in text.partition("[")[2].split('"') if name.startswith("q")
         }
@@ -207,7 +207,7 @@ async def test_a_store_of_another_process_says_so(url, monkeypatch):
         real = os.getpid()
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: real + 1)
-            with pytest.raises(Exception, match="forked"):
+            with pytest.raises(StoreError, match="before this process was forked"):
                 await store.count(Filter())
         assert await store.count(Filter()) == 0
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import psycopg
+import pytest
 
-from perdure.ids import new_stamp
-from perdure.job import State
-from perdure.lifecycle import Succeeded, decide
-from perdure.storage.contract import Carried, Claim, Filter, Want
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.storage.contract import Claim, Filter, JobDump, Want
 
 from ...real_servers import server
 from .helpers import job, opened, schema_of
@@ -18,7 +19,7 @@ LONG_ENOUGH = 3600 * 1_000_000
 
 async def spoil(store, id, **flaws):
     (carried,) = [each for each in await store.export(None, 100) if each.record.id == id]
-    await store.restore([Carried(msgspec.structs.replace(carried.record, **flaws))])
+    await store.restore([JobDump(msgspec.structs.replace(carried.record, **flaws))])
 
 
 def change(url, statement, *values):
@@ -76,7 +77,7 @@ async def test_a_job_that_neither_waits_nor_runs_nor_has_ended():
         await store.enqueue([lost, other])
         change(url, "DELETE FROM {}.waiting WHERE id = %s", lost.id)
         await store.enqueue([follower])  # which looks for how its parent stands
-        await store.settle(100)
+        await store.resolve_edges(100)
         (record,) = await store.get([lost.id])
         assert (record.state, record.reason) == (State.DEAD, "unreadable: state, rank, run_at, suspect")
         assert await claimed(store) == {other.id, follower.id}
@@ -168,3 +169,37 @@ async def test_the_longest_lease_does_not_stop_the_reaper():
         assert len(await claimed(store)) == 2
         change(url, "UPDATE {}.holds SET lease = 9223372036854775807 WHERE id = %s", jobs[1].id)
         assert [record.id for record in await store.lapsed(10, LONG_ENOUGH)] == [jobs[0].id]
+
+
+SILENT = {
+    "no moving row": ("DELETE FROM {}.waiting WHERE id = %s", {}, State.DEAD),
+    "an unknown state": ("UPDATE {}.waiting SET state = 'strange' WHERE id = %s", {}, State.DEAD),
+    "parked at no gate": ("UPDATE {}.waiting SET parked = true WHERE id = %s", {}, State.READY),
+    "never due": ("UPDATE {}.waiting SET run_at = NULL WHERE id = %s", {"delay": 3_000_000_000}, State.SCHEDULED),
+}
+
+
+@pytest.mark.parametrize("damage", SILENT)
+async def test_one_inspection_finds_a_silent_row_behind_many(damage):
+    """Nothing else meets it: the damaged value is the one that it is searched by."""
+    statement, fields, becomes = SILENT[damage]
+    url = server("postgres").fresh()
+    async with opened(url) as store:
+        await store.enqueue([job(queue="others") for _ in range(500)])
+        bad = job(**fields)
+        await store.enqueue([bad])
+        change(url, statement, bad.id)
+        assert await claimed(store) == set()
+        assert await store.inspect(10) == 1
+        assert (await store.get([bad.id]))[0].state is becomes
+        if becomes is State.READY:
+            assert await claimed(store) == {bad.id}
+        if becomes is State.SCHEDULED:
+            change(
+                url,
+                "UPDATE {}.waiting SET run_at = run_at - 4000000000, rank = rank - 4000000000 WHERE id = %s",
+                bad.id,
+            )
+            await store.promote(10)
+            assert await claimed(store) == {bad.id}
+        assert await store.inspect(10) == 0

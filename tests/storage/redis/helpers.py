@@ -8,7 +8,7 @@ from pathlib import Path
 
 import redis as driver
 
-from perdure.ids import new_stamp
+from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 from perdure.storage.redis.keys import Keys
 from perdure.storage.urls import opener, parse
@@ -39,8 +39,8 @@ def jobs(count, **fields):
     return [job(**fields) for _ in range(count)]
 
 
-def claim(limit=1, worker="w1"):
-    return Claim(worker, new_stamp(), (Want(limit),))
+def claim(limit=1, worker="w1", **want):
+    return Claim(worker, new_stamp(), (Want(limit, **want),))
 
 
 CERTIFICATE = Path(__file__).with_name("certificate.pem")  # for 127.0.0.1, signed by itself, with its key

@@ -3,8 +3,8 @@
 import asyncio
 import json
 
-from perdure.job import State
-from perdure.lifecycle import Cancelled, Died, Succeeded, decide
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Died, Succeeded, decide
 from perdure.storage.contract import Filter
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import FORGET, job
@@ -18,7 +18,7 @@ def after(*parents, **fields):
 
 async def settled(store):
     looked = 0
-    while some := await store.settle(500):
+    while some := await store.resolve_edges(500):
         looked += some
     return looked
 

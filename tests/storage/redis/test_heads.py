@@ -2,7 +2,7 @@
 
 import random
 
-from perdure.lifecycle import Cancelled, Succeeded, decide
+from perdure.core.lifecycle import Cancelled, Succeeded, decide
 from perdure.storage.redis.schema import FORMAT
 from perdure.testing.conformance.tools import job
 

@@ -6,9 +6,10 @@ import ssl
 import pytest
 
 from perdure import StoreError
-from perdure.storage.contract import Filter
-from perdure.storage.redis import link, opening
-from perdure.storage.redis.link import Link
+from perdure.storage.contract import Claim, Filter, Want
+from perdure.storage.redis import client as client_module
+from perdure.storage.redis import health
+from perdure.storage.redis.client import RedisClient
 from perdure.storage.redis.schema import FORMAT
 from perdure.testing.conformance.tools import job
 
@@ -87,8 +88,8 @@ async def test_tls(own):
 
 
 async def test_tls_with_a_server_that_speaks_none(url, monkeypatch):
-    monkeypatch.setattr(link, "CONNECT_WITHIN", 0.2)
-    monkeypatch.setattr(opening, "PATIENCE", 0.0)
+    monkeypatch.setattr(client_module, "CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(health, "PATIENCE", 0.0)
     words = await refused(url.replace("redis://", "rediss://"))
     assert "no answer in time; rediss:// speaks TLS, does the server?" in words
 
@@ -112,6 +113,7 @@ async def test_a_server_that_evicts(own, policy):
 async def test_a_policy_that_spares_keys_without_expiry(own):
     async with opened(own(maxmemory_policy="volatile-lru").fresh()) as store:
         await store.enqueue([job()])
+        assert len(await store.claim(Claim("w", 1, (Want(9),)))) == 1
 
 
 async def test_a_server_that_forbids_config(own, caplog):
@@ -193,7 +195,7 @@ async def test_an_older_format_is_brought_up(url):
 async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):
     """Before each of its questions in turn, somebody else opens the same empty store and enqueues."""
     server = own()
-    asked = Link._asked
+    asked = RedisClient._asked
     for number in itertools.count(1):
         url, questions = server.fresh(), 0
 
@@ -201,14 +203,14 @@ async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):
             nonlocal questions
             questions += 1
             if questions == number:
-                monkeypatch.setattr(Link, "_asked", asked)
+                monkeypatch.setattr(RedisClient, "_asked", asked)
                 async with opened(url) as other:
                     await other.enqueue([job()])
             return await asked(link, connection, packed, until)
 
-        monkeypatch.setattr(Link, "_asked", interrupted)
+        monkeypatch.setattr(RedisClient, "_asked", interrupted)
         async with opened(url) as store:
-            monkeypatch.setattr(Link, "_asked", asked)
+            monkeypatch.setattr(RedisClient, "_asked", asked)
             assert await store.count(Filter()) == (questions >= number)
         if questions < number:
             break

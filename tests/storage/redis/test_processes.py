@@ -6,9 +6,9 @@ import random
 from collections import Counter
 
 from perdure import State
-from perdure.ids import new_stamp
-from perdure.lifecycle import Cancelled, LeaseEnded, Succeeded, decide
-from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Want
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Cancelled, LeaseLapsed, Succeeded, decide
+from perdure.storage.contract import Claim, Filter, QueueAtCapacity, QueueSettings, Want
 from perdure.testing.conformance.tools import job, unique
 
 from .helpers import claim, jobs, opened
@@ -68,7 +68,7 @@ async def test_a_bounded_queue_is_never_overfull(url):
             for _ in range(10):
                 try:
                     stored += len(await own.enqueue(jobs(3)))
-                except Full:
+                except QueueAtCapacity:
                     continue
             return stored
 
@@ -81,7 +81,7 @@ async def test_finish_against_cancel_against_reap(url):
         await store.enqueue(jobs(60, lease=1))
         held = await store.claim(claim(60))
         await asyncio.sleep(0.01)
-        words = [Succeeded("1"), Cancelled("enough"), LeaseEnded(), Succeeded("1"), Cancelled(), LeaseEnded()]
+        words = [Succeeded("1"), Cancelled("enough"), LeaseLapsed(), Succeeded("1"), Cancelled(), LeaseLapsed()]
 
         async def says(own, number):
             order = random.Random(number).sample(held, len(held))
@@ -93,7 +93,7 @@ async def test_finish_against_cancel_against_reap(url):
 
         sides = await at_once(url, says)
         states = {record.id: record.state for record in await store.get([record.id for record in held])}
-        wanted = {Succeeded: State.SUCCEEDED, Cancelled: State.CANCELLED, LeaseEnded: State.READY}
+        wanted = {Succeeded: State.SUCCEEDED, Cancelled: State.CANCELLED, LeaseLapsed: State.READY}
         for record in held:
             winners = [type(words[number]) for number, side in enumerate(sides) if side[record.id]]
             assert len(winners) == 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.storage.redis.room import Room
+from perdure.storage.redis.connection import ConnectionLimit
 
 
 async def test_places_are_given_in_the_order_they_were_asked_for():
-    room, came = Room(2), []
+    room, came = ConnectionLimit(2), []
     assert (room.taken(), room.taken(), room.taken()) == (True, True, False)
 
     async def comes(number):
@@ -33,7 +33,7 @@ async def test_places_are_given_in_the_order_they_were_asked_for():
 
 
 async def test_a_place_that_nobody_waits_for_is_free():
-    room = Room(1)
+    room = ConnectionLimit(1)
     await room.take(10)
     waiting = asyncio.create_task(room.take(10))
     await asyncio.sleep(0)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from perdure.lifecycle import Succeeded
+from perdure.core.lifecycle import Succeeded
 from perdure.storage.redis import signals
 from perdure.testing.conformance.signals import Ear
 from perdure.testing.conformance.tools import job, running, told

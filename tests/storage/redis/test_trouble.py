@@ -3,10 +3,11 @@
 import asyncio
 
 import pytest
+from redis.exceptions import ResponseError
 
-from perdure import StoreError
-from perdure.job import State
-from perdure.lifecycle import Cancelled, HandedBack, Succeeded, decide
+from perdure import Context, Perdure, StoreError
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from perdure.storage.contract import Filter, Note
 from perdure.testing.conformance.tools import accepted, ids, repeated
 
@@ -41,7 +42,7 @@ async def test_a_busy_server(own):
 
 
 def _endless(raw):
-    with pytest.raises(Exception, match=r"(?i)kill"):
+    with pytest.raises(ResponseError, match=r"(?i)kill"):
         raw.eval("while true do end", 0)
 
 
@@ -85,7 +86,7 @@ async def test_a_claim_whose_answer_is_lost_is_not_repeated(url):
         with pytest.raises(StoreError, match="cannot be reached"):
             await store.claim(asked)
         proxy.swallows = False
-        held = await store.holding(asked.worker, asked.stamp)
+        held = await store.recover_claim(asked.worker, asked.stamp)
         assert len(held) == 2
         assert {record.attempt for record in held} == {1}
         assert await store.count(Filter(states=(State.READY,))) == 1
@@ -115,7 +116,7 @@ async def test_a_cancelled_call_leaves_the_store_usable(url):
             await call
         proxy.silent = False
         assert await store.count(Filter()) == 1
-        held = await store.holding(asked.worker, asked.stamp)
+        held = await store.recover_claim(asked.worker, asked.stamp)
         assert len(held) + len(await store.claim(claim())) == 1
 
 
@@ -220,6 +221,26 @@ async def test_a_full_memory_takes_no_jobs_and_ends_those_it_has(own):
         await store.pause("default", False)
         assert len(await store.enqueue(jobs(1))) == 1
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == 10
+
+
+async def test_a_full_memory_under_a_handler_is_not_charged(own):
+    url = own().fresh()
+    app = Perdure(url)
+
+    @app.task
+    async def other() -> None: ...
+
+    @app.task(max_attempts=1)
+    async def work(ctx: Context) -> None:
+        with client(url) as raw:
+            raw.config_set("maxmemory", "1mb" if ctx.job.attempt == 1 else "0")
+        await other.enqueue()
+
+    async with app, app.worker(poll=0.05):
+        handle = await work.enqueue()
+        await handle.result(timeout=20)
+        job = await app.jobs.get(handle.id)
+    assert (job.attempt, job.failures, job.errors) == (2, 0, ())
 
 
 # ---- too many clients ------------------------------------------------------------------------------

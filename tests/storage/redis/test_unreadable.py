@@ -4,8 +4,9 @@ from struct import pack
 
 import pytest
 
-from perdure.job import State, unreadable_fields
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.core.record import unreadable_fields
 from perdure.storage.contract import Filter
 from perdure.testing import ManualClock
 

@@ -8,8 +8,8 @@ import sys
 import textwrap
 from contextlib import asynccontextmanager
 
-from perdure.ids import new_id, new_stamp
-from perdure.job import NewJob
+from perdure.core.ids import new_id, new_stamp
+from perdure.core.record import NewJob
 from perdure.storage.contract import Claim, Want
 from perdure.storage.urls import opener
 
@@ -41,7 +41,7 @@ async def store_at(path, *, scheme="sqlite", query="", **options):
 PRELUDE = """
 import asyncio, os, signal, sqlite3, sys, threading, time
 from tests.storage.sqlite.helpers import after, claim, job, store_at
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.lifecycle import Succeeded, decide
 path = sys.argv[1]
 def say(*words):
     print(*words, flush=True)

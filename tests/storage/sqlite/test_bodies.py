@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from perdure.job import State
-from perdure.lifecycle import Succeeded, decide
-from perdure.storage.sqlite.schema import migrations
+from perdure.core.job import State
+from perdure.core.lifecycle import Succeeded, decide
+from perdure.storage.sqlite.schema import load_migrations
 from tests.conformance.stores import STORES
 from tests.conformance.twin import failure_of, operations
 
@@ -146,7 +146,7 @@ async def test_a_file_of_the_second_version_is_migrated_in_place(tmp_path):
         ", unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version, followed, next_id, releases"
     )
     with closing(sqlite3.connect(old)) as raw, raw:
-        for step in migrations()[:2]:
+        for step in load_migrations()[:2]:
             raw.executescript(step.text)
         raw.execute(
             "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"

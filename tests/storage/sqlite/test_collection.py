@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from perdure.storage.sqlite import shared
+from perdure.storage.sqlite import process_shared
 from perdure.storage.urls import opener
 
 
@@ -25,13 +25,13 @@ async def test_a_collection_inside_opening_waits_for_nobody(monkeypatch, collect
     await store.close()
     cycle = [first]
     cycle.append(cycle)
-    begin = shared.Shared.__init__
+    begin = process_shared.Shared.__init__
 
     def begin_and_collect(self, *args):
         collect()
         begin(self, *args)
 
-    monkeypatch.setattr(shared.Shared, "__init__", begin_and_collect)
+    monkeypatch.setattr(process_shared.Shared, "__init__", begin_and_collect)
     gc.disable()
     try:
         del first, store, cycle
@@ -40,5 +40,5 @@ async def test_a_collection_inside_opening_waits_for_nobody(monkeypatch, collect
         gc.enable()
     await second.open()
     assert await second.queues() == []
-    assert not shared._leaving
+    assert not process_shared._leaving
     await second.close()

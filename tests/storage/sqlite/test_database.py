@@ -8,10 +8,10 @@ import threading
 
 import pytest
 
+from perdure.core.ids import new_id
+from perdure.core.lifecycle import Change, HoldGuard, KeyMove, State, Succeeded, decide
 from perdure.errors import StoreError
-from perdure.ids import new_id
-from perdure.lifecycle import Change, HoldGuard, KeyMove, State, Succeeded, decide
-from perdure.storage.contract import Filter, Full, QueueSettings, Refusal
+from perdure.storage.contract import Filter, QueueAtCapacity, QueueSettings, Refusal
 from perdure.storage.urls import opener
 
 from .helpers import claim, job, store_at
@@ -73,7 +73,7 @@ async def test_a_full_queue_undoes_nobody_elses_work(tmp_path):
         await asyncio.sleep(0)
         go.set()
         answers = await asyncio.gather(*waiting, return_exceptions=True)
-        assert [isinstance(answer, Full) for answer in answers] == [False, False, True, False]
+        assert [isinstance(answer, QueueAtCapacity) for answer in answers] == [False, False, True, False]
         assert len(seen) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import StoreError
 from perdure.storage.contract import Filter
-from perdure.storage.sqlite import place
+from perdure.storage.sqlite import database_file
 
 from .helpers import job, store_at
 
@@ -157,7 +157,7 @@ async def test_a_newer_schema(tmp_path):
     with sqlite3.connect(path) as raw:
         raw.execute("update perdure_meta set value = '99' where name = 'schema'")
     raw.close()
-    await refused(path, "has schema version 99, and this Perdure knows only up to 5: .* upgrade perdure")
+    await refused(path, "has schema version 99, and this Perdure knows only up to 6: .* upgrade perdure")
 
 
 async def test_without_migrate_the_tables_must_be_there(tmp_path):
@@ -173,14 +173,14 @@ async def test_without_migrate_the_tables_must_be_there(tmp_path):
 
 
 async def test_network_file_systems_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(place, "file_system_of", lambda directory: "nfs4")
+    monkeypatch.setattr(database_file, "file_system_of", lambda directory: "nfs4")
     await refused(tmp_path / "jobs.db", r"network file system \(nfs4\)")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc/self/mounts")
 def test_the_file_system_is_found(tmp_path):
-    assert place.file_system_of(tmp_path)
-    assert place.file_system_of(place.Path("/proc/self")) == "proc"
+    assert database_file.file_system_of(tmp_path)
+    assert database_file.file_system_of(database_file.Path("/proc/self")) == "proc"
 
 
 async def test_never_two_drivers_on_one_file(tmp_path):

@@ -8,18 +8,18 @@ from itertools import accumulate
 
 import pytest
 
-from perdure.job import State
-from perdure.lifecycle import Cancelled, Stopped, Succeeded, decide
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Stopped, Succeeded, decide
 from perdure.storage.contract import Filter
-from perdure.storage.memory import MemoryStorage
-from perdure.storage.sqlite.schema import migrations
+from perdure.storage.memory.store import MemoryStorage
+from perdure.storage.sqlite.schema import load_migrations
 from perdure.testing import ManualClock
 
 from .helpers import after, claim, finish, job, line, process, store_at
 
 
 async def settle_all(store):
-    while await store.settle(store.chunk):
+    while await store.resolve_edges(store.chunk):
         pass
 
 
@@ -38,7 +38,7 @@ async def work_off(store, *, limited=False, limit=500):
 async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
     path = tmp_path / "jobs.db"
     with sqlite3.connect(path) as raw:
-        raw.executescript(migrations()[0].text)
+        raw.executescript(load_migrations()[0].text)
         raw.execute(
             "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"
         )
@@ -79,7 +79,7 @@ async def test_nobody_is_stranded_between_processes(tmp_path):
         other = process(
             path,
             """
-            from perdure.job import Record
+            from perdure.core.record import Record
             async def main():
                 async with store_at(path) as store:
                     say("ready")
@@ -126,7 +126,7 @@ async def test_a_crash_between_two_steps_leaves_nobody_behind(tmp_path):
         store.chunk = 5
         answer = await store.exchange([decide(held, Succeeded())])
         assert answer.unsettled
-        assert await store.settle(5) > 0
+        assert await store.resolve_edges(5) > 0
     async with store_at(path) as store:
         assert {record.state for record in await store.get([one.id for one in children])} == {"ready", "blocked"}
         answer = await store.exchange((), claim(0))

@@ -6,9 +6,9 @@ import sqlite3
 import msgspec
 import pytest
 
-from perdure.lifecycle import Succeeded, decide
+from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import QueueSettings
-from perdure.storage.fairness import SHARE
+from perdure.storage.rules.fairness import SHARE
 from perdure.testing import ManualClock
 
 from .helpers import after, claim, job, store_at
@@ -55,7 +55,7 @@ async def test_the_same_row_as_an_enqueue(tmp_path, clock, fields):
         (expected,) = await store.get([ours.id])
     async with store_at(tmp_path / "theirs.db", clock=clock) as store:
         raw = sqlite3.connect(tmp_path / "theirs.db")
-        assert run(raw, store.insertion([ours])) == [ours.id]
+        assert run(raw, store.caller_statements([ours])) == [ours.id]
         raw.commit()
         raw.close()
         (theirs,) = await store.get([ours.id])
@@ -68,15 +68,15 @@ async def test_keys_are_unique_there_too(tmp_path, clock, scope):
     first, second, third = (job(**unique) for _ in range(3))
     async with store_at(tmp_path / "jobs.db", clock=clock) as store:
         raw = sqlite3.connect(tmp_path / "jobs.db")
-        assert run(raw, store.insertion([first, second])) == [first.id, first.id]
+        assert run(raw, store.caller_statements([first, second])) == [first.id, first.id]
         raw.commit()
-        assert run(raw, store.insertion([third, first])) == [first.id, first.id]
+        assert run(raw, store.caller_statements([third, first])) == [first.id, first.id]
         raw.commit()
         (placed,) = await store.enqueue([third])
         assert (placed.id, placed.duplicate) == (first.id, True)
         if scope == "window":
             clock.advance(61)
-            assert run(raw, store.insertion([third])) == [third.id]
+            assert run(raw, store.caller_statements([third])) == [third.id]
             raw.commit()
         raw.close()
         assert [record is not None for record in await store.get([first.id, second.id, third.id])] == [
@@ -93,7 +93,7 @@ async def test_a_job_of_a_kept_key_is_not_made_again(tmp_path, clock):
         raw = sqlite3.connect(tmp_path / "jobs.db")
         raw.execute("delete from perdure_jobs")
         clock.advance(1)
-        assert run(raw, store.insertion([once])) == [once.id]
+        assert run(raw, store.caller_statements([once])) == [once.id]
         raw.commit()
         raw.close()
         assert await store.get([once.id]) == [None]
@@ -117,7 +117,7 @@ async def test_jobs_that_wait_for_jobs(tmp_path, clock):
         (held,) = (await store.exchange((), claim(queues=("default",)))).claimed
         await store.apply([decide(held, Succeeded())])
         children = [after(over), after(over, running), after(job()), after(over, run_when="finished", delay=10**9)]
-        run(raw, store.insertion(children))
+        run(raw, store.caller_statements(children))
         raw.commit()
         assert await states(store, children) == ["blocked"] * 4
         await store.exchange((), claim(queues=("never",), limit=0))
@@ -126,7 +126,7 @@ async def test_jobs_that_wait_for_jobs(tmp_path, clock):
         (held,) = (await store.exchange((), claim(queues=("never",)))).claimed
         await store.apply([decide(held, Succeeded())])
         assert await states(store, children[1:2]) == ["ready"]
-        assert await store.settle(9) == 0
+        assert await store.resolve_edges(9) == 0
 
 
 async def test_a_flow_in_one_list_some_of_it_known_already(tmp_path, clock):
@@ -137,7 +137,7 @@ async def test_a_flow_in_one_list_some_of_it_known_already(tmp_path, clock):
             for key, scope in zip("kkww", ["active"] * 2 + ["any"] * 2, strict=True)
         ]
         last = after(first, again, kept, kept_again)
-        placed = run(raw, store.insertion([first, again, kept, kept_again, last]))
+        placed = run(raw, store.caller_statements([first, again, kept, kept_again, last]))
         assert placed == [owner.id, owner.id, kept.id, kept.id, last.id]
         raw.commit()
         for _ in range(2):
@@ -145,7 +145,7 @@ async def test_a_flow_in_one_list_some_of_it_known_already(tmp_path, clock):
             await store.apply([decide(record, Succeeded()) for record in held])
         assert {record.id for record in held} == {last.id}
         # said again, it is there
-        assert run(raw, store.insertion([last])) == [last.id]
+        assert run(raw, store.caller_statements([last])) == [last.id]
         raw.commit()
         assert await store.followers([owner.id, kept.id]) == [[], []]
 
@@ -155,18 +155,18 @@ async def test_a_parent_is_not_pruned_before_it_is_looked_at(tmp_path, clock):
         await store.enqueue([parent := job(retention='"delete"')])
         (held,) = (await store.exchange((), claim())).claimed
         await store.apply([decide(held, Succeeded("1"))])
-        run(raw, store.insertion([child := after(parent)]))
+        run(raw, store.caller_statements([child := after(parent)]))
         raw.commit()
         clock.advance(10**6)
         assert await store.prune(9) == 0
-        assert await store.settle(9) > 0
+        assert await store.resolve_edges(9) > 0
         assert await states(store, [child]) == ["ready"]
 
 
 async def test_jobs_under_limits(tmp_path, clock):
     async with both(tmp_path, clock) as (store, raw):
         jobs = [job(limits='[["k",1]]'), job(limits='[["k",1]]', priority=9)]
-        run(raw, store.insertion(jobs))
+        run(raw, store.caller_statements(jobs))
         raw.commit()
         assert [record.parked for record in await store.get([one.id for one in jobs])] == [True, True]
         claimed = (await store.exchange((), claim(limited=True))).claimed
@@ -178,8 +178,8 @@ async def test_jobs_of_a_fair_queue(tmp_path, clock):
         await store.configure(QueueSettings("q", fair=True))
         await store.enqueue([job(queue="q", tenant="a") for _ in range(5)])
         jobs = [job(queue="q", tenant="b"), job(queue="q", tenant="b", delay=10**9), job(queue="other"), after(job())]
-        run(raw, store.insertion(jobs))
-        run(raw, store.insertion(jobs))
+        run(raw, store.caller_statements(jobs))
+        run(raw, store.caller_statements(jobs))
         raw.commit()
         assert await states(store, jobs) == ["blocked", "blocked", "ready", "blocked"]
         claimed = (await store.exchange((), claim(2, queues=("q",)))).claimed
@@ -195,8 +195,8 @@ async def test_what_is_rolled_back_was_never_there(tmp_path, clock):
         await store.configure(QueueSettings("q", fair=True))
         await store.enqueue([parent := job()])
         jobs = [after(parent), job(limits='[["k",1]]'), job(queue="q")]
-        run(raw, store.insertion(jobs))
+        run(raw, store.caller_statements(jobs))
         raw.rollback()
         assert await states(store, jobs) == [None] * 3
-        assert (await store.settle(9), await store.followers([parent.id])) == (0, [[]])
+        assert (await store.resolve_edges(9), await store.followers([parent.id])) == (0, [[]])
         assert raw.execute("select count(*) from perdure_unsettled").fetchone() == (0,)

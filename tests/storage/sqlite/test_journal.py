@@ -6,8 +6,8 @@ import pytest
 
 from perdure.errors import StoreError
 from perdure.storage.sqlite import driver as drivers
-from perdure.storage.sqlite import journal
-from perdure.storage.sqlite.place import Place
+from perdure.storage.sqlite import journal_mode
+from perdure.storage.sqlite.database_file import DatabaseFile
 
 from .helpers import job, store_at
 
@@ -30,10 +30,10 @@ from .helpers import job, store_at
     ],
 )
 def test_the_version_decides(version, mode):
-    assert journal.mode_for("auto", version) == mode
-    assert journal.mode_for("wal", version) == "wal"
-    assert journal.mode_for("persist", version) == "persist"
-    assert journal.mode_for("truncate", version) == "truncate"
+    assert journal_mode.mode_for("auto", version) == mode
+    assert journal_mode.mode_for("wal", version) == "wal"
+    assert journal_mode.mode_for("persist", version) == "persist"
+    assert journal_mode.mode_for("truncate", version) == "truncate"
 
 
 def test_a_sqlite_without_strict_tables_is_refused():
@@ -41,10 +41,10 @@ def test_a_sqlite_without_strict_tables_is_refused():
         version = (3, 36, 0)
 
     with pytest.raises(StoreError, match=r"3\.36\.0 is too old, 3\.37\.0 is needed"):
-        journal.Keeper(Place(None), Old(), "auto")
+        journal_mode.Keeper(DatabaseFile(None), Old(), "auto")
 
 
-affected = pytest.mark.skipif(journal.wal_is_safe(sqlite3.sqlite_version_info), reason="this SQLite has the fix")
+affected = pytest.mark.skipif(journal_mode.wal_is_safe(sqlite3.sqlite_version_info), reason="this SQLite has the fix")
 
 
 @affected
@@ -103,7 +103,7 @@ async def test_apsw_brings_its_own_sqlite(tmp_path):
     async with store_at(tmp_path / "jobs.db", scheme="sqlite+apsw") as store:
         durability = await store.durability()
         assert durability.grade == "B"
-        safe = journal.wal_is_safe(drivers.driver("apsw").version)
+        safe = journal_mode.wal_is_safe(drivers.driver("apsw").version)
         assert ("journal wal" in durability.detail) is safe
 
 
@@ -118,6 +118,6 @@ async def test_our_connections_sync_fully_and_map_nothing(tmp_path):
 async def test_every_writing_connection_has_the_durable_journal(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         assert await store._shared.database.alone(lambda c: c.value("pragma journal_mode")) == "persist"
-        transaction = await store.begin(1_000_000)
+        transaction = await store.begin_transaction(1_000_000)
         assert await transaction.execute("pragma journal_mode") == [("persist",)]
         await transaction.rollback()

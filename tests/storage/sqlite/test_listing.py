@@ -2,7 +2,7 @@
 
 import pytest
 
-from perdure.job import State
+from perdure.core.job import State
 from perdure.storage.contract import Filter
 
 from .helpers import claim, job, store_at

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from perdure.job import State
-from perdure.lifecycle import HoldGuard, PlainSuccess, succeeded
+from perdure.core.job import State
+from perdure.core.lifecycle import HoldGuard, PlainSuccess, succeeded
 from perdure.storage.contract import ACCEPTED, Refusal
 from perdure.storage.sqlite import near
-from perdure.storage.sqlite.near import Near, Numbers
+from perdure.storage.sqlite.near import RowNumbers, RowRange
 
 from .helpers import claim, job, store_at
 
@@ -106,7 +106,7 @@ def end(id, started_at, result=None):
 )
 def test_rows_close_together(rows, starts, known):
     ids = [f"{place:036d}" for place in range(len(rows))]
-    numbers = Numbers()
+    numbers = RowNumbers()
     learnt = [(id, row) for id, row in zip(ids, rows, strict=True) if row is not None]
     numbers.learn([SimpleNamespace(id=id) for id, _ in learnt], [row for _, row in learnt])
     ended = [end(id, at, "12") for id, at in zip(ids, starts, strict=True)]
@@ -118,7 +118,7 @@ def test_rows_close_together(rows, starts, known):
             row: f"{id}{at - min(starts):8d}{1 + 2 * place:8d}{2:8d}"
             for place, (row, id, at) in enumerate(zip(rows, ids, starts, strict=True))
         }
-        assert found == Near(min(rows), max(rows), min(starts), found.rows, b"12" * len(rows))
+        assert found == RowRange(min(rows), max(rows), min(starts), found.rows, b"12" * len(rows))
         assert [told[begin : begin + 60] for begin in range(0, len(told), 60)] == [
             expected.get(row, " " * 60) for row in range(min(rows), max(rows) + 1)
         ]
@@ -126,6 +126,6 @@ def test_rows_close_together(rows, starts, known):
 
 
 def test_ids_of_another_length_are_found_by_their_ids():
-    numbers = Numbers()
+    numbers = RowNumbers()
     numbers.learn([SimpleNamespace(id="short")], [1])
     assert numbers.near([end("short", 5)]) is None

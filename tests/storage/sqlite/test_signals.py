@@ -9,9 +9,8 @@ import time
 import pytest
 
 from perdure.storage.contract import Filter
-from perdure.storage.sqlite.ear import _Looks
-from perdure.storage.sqlite.place import Place
-from perdure.storage.sqlite.watch import Watch
+from perdure.storage.sqlite.database_file import DatabaseFile
+from perdure.storage.sqlite.wakeup_thread import Watch, _Looks
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -200,7 +199,7 @@ async def test_a_raw_commit_wakes_us(tmp_path, journal):
         await store.enqueue([job()])
         await store.exchange((), claim())
         store.listen("ready", event.set)
-        insertion = store.insertion([job(queue="raw")])
+        insertion = store.caller_statements([job(queue="raw")])
         # a write of our own just before would hide the other's
         await asyncio.sleep(0.1)
         raw = sqlite3.connect(path)
@@ -220,7 +219,7 @@ async def test_what_is_rolled_back_leaves_nothing_and_wakes_nobody(tmp_path):
     async with store_at(path) as store:
         store.listen("ready", event.set)
         await asyncio.sleep(0.1)
-        insertion = store.insertion([job(), job(unique_key="k", unique_scope="any")])
+        insertion = store.caller_statements([job(), job(unique_key="k", unique_scope="any")])
         raw = sqlite3.connect(path)
         for statement, text in insertion.inserts:
             raw.execute(statement, (text,))
@@ -230,7 +229,7 @@ async def test_what_is_rolled_back_leaves_nothing_and_wakes_nobody(tmp_path):
         with pytest.raises(TimeoutError):
             await woken(event, 0.15)
         assert await store.count(Filter()) == 0
-        transaction = await store.begin(5_000_000)
+        transaction = await store.begin_transaction(5_000_000)
         await transaction.enqueue([job()])
         await transaction.rollback()
         with pytest.raises(TimeoutError):
@@ -253,7 +252,7 @@ async def test_our_own_writes_do_not_come_back_to_us(tmp_path):
 def test_a_write_is_known_by_the_date_of_the_file_however_late_it_is_heard_of(tmp_path):
     path = tmp_path / "jobs.db"
     path.write_bytes(b"x")
-    looks = _Looks(Watch(Place(path)))
+    looks = _Looks(Watch(DatabaseFile(path)))
     os.utime(path, (1_000.0, 1_000.0))
     looks.written()
     while (date := looks.due()) is None:

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage.sqlite import turns
-from perdure.storage.sqlite.turns import Turns
+from perdure.storage.sqlite import fair_write_lock
+from perdure.storage.sqlite.fair_write_lock import FairWriteLock
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "by Python alone"])
 def test_one_at_a_time_and_the_next_in_line(tmp_path, monkeypatch, at_once):
     if not at_once:
-        monkeypatch.setattr(turns, "_at_once", lambda: lambda file, operation: -1)
-    first, second = Turns(tmp_path), Turns(tmp_path)
+        monkeypatch.setattr(fair_write_lock, "_at_once", lambda: lambda file, operation: -1)
+    first, second = FairWriteLock(tmp_path), FairWriteLock(tmp_path)
     came = threading.Event()
 
     def take():
@@ -35,7 +35,7 @@ def test_one_at_a_time_and_the_next_in_line(tmp_path, monkeypatch, at_once):
 
 
 def test_who_has_just_written_comes_after_who_waits(tmp_path):
-    one, two = Turns(tmp_path), Turns(tmp_path)
+    one, two = FairWriteLock(tmp_path), FairWriteLock(tmp_path)
     order: list[str] = []
 
     def write() -> None:

@@ -6,8 +6,8 @@ from contextlib import closing
 import msgspec
 import pytest
 
-from perdure.lifecycle import Snoozed, decide
-from perdure.retry import Backoff
+from perdure.core.backoff import Backoff
+from perdure.core.lifecycle import Snoozed, decide
 from perdure.storage.sqlite import upkeep
 
 from .helpers import claim, job, store_at
@@ -101,7 +101,7 @@ async def test_a_policy_that_came_in_a_callers_transaction_is_gone_with_it(tmp_p
         with closing(sqlite3.connect(path, isolation_level=None)) as raw:
             for end, left in (("rollback", 0), ("commit", 1)):
                 raw.execute("begin immediate")
-                for statement, text in store.insertion([new]).inserts:
+                for statement, text in store.caller_statements([new]).inserts:
                     raw.execute(statement, (text,))
                 raw.execute(end)
                 assert policies(path) == left

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from ..store import debug_option
+from ..target import debug_option
 
 
 @click.command("demo")
@@ -30,6 +30,6 @@ def command(jobs: int, keep: bool, deadline: float) -> None:
       perdure demo --jobs 10000
       perdure demo --keep
     """
-    from .show import show
+    from .run import show
 
     raise SystemExit(show(jobs, keep, deadline))

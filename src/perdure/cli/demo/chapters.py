@@ -12,9 +12,9 @@ from uuid import UUID
 from perdure import Call, Job, JobHandle, State, Unique
 
 from . import tasks
-from .account import Account, failed_by_itself
-from .fleet import SLOTS, Fleet
 from .screen import Screen
+from .summary import Account, failed_by_itself
+from .worker_processes import SLOTS, Fleet
 
 WORKERS = ("worker-1", "worker-2", "worker-3")
 VICTIM = "worker-2"

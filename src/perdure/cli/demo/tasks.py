@@ -12,7 +12,7 @@ from pathlib import Path
 from perdure import Backoff, Context, Perdure
 
 # A short lease, so that the jobs of a worker that was killed come back within seconds and not after a minute.
-app = Perdure(imports=["perdure.cli.demo.orphans"], lease=2.0, backoff=Backoff.fixed(0.3), max_attempts=3)
+app = Perdure(imports=["perdure.cli.demo.end_with_parent"], lease=2.0, backoff=Backoff.fixed(0.3), max_attempts=3)
 folder = Path(os.environ.get("PERDURE_DEMO", "."))
 
 

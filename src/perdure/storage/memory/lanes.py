@@ -13,9 +13,10 @@ from collections.abc import Callable
 from heapq import heapify, heappop, heappush, nsmallest
 from typing import NamedTuple
 
-from perdure.job import ANY, Record
+from perdure.core.job import ANY
+from perdure.core.record import Record
 from perdure.storage.contract import Want
-from perdure.storage.limiting import Gate, Place
+from perdure.storage.rules.limits import ClaimOrder, Gate
 
 
 class Group(NamedTuple):
@@ -47,18 +48,20 @@ class Lane(NamedTuple):
         return Group(self.task, self.routing_key, self.suspect, self.limits is not None)
 
 
-Heads = list[tuple[Place, Lane]]  # a heap; an entry whose lane has another head by now is replaced when it comes first
+Heads = list[
+    tuple[ClaimOrder, Lane]
+]  # a heap; an entry whose lane has another head by now is replaced when it comes first
 
 
 class Lanes:
     """Ready jobs in the order of a claim."""
 
     def __init__(self) -> None:
-        self._heaps: dict[Lane, list[Place]] = {}
-        self._places: dict[str, tuple[Lane, Place]] = {}
+        self._heaps: dict[Lane, list[ClaimOrder]] = {}
+        self._places: dict[str, tuple[Lane, ClaimOrder]] = {}
         self._of_queue: dict[str, set[Lane]] = {}
         self._limited: dict[Lane, None] = {}
-        self._heads: dict[Group, list[tuple[Place, Lane]]] = {}
+        self._heads: dict[Group, list[tuple[ClaimOrder, Lane]]] = {}
 
     def put(self, record: Record) -> None:
         lane = Lane(record.queue, record.task, record.routing_key, record.suspect, record.limits)
@@ -71,7 +74,7 @@ class Lanes:
 
     def gates(self, want: Want, paused: Callable[[str], bool], fits: Callable[[str], bool]) -> list[Gate]:
         """The best jobs that fit of each wanted gate, as many as are wanted. All stay where they are."""
-        by_limits: dict[str, list[Place]] = {}
+        by_limits: dict[str, list[ClaimOrder]] = {}
         for lane in list(self._limited):
             in_queue = (want.queues is None or lane.queue in want.queues) and not paused(lane.queue)
             if lane.limits is not None and in_queue and lane.group.wanted(want, alone=want.alone) and self._head(lane):
@@ -88,8 +91,8 @@ class Lanes:
         else:
             sources = [self._heads_in(want, alone=alone)]
         taken: list[str] = []
-        unfit: list[tuple[Lane, Place]] = []
-        passed_by: list[tuple[Heads, tuple[Place, Lane]]] = []
+        unfit: list[tuple[Lane, ClaimOrder]] = []
+        passed_by: list[tuple[Heads, tuple[ClaimOrder, Lane]]] = []
         while len(taken) < limit and (best := self._best(sources)) is not None:
             place, lane = entry = heappop(best)
             while best and best[0] == entry:
@@ -130,7 +133,7 @@ class Lanes:
                     heappush(heads, (head, lane))
         return min((heads for heads in sources if heads), key=lambda heads: heads[0], default=None)
 
-    def _push(self, lane: Lane, place: Place) -> None:
+    def _push(self, lane: Lane, place: ClaimOrder) -> None:
         heap = self._heaps.setdefault(lane, [])
         heappush(heap, place)
         self._of_queue.setdefault(lane.queue, set()).add(lane)
@@ -139,7 +142,7 @@ class Lanes:
         if heap[0] == place:
             heappush(self._heads.setdefault(lane.group, []), (place, lane))
 
-    def _head(self, lane: Lane) -> Place | None:
+    def _head(self, lane: Lane) -> ClaimOrder | None:
         heap = self._heaps.get(lane, [])
         while heap:
             if self._places.get(heap[0][2]) == (lane, heap[0]):

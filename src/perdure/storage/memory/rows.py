@@ -14,32 +14,34 @@ from heapq import heappop, heappush
 
 from msgspec.structs import replace
 
+from perdure.core.job import FINAL, WAITING, State
+from perdure.core.lifecycle import Cancelled, Change, KeyMove, decide
+from perdure.core.record import ROW_VERSION, Hold, NewJob, Record
 from perdure.errors import StoreError
-from perdure.job import FINAL, ROW_VERSION, WAITING, Hold, NewJob, Record, State
-from perdure.lifecycle import Cancelled, Change, KeyMove, decide
 from perdure.storage.contract import (
     ACCEPTED,
     PARENT_CANCELLED,
     REFUSED,
-    Carried,
     Claim,
+    EnqueueResult,
+    JobDump,
     KeptKey,
-    Placed,
+    KvWrite,
     QueueSettings,
     Refusal,
-    Shelving,
     Started,
     Unreadable,
     Verdict,
     Want,
 )
-from perdure.storage.fairness import Account, charged, floor_of, ranks
-from perdure.storage.guards import judged, standing
-from perdure.storage.limiting import Gate, Starts, Use, closed_now, keys_of, limits_of, pass_gates
-from perdure.storage.rules import (
-    Fate,
+from perdure.storage.rules.fairness import Account, charged, floor_of, ranks
+from perdure.storage.rules.guards import judged, standing
+from perdure.storage.rules.limits import Gate, Starts, Use, admit_jobs, closed_now, keys_of, limits_of
+from perdure.storage.rules.records import (
+    EdgeDecision,
     KeyName,
-    fate,
+    decide_edge,
+    edges_are_lost,
     is_expired,
     is_gone,
     key_ends,
@@ -56,11 +58,11 @@ from perdure.storage.rules import (
     write_close,
     write_hidden,
 )
-from perdure.storage.unreadable import FIELDS, flaw_of, is_leased, mend, raw_text
+from perdure.storage.rules.unreadable import FIELDS, flaw_of, is_leased, mend, raw_text
 
 from .edges import Edges
+from .kv import Shelf
 from .lanes import Lanes
-from .shelf import Shelf
 
 Owner = tuple[str, int | None]  # job, until when
 Group = tuple[str, bool]  # task, dead?
@@ -91,7 +93,9 @@ class Rows:
         self._inspected = ""
 
     # ---- enqueue -----------------------------------------------------------------------------------
-    def plan(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> tuple[list[Placed], list[NewJob]]:
+    def plan(
+        self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True
+    ) -> tuple[list[EnqueueResult], list[NewJob]]:
         """What would become of these jobs, and those of them that would be stored. Writes nothing."""
 
         def owner(name: KeyName) -> str | None:
@@ -103,7 +107,7 @@ class Rows:
         refuse_orphans(fresh, self._followable(fresh))
         return placed, fresh
 
-    def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[Placed]:
+    def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[EnqueueResult]:
         """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
         placed, fresh = self.plan(jobs, now, bounded=bounded)
         for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
@@ -142,12 +146,12 @@ class Rows:
         return None if until is not None and until <= now else id
 
     # ---- moving house ------------------------------------------------------------------------------
-    def carried(self, record: Record, lines: Iterable[str]) -> Carried:
+    def carried(self, record: Record, lines: Iterable[str]) -> JobDump:
         """A job as it is, with its log and its edges."""
         waits_for, kept_for = self.edges.parents(record.id), self.edges.kept_for(record.id, self._is_over)
-        return Carried(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))
+        return JobDump(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))
 
-    def restore(self, jobs: Sequence[Carried]) -> None:
+    def restore(self, jobs: Sequence[JobDump]) -> None:
         """Put jobs on record as they are, in place of what is known under their ids."""
         records = [job.record for job in jobs]
         for record in records:
@@ -269,7 +273,7 @@ class Rows:
 
     def _pass_gates(self, want: Want, now: int) -> list[str]:
         gates = self._gates(want, now)
-        passed = pass_gates(gates, self._used(gates), want.limit, now)
+        passed = admit_jobs(gates, self._used(gates), want.limit, now)
         self._starts.update(passed.starts)
         return passed.ids
 
@@ -311,8 +315,8 @@ class Rows:
         looked = 1
         for id in self.edges.children(parent):
             child = self.by_id[id]
-            what = fate(record, child.run_when)
-            if what is Fate.STAY:
+            what = decide_edge(record, child.run_when)
+            if what is EdgeDecision.STAY:
                 continue
             if looked > limit:
                 return looked
@@ -321,12 +325,15 @@ class Rows:
         del self.edges.unsettled[parent]
         return looked
 
-    def _follow(self, parent: Record | None, id: str, child: Record, what: Fate, now: int) -> None:
+    def _follow(self, parent: Record | None, id: str, child: Record, what: EdgeDecision, now: int) -> None:
         if child.state is not State.BLOCKED:
             self.edges.close_all(child.id)
-        elif what is Fate.LEAD_ON and parent is not None and not self.edges.leads(parent.next_id, child.id):
+        elif what is EdgeDecision.LEAD_ON and parent is not None and not self.edges.leads(parent.next_id, child.id):
             self.edges.lead_from(id, parent.next_id or "", child.id)
-        elif what in (Fate.CLOSE, Fate.LEAD_ON):  # that it waits for the next job of the chain already is enough
+        elif what in (
+            EdgeDecision.CLOSE,
+            EdgeDecision.LEAD_ON,
+        ):  # that it waits for the next job of the chain already is enough
             self.edges.close(id, child.id)
             self._lift(child)
             write_close(child, now)
@@ -340,7 +347,7 @@ class Rows:
             self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
 
     # ---- the shelf ---------------------------------------------------------------------------------
-    def try_shelving(self, writes: Sequence[Shelving]) -> tuple[list[bool], Shelf]:
+    def try_shelving(self, writes: Sequence[KvWrite]) -> tuple[list[bool], Shelf]:
         """Which of these writes take hold, and the shelf as it is then."""
         shelf = self.shelf.copy()
         done = []
@@ -378,12 +385,38 @@ class Rows:
             self.edges.unsettled[record.id] = None
 
     def inspect(self, limit: int, now: int) -> int:
-        """Look at the next so many jobs; gives how many were set aside."""
+        """Look at the next so many jobs; gives how many were set aside or put right."""
         behind = sorted(id for id in self.by_id if id > self._inspected)[:limit]
         self._inspected = behind[-1] if len(behind) == limit else ""
         known = len(self.unreadable)
-        self.readable((record for id in behind if not is_leased(record := self.by_id[id], now)), now)
-        return len(self.unreadable) - known
+        sound = self.readable((record for id in behind if not is_leased(record := self.by_id[id], now)), now)
+        return len(self.unreadable) - known + sum(self._mend_edges(record, now) for record in sound)
+
+    def _mend_edges(self, record: Record, now: int) -> bool:
+        """Make the edges of a blocked job again if some are lost, and look at parents that do not know of it."""
+        if record.state is not State.BLOCKED:
+            return False
+        open_ones, named = self.edges.parents(record.id), parents_of(record.after)
+        if named and edges_are_lost(record.waits, len(open_ones)):
+            for parent in named:
+                self.edges.add(parent, record.id)
+            record.waits = len(self.edges.parents(record.id))
+            return True
+        if not named and not open_ones and record.waits == 0:
+            self._lift(record)
+            record.waits = 1
+            write_close(record, now)
+            self._set_back(record)
+            return True
+        unaware = [parent for parent in open_ones if self._does_not_know(parent, record.run_when)]
+        self.edges.unsettled.update(dict.fromkeys(unaware))
+        return bool(unaware)
+
+    def _does_not_know(self, id: str, run_when: str) -> bool:
+        """Whether a job that another waits for has to be looked at, and nobody has noted that."""
+        parent = self.by_id.get(id)
+        to_do = parent is None or not parent.followed or decide_edge(parent, run_when) is not EdgeDecision.STAY
+        return to_do and id not in self.edges.unsettled
 
     # ---- upkeep ------------------------------------------------------------------------------------
     def promote(self, limit: int, now: int) -> int:

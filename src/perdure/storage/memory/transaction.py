@@ -17,14 +17,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Change
+from perdure.core.record import NewJob
 from perdure.errors import StoreError
-from perdure.job import NewJob
-from perdure.lifecycle import Change
-from perdure.storage.contract import ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
+from perdure.storage.contract import ENDED_BY_HANDLER, EnqueueResult, StoreTransaction, Verdict
 
-Plan = Callable[[Sequence[NewJob]], list[Placed]]
-Commit = Callable[[Change, Sequence[NewJob], Sequence[Placed], Callable[[], None]], Verdict]
+Plan = Callable[[Sequence[NewJob]], list[EnqueueResult]]
+Commit = Callable[[Change, Sequence[NewJob], Sequence[EnqueueResult], Callable[[], None]], Verdict]
 
 
 class Database:
@@ -83,7 +83,7 @@ class MemoryTransaction(StoreTransaction):
         self._plan = plan
         self._commit = commit
         self._jobs: list[NewJob] = []
-        self._promised: list[Placed] = []
+        self._promised: list[EnqueueResult] = []
         self._why_over: str | None = None
         self._longest = longest / SECOND
         self._deadline = time.monotonic() + self._longest
@@ -93,7 +93,7 @@ class MemoryTransaction(StoreTransaction):
         self._check()
         return list(self.connection.execute(statement, parameters).fetchall())
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         self._check()
         placed = self._plan([*self._jobs, *jobs])
         self._jobs += jobs

@@ -12,22 +12,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from typing import NamedTuple
 
-from perdure.job import FINAL, Hold, NewJob, Record, State
-from perdure.lifecycle import Change, HoldGuard, KeyMove
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import Change, HoldGuard, KeyMove
+from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from perdure.storage.guards import judged, standing, stands
-from perdure.storage.rules import owners_among, parents_of, refuse_orphans, renewed, write_change
+from perdure.storage.rules.guards import judged, standing, stands
+from perdure.storage.rules.records import owners_among, parents_of, refuse_orphans, renewed, write_change
 
-from . import rows as stored_rows
-from .batches import claimed_by
-from .documents import WHOLE, Document
+from . import updates
 from .enqueue import store
-from .holders import holders
-from .knocks import knock
-from .rows import followable, look
-from .settling import Way
-from .steps import Steps, find, gathered, update
+from .lease_batches import claimed_by
+from .limit_wakeups import notify_limit_claimers
+from .operations import Steps, find, gathered, update
+from .records import WHOLE, Document
+from .resolve_edges import EdgeResolution
+from .unique_keys import holders
 from .unreadable import read, readable
+from .updates import followable, look
 
 
 class Applied(NamedTuple):
@@ -35,12 +36,15 @@ class Applied(NamedTuple):
     ready: set[str]  # queues
     changed: bool
     parents: list[str]  # jobs whose edges are to be looked at
-    left: list[str]  # entries on the list for `settle`
+    left: list[str]  # entries on the list for `resolve_edges`
     written: set[str]
 
 
 def apply(
-    changes: Sequence[Change], now: int, way: Way = Way.TOGETHER, claimed: Mapping[str, Record] | None = None
+    changes: Sequence[Change],
+    now: int,
+    way: EdgeResolution = EdgeResolution.TOGETHER,
+    claimed: Mapping[str, Record] | None = None,
 ) -> Steps[Applied]:
     """Apply the changes and say of each what became of it. `claimed`: jobs as claims have left them; `Outdated`, if one that
     was counted on is different by now."""
@@ -67,7 +71,7 @@ def _unread(changes: Sequence[Change], claimed: Mapping[str, Record]) -> dict[st
 
 
 def _apply(
-    changes: Sequence[Change], rows: dict[str, Record], now: int, way: Way, unread: Mapping[str, Record]
+    changes: Sequence[Change], rows: dict[str, Record], now: int, way: EdgeResolution, unread: Mapping[str, Record]
 ) -> Steps[Applied]:
     owners = yield from _owners_of_wanted_keys(changes, rows)
     verdicts: list[Verdict] = []
@@ -85,8 +89,8 @@ def _apply(
             _hand_on_key(before[row.id], row, owners)
             adds += change.adds
     moved = [rows[id] for id in before]
-    yield from stored_rows.write(before, moved, unread)
-    yield from knock((before[row.id], row) for row in moved)
+    yield from updates.write(before, moved, unread)
+    yield from notify_limit_claimers((before[row.id], row) for row in moved)
     applied = Applied(
         verdicts,
         ready={
@@ -167,9 +171,9 @@ def note_started(started: Sequence[Started]) -> Steps[None]:
     for note in started:
         claims.setdefault((note.hold.attempt, note.hold.stamp), {})[note.hold.id] = {"$set": {"started_at": note.at}}
     statements = []
-    for (attempt, stamp), updates in claims.items():
+    for (attempt, stamp), alike in claims.items():
         held = {"state": State.RUNNING.value, "attempt": attempt, "stamp": stamp}
-        statements += [{**each, "q": each["q"] | held} for each in gathered(updates)]
+        statements += [{**each, "q": each["q"] | held} for each in gathered(alike)]
     yield from update("jobs", statements)
 
 
@@ -182,7 +186,7 @@ def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verd
         if row is not None and _stands(rows, hold) and (row.lease, row.leased_until) != renewed(row.lease, now, lease):
             before[row.id], prolonged[row.id] = row, copy(row)
             prolonged[row.id].lease, prolonged[row.id].leased_until = renewed(row.lease, now, lease)
-    yield from stored_rows.write(before, list(prolonged.values()))
+    yield from updates.write(before, list(prolonged.values()))
     return [standing(rows.get(hold.id), hold) for hold in holds]
 
 

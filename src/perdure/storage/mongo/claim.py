@@ -13,16 +13,13 @@ from copy import copy
 from time import monotonic
 from typing import NamedTuple
 
-from perdure.job import Record, State
+from perdure.core.job import State
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
-from perdure.storage.rules import set_state, write_claim
+from perdure.storage.rules.records import set_state, write_claim
 
-from . import slots
-from .documents import DUE, SLIM, WHOLE, Document
-from .gates import hear, is_quiet
-from .knocks import knock
-from .limits import Limits
-from .outlook import (
+from . import running_counts
+from .claim_candidates import (
     LANES_AT_ONCE,
     NO_GUESS,
     NOWHERE,
@@ -35,11 +32,15 @@ from .outlook import (
     first_positions,
     look_out,
 )
-from .places import IN_ORDER, forget, takeable
-from .rows import write
-from .steps import Steps, find, insert
-from .turns import Turn
+from .claim_positions import IN_ORDER, forget, takeable
+from .limit_gates import hear, is_quiet
+from .limit_turns import LimitTurn
+from .limit_wakeups import notify_limit_claimers
+from .limits import Limits
+from .operations import Steps, find, insert
+from .records import DUE, SLIM, WHOLE, Document
 from .unreadable import readable
+from .updates import write
 
 MANY_FOR = 600.0  # seconds that a store expects very many lanes after it has seen so many
 
@@ -58,17 +59,27 @@ class Expected:
     def __init__(self) -> None:
         self.spots = NOWHERE
         self._many_until = 0.0
+        self._sampled = False
 
     @property
     def many(self) -> bool:
         return monotonic() < self._many_until
+
+    @property
+    def is_unknown(self) -> bool:
+        """Nobody has looked yet whether there are very many lanes, or that was long ago and there were."""
+        return not self._sampled or (self._many_until > 0.0 and not self.many)
+
+    def note_sample(self, *, many: bool) -> None:
+        self._sampled = True
+        self._many_until = monotonic() + MANY_FOR if many else 0.0
 
     def note(self, outlook: Outlook) -> None:
         if outlook.lines is not None and not self.many:
             self._many_until = monotonic() + MANY_FOR
 
 
-class Choice(NamedTuple):
+class ClaimScope(NamedTuple):
     """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
     beside it. What it takes is added to `mine`. `expected`: what it probably sees. `look_again`: microseconds after which it
     may find more. `outlook`: what it sees, if it has looked already. `turn`: its turn among those that claim under limits,
@@ -79,20 +90,20 @@ class Choice(NamedTuple):
     mine: set[str]
     expected: Expected
     look_again: int = 0
-    turn: Turn | None = None
+    turn: LimitTurn | None = None
     outlook: Outlook | None = None
     earlier: frozenset[str] = frozenset()
 
     def others(self) -> set[str]:
         return {id for each in (*self.taking, self.earlier) for id in each}
 
-    def after(self, earlier: frozenset[str]) -> Choice:
+    def after(self, earlier: frozenset[str]) -> ClaimScope:
         """The same for another want of the claim, which has taken some jobs already."""
         return self._replace(only=None, earlier=earlier)
 
 
 def claim(
-    claim: Claim, now: int, chunk: int, choice: Choice, knocks: list[Document], running: slots.Change
+    claim: Claim, now: int, chunk: int, choice: ClaimScope, knocks: list[Document], running: running_counts.Change
 ) -> Steps[Claimed]:
     """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
     and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
@@ -130,7 +141,7 @@ def claim(
 
 
 def _limits(
-    outlook: Outlook, now: int, knocks: list[Document], running: slots.Change, turn: Turn
+    outlook: Outlook, now: int, knocks: list[Document], running: running_counts.Change, turn: LimitTurn
 ) -> Steps[Limits | None]:
     """The limits, after all knocks; None if no job is under any."""
     heard = yield from hear(outlook.paused, outlook.limits, knocks)
@@ -151,11 +162,11 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
         set_state(record, State.READY)
         record.version += 1
     yield from write(before, promoted)
-    yield from knock((None, record) for record in promoted)
+    yield from notify_limit_claimers((None, record) for record in promoted)
     return promoted
 
 
-def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
+def finds_nothing(claim: Claim, outlook: Outlook, now: int) -> bool:
     """Whether it is plain to see that a claim would find nothing."""
     if outlook.next_due is not None and outlook.next_due <= now:
         return False
@@ -164,7 +175,7 @@ def is_vain(claim: Claim, outlook: Outlook, now: int) -> bool:
     return not any(outlook.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
 
 
-def guess_of(claim: Claim, now: int, choice: Choice) -> Guess:
+def guess_of(claim: Claim, now: int, choice: ClaimScope) -> Guess:
     want = claim.wants[0] if claim.wants else None
     limited = sum(want.limit for want in claim.wants if want.limited)
     gates = {} if choice.turn is None else choice.turn.guess(limited)
@@ -182,7 +193,7 @@ def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]
     return positions
 
 
-def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: Choice) -> Steps[list[Record]]:
+def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: ClaimScope) -> Steps[list[Record]]:
     """The best of the wanted lanes."""
     spots = outlook.spots(want, alone=want.alone)
     if want.limit <= 0 or not spots.names:
@@ -206,7 +217,7 @@ def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
 
 
 def _best_of(
-    spots: Spots, paused: frozenset[str], limit: int, now: int, choice: Choice, seen: Best | None
+    spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope, seen: Best | None
 ) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
     if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
@@ -237,7 +248,7 @@ def standing(
     return [by_id[id] for id in ids if id in by_id], strays
 
 
-def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: Choice) -> Steps[list[str]]:
+def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope) -> Steps[list[str]]:
     condition = takeable(now)
     if choice.only is not None:
         condition["_id"] = {"$in": list(choice.only)}
@@ -249,7 +260,7 @@ def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, cho
             return best
 
 
-def _free(found: Sequence[str], limit: int, choice: Choice, *, all: bool) -> list[str] | None:
+def _free(found: Sequence[str], limit: int, choice: ClaimScope, *, all: bool) -> list[str] | None:
     """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
     They are ours at once: another claim may look while we read them."""
     others = choice.others()

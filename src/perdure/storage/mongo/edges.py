@@ -4,7 +4,7 @@ An edge is a document of its own; an open one holds its child back. Jobs whose e
 `notes`, or are looked at in the very transaction that brought it about. The law that strands nobody: **who looks at the
 edges of a job writes to the job**. A snapshot sees neither an edge that is being inserted nor an end that is being written;
 but the job itself, written by both, makes one of them come after the other. So an enqueue touches the parents that it looks
-at, and so does `settle`. A caller's transaction touches nobody: it leaves the parents on the list.
+at, and so does `resolve_edges`. A caller's transaction touches nobody: it leaves the parents on the list.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from typing import Literal, NamedTuple
 
 from bson import ObjectId
 
-from perdure.job import FINAL, NewJob, Record, State
-from perdure.lifecycle import Cancelled, decide
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import Cancelled, decide
+from perdure.core.record import NewJob, Record
 from perdure.storage.contract import PARENT_CANCELLED
-from perdure.storage.rules import Fate, fate, write_change, write_close
+from perdure.storage.rules.records import EdgeDecision, decide_edge, write_change, write_close
 
-from . import rows
-from .documents import SLIM_CHILD, Document
-from .knocks import knock
-from .notes import add
-from .steps import Steps, aggregate, delete, find, update
+from . import updates
+from .limit_wakeups import notify_limit_claimers
+from .operations import Steps, aggregate, delete, find, update
+from .records import SLIM_CHILD, Document
+from .small_documents import add
 
 AT_ONCE = 2_000  # edges in one step: what one transaction writes has to fit into a part of the server's cache
 STEPS = 3  # of a prune
@@ -41,8 +42,8 @@ class Followed(NamedTuple):
 
 
 def leave(jobs: Iterable[str], what: Literal["edges", "share", "make", "loose"] = "edges") -> Steps[list[str]]:
-    """Put jobs on the list, for `settle` to do what is left to do: look at their edges, give them their share of a fair
-    queue, make the edges that lead to them, close those. Gives the ids of the entries."""
+    """Put jobs on the list, for `resolve_edges` to do what is left to do: look at their edges, give them their share of a
+    fair queue, make the edges that lead to them, close those. Gives the ids of the entries."""
     return (yield from add("unsettled", [{"job": id, "what": what} for id in jobs]))
 
 
@@ -111,15 +112,15 @@ class _Look:
 
     def _follow(self, parent: Record | None, edge: Document, now: int) -> None:
         child = self._children.get(edge["child"])
-        what = fate(parent, edge["run_when"])
+        what = decide_edge(parent, edge["run_when"])
         if child is None or child.state is not State.BLOCKED:
             self._loosed[edge["child"]] = None
-        elif what is Fate.LEAD_ON and (led := led_on(edge, parent))["_id"] not in self.there:
+        elif what is EdgeDecision.LEAD_ON and (led := led_on(edge, parent))["_id"] not in self.there:
             self._close(edge)
             self._led.append(led)
             self.there.add(led["_id"])
             self.following.add(led["parent"])
-        elif what in (Fate.CLOSE, Fate.LEAD_ON):
+        elif what in (EdgeDecision.CLOSE, EdgeDecision.LEAD_ON):
             self._close(edge)
             write_close(child, now)
         else:
@@ -142,13 +143,13 @@ class _Look:
         if self._loosed:  # last: what was led on may be among them
             yield from leave((yield from loosen(list(self._loosed))), "loose")
         moved = self.moved()
-        yield from rows.write(self._before, moved)
-        yield from knock((self._before[child.id], child) for child in moved)
+        yield from updates.write(self._before, moved)
+        yield from notify_limit_claimers((self._before[child.id], child) for child in moved)
 
 
 def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
     """As many of these jobs as there is room for, with their edges; the first at least."""
-    parents = yield from rows.look(batch, now=now)
+    parents = yield from updates.look(batch, now=now)
     edges = yield from _moving(batch, parents, room + 1)
     while len(batch) > 1 and len(batch) + len(edges) > room:
         batch = batch[: len(batch) // 2]
@@ -156,7 +157,7 @@ def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int)
     look = _Look(batch, room)
     look.parents, look.edges = parents, edges
     yield from _touch(_untouched(batch, parents, written))
-    look.meet((yield from rows.look({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
+    look.meet((yield from updates.look({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
     led = [led_on(edge, parent)["_id"] for edge in edges if (parent := parents.get(edge["parent"])) and parent.next_id]
     if led:
         there = yield from find("edges", {"_id": {"$in": led}, "open": True}, {"_id": 1})
@@ -167,10 +168,10 @@ def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int)
 def _moving(batch: Sequence[str], parents: dict[str, Record], limit: int) -> Steps[list[Document]]:
     """The open edges that do not stay as they are."""
     wanted: list[Document] = []
-    let_all_go = {id for id in batch if fate(parents.get(id), "succeeded") is not Fate.STAY}
+    let_all_go = {id for id in batch if decide_edge(parents.get(id), "succeeded") is not EdgeDecision.STAY}
     if let_all_go:
         wanted.append({"parent": {"$in": sorted(let_all_go)}, "open": True})
-    let_some_go = {id for id in batch if fate(parents.get(id), "finished") is not Fate.STAY} - let_all_go
+    let_some_go = {id for id in batch if decide_edge(parents.get(id), "finished") is not EdgeDecision.STAY} - let_all_go
     if let_some_go:
         wanted.append({"parent": {"$in": sorted(let_some_go)}, "open": True, "run_when": "finished"})
     if not wanted:

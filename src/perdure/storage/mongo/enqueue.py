@@ -15,9 +15,10 @@ from typing import NamedTuple
 import msgspec
 from bson import ObjectId
 
-from perdure.job import NewJob, Record, State
-from perdure.storage.contract import Placed, QueueSettings
-from perdure.storage.rules import (
+from perdure.core.job import State
+from perdure.core.record import NewJob, Record
+from perdure.storage.contract import EnqueueResult, QueueSettings
+from perdure.storage.rules.records import (
     KeyName,
     key_ends,
     key_name,
@@ -28,23 +29,23 @@ from perdure.storage.rules import (
     refuse_orphans,
 )
 
-from .documents import Document, gates_of_queue, lanes_of_queue
 from .edges import leave, to_put
-from .holders import holders
-from .knocks import knock
+from .fair_ranks import shares
+from .limit_wakeups import notify_limit_claimers
+from .operations import Steps, aggregate, find, insert, update
 from .queues import settings_from
-from .rows import enter, followable, on_record
-from .settling import Way, settled
-from .shares import shares
-from .steps import Steps, aggregate, find, insert, update
+from .records import Document, gates_of_queue, lanes_of_queue
+from .resolve_edges import EdgeResolution, settled
+from .unique_keys import holders
+from .updates import enter, followable, on_record
 
 EDGES_AT_ONCE = 8_000  # what one transaction writes has to fit into a part of the server's cache
 
 
 class Enqueued(NamedTuple):
-    placed: list[Placed]
+    placed: list[EnqueueResult]
     ready: set[str]  # queues
-    left: list[str]  # entries on the list for `settle`
+    left: list[str]  # entries on the list for `resolve_edges`
     unmade: list[str]  # those for edges that are still to be made
     changed: bool  # some job ended by it
 
@@ -52,15 +53,15 @@ class Enqueued(NamedTuple):
 class Stored(NamedTuple):
     """Jobs on record, whose edges nobody has looked at yet."""
 
-    placed: list[Placed]
+    placed: list[EnqueueResult]
     ready: set[str]  # queues
     parents: list[str]  # jobs that they wait for, of those that were there before
-    left: list[str]  # entries on the list for `settle`
+    left: list[str]  # entries on the list for `resolve_edges`
     unmade: list[str]  # those for edges that are still to be made
 
 
 def enqueue(
-    jobs: Sequence[NewJob], now: int, chunk: int, way: Way = Way.TOGETHER, *, boldly: bool = False
+    jobs: Sequence[NewJob], now: int, chunk: int, way: EdgeResolution = EdgeResolution.TOGETHER, *, boldly: bool = False
 ) -> Steps[Enqueued]:
     """Put the jobs on record and look at their edges. `boldly`: ids of plain jobs are not looked for before; a known one is
     an error then."""
@@ -70,31 +71,33 @@ def enqueue(
     return Enqueued(stored.placed, ready, left, stored.unmade, followed.changed)
 
 
-def store(jobs: Sequence[NewJob], now: int, way: Way, *, bounded: bool = True, boldly: bool = False) -> Steps[Stored]:
+def store(
+    jobs: Sequence[NewJob], now: int, way: EdgeResolution, *, bounded: bool = True, boldly: bool = False
+) -> Steps[Stored]:
     if not jobs:
         return Stored([], set(), [], [], [])
     settings = yield from _settings(jobs)
     if boldly and not settings and all(job.unique_key is None and job.after is None for job in jobs):
-        placed, fresh = [Placed(job.id) for job in jobs], list(jobs)
+        placed, fresh = [EnqueueResult(job.id) for job in jobs], list(jobs)
     else:
         known = yield from on_record([job.id for job in jobs])
         owners = yield from _owners(jobs, now)
         depths = yield from _depths(settings if bounded else {})
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
     following = [job for job in fresh if job.after is not None]
-    if following and way is Way.ELSEWHERE:
+    if following and way is EdgeResolution.ELSEWHERE:
         refuse_dropped_parents(following, {each.id for each in placed if each.dropped})
-    if following and way is not Way.ELSEWHERE:
+    if following and way is not EdgeResolution.ELSEWHERE:
         refuse_orphans(following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh})
-    for_share = [job.id for job in fresh if way is not Way.TOGETHER and _is_fair(settings, job)]
+    for_share = [job.id for job in fresh if way is not EdgeResolution.TOGETHER and _is_fair(settings, job)]
     for_edges = _with_too_many_edges(following)
-    given = (yield from shares(fresh, settings, now)) if way is Way.TOGETHER else {}
+    given = (yield from shares(fresh, settings, now)) if way is EdgeResolution.TOGETHER else {}
     records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
     yield from enter(records)
     following = [job for job in following if job.id not in for_edges]
     yield from insert("edges", to_put((job, parents_of(job.after)) for job in following))
-    yield from knock((None, record) for record in records)
+    yield from notify_limit_claimers((None, record) for record in records)
     left = yield from leave(for_share, "share")
     unmade = yield from leave(for_edges, "make")
     if bounded:

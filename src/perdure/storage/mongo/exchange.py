@@ -11,39 +11,41 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
-from perdure.job import Record
-from perdure.lifecycle import Change
-from perdure.storage.contract import Claim, Exchanged, Started
-from perdure.storage.guards import judged
+from perdure.core.lifecycle import Change
+from perdure.core.record import Record
+from perdure.storage.contract import Claim, ExchangeResult, Started
+from perdure.storage.rules.guards import judged
 
-from . import slots
+from . import running_counts
 from .apply import apply, holding, note_started
-from .claim import Choice, Expected, guess_of, is_vain
+from .claim import ClaimScope, Expected, finds_nothing, guess_of
 from .claim import claim as claim_jobs
-from .documents import Document
-from .faults import Conflict
-from .gates import is_quiet
-from .knocks import without_knocks
-from .outlook import Outlook, look_out
-from .rows import Outdated, as_claimed, look
+from .claim_candidates import look_out, seems_to_have_many_lanes
+from .claim_reservations import ClaimReservations
+from .errors import Conflict
+from .limit_gates import is_quiet
+from .limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
+from .limit_wakeups import without_knocks
+from .operations import Steps, insert, inserting_last
+from .records import Document
+from .resolve_edges import EdgeResolution, settled, ways
 from .server import Patience, Server
-from .settling import Way, settled, ways
-from .steps import Steps, insert, inserting_last
-from .tickets import Tickets
-from .turns import Turn, Turns, Unusual
+from .updates import Outdated, as_claimed, look
+
+T = TypeVar("T")
 
 REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
 
 
-class Told(NamedTuple):
+class ExchangeOutcome(NamedTuple):
     """An answer, and what listeners are to hear of it."""
 
-    exchanged: Exchanged
+    exchanged: ExchangeResult
     ready: set[str]
     changed: bool
-    left: list[str]  # entries on the list for `settle`
+    left: list[str]  # entries on the list for `resolve_edges`
     inside: bool = False  # the transaction carried the signal for them
 
 
@@ -53,11 +55,11 @@ def exchange(
     started: Sequence[Started],
     now: int,
     chunk: int,
-    choice: Choice,
-    way: Way,
+    choice: ClaimScope,
+    way: EdgeResolution,
     claimed: Mapping[str, Record],
-    running: slots.Change,
-) -> Steps[Told]:
+    running: running_counts.Change,
+) -> Steps[ExchangeOutcome]:
     """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     knocks: list[Document] = []
     applied = yield from without_knocks(apply(changes, now, way, claimed), knocks)
@@ -68,10 +70,10 @@ def exchange(
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
         yield from insert("notes", knocks)
-        return Told(Exchanged(applied.verdicts, unsettled=bool(left)), ready, changed, left)
+        return ExchangeOutcome(ExchangeResult(applied.verdicts, unsettled=bool(left)), ready, changed, left)
     taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
-    exchanged = Exchanged(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
-    return Told(exchanged, ready | taken.ready, changed, left)
+    exchanged = ExchangeResult(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
+    return ExchangeOutcome(exchanged, ready | taken.ready, changed, left)
 
 
 class Write(Protocol):
@@ -79,17 +81,17 @@ class Write(Protocol):
 
     async def __call__(
         self,
-        steps: Callable[[], Steps[Told]],
+        steps: Callable[[], Steps[ExchangeOutcome]],
         *,
         through_conflicts: bool,
-        read_back: Callable[[], Steps[Told | None]] | None,
-    ) -> Told: ...
+        read_back: Callable[[], Steps[ExchangeOutcome | None]] | None,
+    ) -> ExchangeOutcome: ...
 
 
 class Read(Protocol):
     """Take steps that read what is committed."""
 
-    async def __call__(self, steps: Callable[[], Steps[Outlook]]) -> Outlook: ...
+    async def __call__(self, steps: Callable[[], Steps[T]]) -> T: ...
 
 
 class Exchanges:
@@ -110,13 +112,13 @@ class Exchanges:
         self._now = now
         self._signal = signal
         self._chunk = chunk
-        self._tickets = Tickets()
+        self._tickets = ClaimReservations()
         self._turns = Turns()  # of claims under limits
-        self._under_way: list[Choice] = []  # of the claims here
+        self._under_way: list[ClaimScope] = []  # of the claims here
         self._expected = Expected()
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
-    async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> Told:
+    async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> ExchangeOutcome:
         if claim is not None and any(want.limited for want in claim.wants):
             told = await self._take_turns(changes, claim, started)
         else:
@@ -124,12 +126,12 @@ class Exchanges:
         self._remember(changes, told.exchanged.claimed)
         return told
 
-    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> Told:
+    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> ExchangeOutcome:
         while True:
             async with self._turns.taken(claim) as turn:
                 try:
                     return await self._take(changes, claim, started, turn)
-                except Unusual:
+                except NeedsExclusiveTurn:
                     self._turns.unusual(turn)
 
     def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
@@ -142,11 +144,13 @@ class Exchanges:
             del self._claimed[id]
 
     async def _take(
-        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: Turn | None = None
-    ) -> Told:
-        """One claim after another, as far as claimers know of each other; see `tickets`."""
+        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: LimitTurn | None = None
+    ) -> ExchangeOutcome:
+        """One claim after another, as far as claimers know of each other; see `claim_reservations`."""
         claims = claim is not None and bool(claim.wants)
         patience, ways_to_settle = Patience(), ways()
+        if claims and self._expected.is_unknown:
+            self._expected.note_sample(many=await self._read(seems_to_have_many_lanes))
         while True:
             try:
                 async with self._tickets.drawn(self._server(), claim, self._now(), self._expected.many) as only:
@@ -163,18 +167,18 @@ class Exchanges:
                     await self._server().abandoned.end()
                 if turn is not None and turn.met:
                     await self._turns.meet(self._server(), self._now())
-                    if turn.abreast:
-                        raise Unusual from None
+                    if turn.concurrent:
+                        raise NeedsExclusiveTurn from None
                 else:
                     self._tickets.conflict()
             await patience.pause()
 
     @contextmanager
-    def _beside_others(self, only: Sequence[str] | None, turn: Turn | None = None) -> Iterator[Choice]:
+    def _beside_others(self, only: Sequence[str] | None, turn: LimitTurn | None = None) -> Iterator[ClaimScope]:
         """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
         they fail they take nothing."""
         beside = [other.mine for other in self._under_way]
-        choice = Choice(only, beside, set(), self._expected, self._tickets.look_again, turn)
+        choice = ClaimScope(only, beside, set(), self._expected, self._tickets.look_again, turn)
         for other in self._under_way:
             other.taking.append(choice.mine)
         self._under_way.append(choice)
@@ -188,34 +192,34 @@ class Exchanges:
 
     async def _try(
         self,
-        choice: Choice,
+        choice: ClaimScope,
         changes: Sequence[Change],
         claim: Claim | None,
         started: Sequence[Started],
-        ways_to_settle: Iterator[Way],
-    ) -> Told:
+        ways_to_settle: Iterator[EdgeResolution],
+    ) -> ExchangeOutcome:
         if claim is not None and choice.only is None and not changes and not started:
             guess = guess_of(claim, self._now(), choice)
             limited = choice.turn is not None
             outlook = await self._read(lambda: look_out(claim.wants, guess, limited=limited))
             choice.expected.note(outlook)
             now = self._now()
-            if is_vain(claim, outlook, now):
+            if finds_nothing(claim, outlook, now):
                 due = None if outlook.next_due is None else outlook.next_due - now
-                return Told(Exchanged([], next_due=due), set(), False, [])
+                return ExchangeOutcome(ExchangeResult([], next_due=due), set(), False, [])
             if not limited or is_quiet(outlook.limits):  # gates are looked at inside alone
                 choice = choice._replace(outlook=outlook)
         claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
-        def steps() -> Steps[Told]:
+        def steps() -> Steps[ExchangeOutcome]:
             choice.mine.clear()
             if choice.turn is not None:
                 choice.turn.begin()
             way = next(ways_to_settle)
-            running: slots.Change = Counter()
+            running: running_counts.Change = Counter()
             exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
-            told = yield from inserting_last("batches", slots.without_notes(exchanging, running))
-            yield from slots.note(running)
+            told = yield from inserting_last("batches", running_counts.without_notes(exchanging, running))
+            yield from running_counts.note(running)
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)
             return told._replace(inside=bool(signal))
@@ -224,7 +228,7 @@ class Exchanges:
         return await self._write(steps, through_conflicts=claim is None, read_back=read_back)
 
 
-def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Told | None]:
+def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[ExchangeOutcome | None]:
     """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
     since changes that took hold are told as repeated."""
     records = yield from holding(claim.worker, claim.stamp)
@@ -232,4 +236,4 @@ def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Told 
         return None
     rows = yield from look([change.id for change in changes])
     verdicts = [judged(rows.get(change.id), change, now) for change in changes]
-    return Told(Exchanged(verdicts, records, next_due=0, unsettled=True), set(), True, [])
+    return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unsettled=True), set(), True, [])

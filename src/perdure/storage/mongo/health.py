@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from perdure.clock import SECOND
-from perdure.errors import StoreError
+from perdure.core.clock import SECOND
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Durability, Finding
 
 from .address import MongoAddress
@@ -20,7 +20,7 @@ EPHEMERAL = ("inMemory", "ephemeralForTest", "devnull")
 def check(hello: dict[str, Any], address: MongoAddress) -> None:
     """Refuse a server that cannot keep the promises, with what mends it."""
     if hello.get("msg") == "isdbgrid":
-        raise StoreError(
+        raise StoreMisconfigured(
             f"{address} is a sharded cluster (mongos), on which Perdure is not tested: use the address of a replica set"
         )
     if hello.get("isreplicaset"):
@@ -41,7 +41,7 @@ def check(hello: dict[str, Any], address: MongoAddress) -> None:
             "without directConnection=true, and the primary is found"
         )
     if hello.get("maxWireVersion", 0) < OLDEST_WIRE:
-        raise StoreError(f"{address} is older than MongoDB 5.0: upgrade it")
+        raise StoreMisconfigured(f"{address} is older than MongoDB 5.0: upgrade it")
 
 
 async def durability(server: Server, hello: dict[str, Any]) -> Durability:

@@ -7,26 +7,29 @@ than ours. What can be made again from the jobs is made again.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from copy import copy
 from typing import NamedTuple
 
-from perdure.clock import SECOND
-from perdure.job import FINAL, WAITING, Record, State
-from perdure.storage.rules import parents_of, set_state
+import msgspec
 
-from . import batches, rows, slots
-from .documents import Document, has_place, is_gate, marks_of, place_of
-from .edges import leave, put, to_put
-from .notes import KNOCK, add, kind
-from .places import forget
-from .shapes import SHAPED, flaws_in
-from .steps import Find, Steps, aggregate, find, insert, update
+from perdure.core.clock import SECOND
+from perdure.core.job import FINAL, WAITING
+from perdure.core.record import Record
+from perdure.storage.rules.limits import keys_of, limits_of
+
+from . import lease_batches, lost_edges, running_counts, updates
+from .claim_positions import forget
+from .document_shapes import SHAPED, flaws_in
+from .operations import Find, Steps, aggregate, find, insert, update
+from .records import Document, gate_of, has_place, is_gate, marks_of, place_of
+from .small_documents import KNOCK, add
 from .unreadable import has_name, is_leased, move_aside, read, set_aside
 from .upkeep import let_go
 
+SHUT = 1_000  # gates that are looked at in one inspection
 LATE = 5 * SECOND  # after which a lease that is over, or a job that may be removed, should have been met
+PAGES = 4  # of jobs in one inspection, each in a transaction of its own
 SEEN = {"payload": 0}  # a payload is looked at by who claims it
 Positions = Mapping[str, str]  # by collection: the id behind which to go on
 
@@ -74,7 +77,7 @@ def _without_names(now: int) -> Steps[int]:
 # ---- beside the jobs -------------------------------------------------------------------------------
 def _move_strange(collection: str, found: Sequence[Document], now: int) -> Steps[int]:
     """Set documents aside that have another shape than those of their collection."""
-    strange = [(each, flaws) for each in found if (flaws := _flaws(collection, each))]
+    strange = [(each, flaws) for each in found if (flaws := _flaws(collection, each, now))]
     if not strange:
         return 0
     yield from move_aside(collection, strange, now)
@@ -84,24 +87,53 @@ def _move_strange(collection: str, found: Sequence[Document], now: int) -> Steps
     return sum(has_name(each) for each, _ in strange)
 
 
-def _flaws(collection: str, document: Document) -> list[str]:
+def _flaws(collection: str, document: Document, now: int) -> list[str]:
     flaws = flaws_in(collection, document)
     if flaws:
         return flaws
-    if collection == "gates" and not is_gate(document["_id"]):
-        return ["_id"]
+    if collection == "gates":
+        return _flaws_of_gate(document, now)
+    if collection == "slots":
+        return [] if document["keys"] == _keys(document["limits"]) else ["keys"]
     if collection == "notes" and "gate" in document and not is_gate(document["gate"]):
         return ["gate"]
     return []
 
 
+def _flaws_of_gate(gate: Document, now: int) -> list[str]:
+    """A gate says once more what its id says; it is shut by one of its keys, or until a rate lets the next job start, which
+    is within a window."""
+    if not is_gate(gate["_id"]):
+        return ["_id"]
+    flaws = [name for name, value in gate_of(gate["_id"])._asdict().items() if gate[name] != value]
+    if flaws:
+        return flaws
+    keys = _keys(gate["limits"])
+    if keys is None:
+        return ["limits"]
+    if gate["shut_by"] is not None and gate["shut_by"][1:] not in keys:
+        return ["shut_by"]
+    return ["at"] if gate["at"] > now + _longest_window(gate["limits"]) else []
+
+
+def _keys(limits: str) -> list[str] | None:
+    try:
+        return keys_of([limits])
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def _longest_window(limits: str) -> int:
+    return max((limit.window or 0 for limit in limits_of(limits)), default=0) + LATE
+
+
 def _count_slots() -> Steps[int]:
     """How many run under limits, counted from the jobs."""
-    held = yield from batches.held()
+    held = yield from lease_batches.held()
     running: Counter[str] = Counter()
-    for begin in range(0, len(held), rows.AT_ONCE):
+    for begin in range(0, len(held), updates.AT_ONCE):
         some: Document = {
-            "_id": {"$in": held[begin : begin + rows.AT_ONCE]},
+            "_id": {"$in": held[begin : begin + updates.AT_ONCE]},
             "stamp": {"$ne": None},
             "limits": {"$type": 2},
         }
@@ -112,8 +144,25 @@ def _count_slots() -> Steps[int]:
     }
     wrong = {limits: running[limits] - int(noted.get(limits, 0)) for limits in {*running, *noted}}
     wrong = {limits: jobs for limits, jobs in wrong.items() if jobs}
-    yield from slots.note(wrong)
+    yield from running_counts.note(wrong)
+    yield from _knock_for_room(running)
     return len(wrong)
+
+
+def _knock_for_room(running: Mapping[str, int]) -> Steps[None]:
+    """Have gates looked at that are shut by a key which is not used up: the word that it has room may be lost.
+    `running`: how many jobs run under which limits."""
+    by_key: Counter[str] = Counter()
+    for limits, jobs in running.items():
+        by_key.update(dict.fromkeys(_keys(limits) or (), jobs))
+    shut = yield from find("gates", {"shut_by": {"$gt": ""}}, limit=SHUT)
+    roomy = {
+        limit.key
+        for gate in shut
+        for limit in limits_of(gate["limits"])
+        if gate["shut_by"] == f"k{limit.key}" and limit.most is not None and by_key[limit.key] < limit.most
+    }
+    yield from add(KNOCK, [{"key": key} for key in sorted(roomy)])
 
 
 # ---- jobs that stand nowhere -----------------------------------------------------------------------
@@ -127,10 +176,7 @@ def _put_right(records: Sequence[Record], marks: Mapping[str, object], now: int)
     number = len(unmarked) + len(held)
     number += yield from _give_places(records)
     yield from _note_late(records, now)
-    number += yield from _mend_edges(
-        [record for record in records if record.state is State.BLOCKED and record.after], now
-    )
-    return number
+    return number + (yield from lost_edges.mend(records, now))
 
 
 def _give_places(records: Sequence[Record]) -> Steps[int]:
@@ -159,38 +205,4 @@ def _note_late(records: Sequence[Record], now: int) -> Steps[None]:
         if (record.stamp is not None and (record.leased_until or 0) < now - LATE)
         or (record.state in FINAL and record.prune_at is not None and record.prune_at < now - LATE)
     ]
-    yield from batches.note((None, record) for record in late)
-
-
-def _mend_edges(waiting: Sequence[Record], now: int) -> Steps[int]:
-    """Make edges again that are lost, and let a blocked job wait for as many as it has open ones."""
-    ids = [record.id for record in waiting]
-    if not ids:
-        return 0
-    unsettled = yield from find("notes", {"_id": kind("unsettled"), "job": {"$in": ids}}, {"job": 1})
-    busy = {entry["job"] for entry in unsettled if "job" in entry}
-    waiting = [record for record in waiting if record.id not in busy]
-    found = yield from find("edges", {"child": {"$in": ids}})
-    known: dict[str, set[str]] = defaultdict(set)
-    open_ones: Counter[str] = Counter()
-    for edge in found:
-        known[edge["child"]].add(edge["parent"])
-        open_ones[edge["child"]] += bool(edge.get("open"))
-    lost = [
-        (record, missing)
-        for record in waiting
-        if (missing := [parent for parent in parents_of(record.after) if parent not in known[record.id]])
-    ]
-    yield from put(to_put(lost))
-    yield from leave({parent for _, parents in lost for parent in parents})
-    for record, parents in lost:
-        open_ones[record.id] += len(parents)
-    wrong = [record for record in waiting if record.waits != open_ones[record.id]]
-    before = {record.id: copy(record) for record in wrong}
-    for record in wrong:
-        record.waits = open_ones[record.id]
-        if record.waits == 0:
-            record.version += 1
-            set_state(record, State.SCHEDULED if record.run_at > now else State.READY)
-    yield from rows.write(before, wrong)
-    return len(lost) + len(wrong)
+    yield from lease_batches.note((None, record) for record in late)

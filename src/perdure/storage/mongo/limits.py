@@ -1,9 +1,9 @@
 """A claim under limits: who of the parked jobs may start now.
 
-What the rules of `limiting` ask for is read in the transaction: how many run under a key is the sum of its `slots`
+What the rules of `rules.limits` ask for is read in the transaction: how many run under a key is the sum of its `slots`
 and of what this transaction has done so far; the starts under a rate are one note per key. Claims come
-one after the other (see `turns`), so what one counts no other can add to; a hold that is given up meanwhile only makes room,
-and knocks.
+one after the other (see `limit_turns`), so what one counts no other can add to; a hold that is given up meanwhile only makes
+room, and knocks.
 
 Two claims of one process may go abreast where there is nothing to do but to take jobs: all gates that they want are open,
 few, without a rate, and have room for both. Neither hears knocks, nor puts slots together.
@@ -15,28 +15,29 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from perdure.job import Record, State
+from perdure.core.job import State
+from perdure.core.record import Record
 from perdure.storage.contract import Want
-from perdure.storage.limiting import (
+from perdure.storage.rules.limits import (
+    Admitted,
+    ClaimOrder,
     Gate,
-    Passed,
-    Place,
     Starts,
     Use,
+    admit_jobs,
     closed_now,
     keys_of,
     limits_of,
-    pass_gates,
     recent,
     starts_of,
 )
 
-from . import gates, slots
-from .documents import WHOLE, Document, gate_of
-from .places import takeable
-from .rows import look
-from .steps import Steps, find, update
-from .turns import ROOM, Turn, Unusual
+from . import limit_gates, running_counts
+from .claim_positions import takeable
+from .limit_turns import ROOM, LimitTurn, NeedsExclusiveTurn
+from .operations import Steps, find, update
+from .records import WHOLE, Document, gate_of
+from .updates import look
 
 GUESSED = 8  # gates of which the next claim asks for the heads before it knows whether it wants them
 UNHEARD = 16  # knocks that may wait while claims go abreast
@@ -45,11 +46,11 @@ UNHEARD = 16  # knocks that may wait while claims go abreast
 class Limits:
     """The limits as one transaction sees and writes them."""
 
-    def __init__(self, heard: gates.Heard, now: int, running: slots.Change, turn: Turn) -> None:
+    def __init__(self, heard: limit_gates.Heard, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
         self._heard = heard
         self._running = running
         self._turn = turn
-        self._gates = gates.Gates(heard.gates)
+        self._gates = limit_gates.Gates(heard.gates)
         self._now = now
         self._used: dict[str, Use] = {}
         self._heads = heard.heads
@@ -61,7 +62,7 @@ class Limits:
     def listen(self) -> Steps[None]:
         """Open what the knocks tell of."""
         back = self._heard.last > self._now
-        if self._turn.abreast:
+        if self._turn.concurrent:
             self._check_that_nothing_opens(back)
             if self._heard.fresh:  # nobody else may make something of them that is not seen here
                 yield from self._turn.lock(self._now)
@@ -77,18 +78,18 @@ class Limits:
 
     def take(self, want: Want) -> Steps[list[Record]]:
         """The best jobs that may start, over all open gates that are wanted. That they do is the caller's to write."""
-        condition = gates.wanted(want, self._heard.paused, alone=want.alone)
+        condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
         taken: list[str] = []
         seen: dict[str, None] = {}
-        if self._turn.abreast and not self._gates.all_open(condition, self._now):
-            raise Unusual
+        if self._turn.concurrent and not self._gates.all_open(condition, self._now):
+            raise NeedsExclusiveTurn
         while len(taken) < want.limit:
             found = yield from self._gates.open_ones(condition, self._now, seen)
             if found:
                 yield from self._turn.lock(self._now)
                 seen |= dict.fromkeys(gate["_id"] for gate in found)
                 taken += yield from self._pass(found, want.limit - len(taken))
-            if len(found) < gates.AT_ONCE and not (yield from self._reopen()):
+            if len(found) < limit_gates.AT_ONCE and not (yield from self._reopen()):
                 break
         self._turn.expect({gate: self._rooms[gate] for gate in seen} if len(seen) <= GUESSED else {})
         self._turn.usual = (
@@ -100,21 +101,21 @@ class Limits:
     def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
         """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
         kept = (yield from self._gates.shut_by(self._free_keys())) if self._more else set[str]()
-        if not self._turn.abreast:
-            yield from gates.heard_of(self._heard, kept)
+        if not self._turn.concurrent:
+            yield from limit_gates.heard_of(self._heard, kept)
         yield from self._gates.write(self._now)
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
-        return [*waiting, 0] if kept or len(self._heard.knocks) >= gates.HEARD else waiting
+        return [*waiting, 0] if kept or len(self._heard.knocks) >= limit_gates.HEARD else waiting
 
     def _opens_at(self, wants: Sequence[Want]) -> Steps[int | None]:
         """When a job may start that one of these wants asks for: now, or when a rate lets it."""
         opening: list[int] = []
         for want in wants:
-            condition = gates.wanted(want, self._heard.paused, alone=want.alone)
+            condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
             found = yield from self._gates.open_sometime(condition)
             unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._left}
-            heads = yield from gates.heads(unknown, takeable(self._now))
+            heads = yield from limit_gates.heads(unknown, takeable(self._now))
             self._left |= {gate: bool(head.jobs) for gate, head in heads.items()}
             waiting = [gate["limits"] for gate in found if self._left[gate["_id"]]]
             yield from self._look_up(waiting)
@@ -126,7 +127,7 @@ class Limits:
 
     def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
         for want in wants:
-            condition = gates.wanted(want, self._heard.paused, alone=True)
+            condition = limit_gates.wanted(want, self._heard.paused, alone=True)
             found = yield from self._gates.any_ones(condition)
             if found:
                 at_one: Document = {"place": {"$in": found}, **takeable(self._now)}
@@ -140,7 +141,7 @@ class Limits:
         keys = self._free_keys()
         if not (self._more and keys):
             return False
-        most = max(gates.AT_ONCE, 2 * len(keys))
+        most = max(limit_gates.AT_ONCE, 2 * len(keys))
         opened = yield from self._gates.reopen(keys, most)
         self._more = opened == most
         return opened > 0
@@ -151,32 +152,32 @@ class Limits:
     def _pass(self, found: Sequence[Document], limit: int) -> Steps[list[str]]:
         """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
         yield from self._look_up(gate["limits"] for gate in found)
-        if self._turn.abreast and not self._has_room_for(
+        if self._turn.concurrent and not self._has_room_for(
             limit + self._turn.spoken_for, (gate["limits"] for gate in found)
         ):
-            raise Unusual
+            raise NeedsExclusiveTurn
         self._rooms |= {gate["_id"]: self._room(gate["limits"]) for gate in found}
         most = {gate["_id"]: min(limit, self._rooms[gate["_id"]]) for gate in found}
         standing = yield from self._standing(most)
         places = {gate: jobs[: most[gate]] for gate, jobs in standing.items() if jobs}
         waiting = {gate["_id"]: gate for gate in found if gate["_id"] in places}
         lines = [Gate(gate["limits"], places[id]) for id, gate in waiting.items()]
-        passed = pass_gates(lines, self._used, limit, self._now)
+        passed = admit_jobs(lines, self._used, limit, self._now)
         self._note(places, waiting, passed)
         through = set(passed.ids)
         self._turn.mine |= through
         self._left |= {gate: any(job[2] not in through for job in jobs) for gate, jobs in standing.items()}
-        if self._turn.abreast:
+        if self._turn.concurrent:
             return passed.ids
         yield from self._write_starts(passed.starts, waiting.values())
         yield from self._gates.shut(waiting.values(), passed.closed, self._now)
         yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
-        if len(found) == gates.AT_ONCE:
+        if len(found) == limit_gates.AT_ONCE:
             still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
             yield from self._gates.put_behind(still_open, self._now)
         return passed.ids
 
-    def _standing(self, most: Mapping[str, int]) -> Steps[dict[str, list[Place]]]:
+    def _standing(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
         """The best jobs at some gates that neither an earlier want nor a claim abreast is taking, so many of each and one
         more."""
         heads, self._heads = self._heads, {}
@@ -187,13 +188,13 @@ class Limits:
             if len(told) == len(most):
                 return told
             enough = {gate: jobs + 1 + len(others) for gate, jobs in most.items()}
-            heads = yield from gates.heads(enough, takeable(self._now))
+            heads = yield from limit_gates.heads(enough, takeable(self._now))
 
     def _check_that_nothing_opens(self, back: bool) -> None:
         """A claim abreast of another hears nobody: those who have knocked must have time, or nothing to tell."""
         heard = self._heard
         if back or heard.gates is None or heard.slots is None:
-            raise Unusual
+            raise NeedsExclusiveTurn
         known = {gate["_id"] for gate in heard.gates}
         shut = {gate["shut_by"] for gate in heard.gates}
         if (
@@ -201,16 +202,16 @@ class Limits:
             or not known.issuperset(heard.places)
             or any(f"k{key}" in shut for key in heard.keys)
         ):
-            raise Unusual
+            raise NeedsExclusiveTurn
         self._turn.check(heard.turns, self._now)
 
     def _is_tidy(self, seen: Iterable[str], limit: int) -> bool:
         """Whether the next claims may go abreast: there is room, and nothing that one alone should put in order."""
-        unheard = len(self._heard.knocks) if self._turn.abreast else 0
+        unheard = len(self._heard.knocks) if self._turn.concurrent else 0
         limits = [gate_of(gate).limits for gate in seen]
         return (
             2 * unheard <= UNHEARD
-            and not slots.are_many(self._heard.slots or (), keys_of(limits))
+            and not running_counts.are_many(self._heard.slots or (), keys_of(limits))
             and self._has_room_for(ROOM * limit, limits)
         )
 
@@ -239,12 +240,14 @@ class Limits:
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
             return
-        running = yield from slots.running(keys, self._heard.slots, self._running)
+        running = yield from running_counts.running(keys, self._heard.slots, self._running)
         rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}
 
-    def _note(self, places: Mapping[str, Sequence[Place]], waiting: Mapping[str, Document], passed: Passed) -> None:
+    def _note(
+        self, places: Mapping[str, Sequence[ClaimOrder]], waiting: Mapping[str, Document], passed: Admitted
+    ) -> None:
         """Count those who were let through, and remember what is used up."""
         self._full |= {why.key for why in passed.closed.values() if why.opens_at is None}
         ids = set(passed.ids)
@@ -267,7 +270,7 @@ def _may_start(record: Record) -> bool:
     return record.state is State.READY and record.parked
 
 
-def _free(heads: gates.Heads | None, jobs: int, others: set[str]) -> list[Place] | None:
+def _free(heads: limit_gates.Heads | None, jobs: int, others: set[str]) -> list[ClaimOrder] | None:
     """So many of the best that are not others'; None, if they are too few and there may be more."""
     if heads is None:
         return None

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.job import ANY, Record, State
+from perdure.core.job import ANY, State
+from perdure.core.record import Record
 from perdure.storage.contract import Filter
-from perdure.storage.filtering import Position, cursor_of, spellings
+from perdure.storage.rules.filters import Position, cursor_of, spellings
 
-from . import batches
-from .documents import ALL, WHOLE, Document
-from .rows import AT_ONCE
-from .steps import Steps, aggregate, find
+from . import lease_batches
+from .operations import Steps, aggregate, find
+from .records import ALL, WHOLE, Document
 from .unreadable import shown
+from .updates import AT_ONCE
 
 NEWEST_FIRST = {"created_at": -1, "_id": -1}
 
@@ -58,7 +59,7 @@ def only_running(filter: Filter) -> bool:
 
 def _held(filter: Filter) -> Steps[list[str] | None]:
     """Where running jobs are asked for: all that may be running. Belongs into one transaction with what is made of it."""
-    return (yield from batches.held()) if only_running(filter) else None
+    return (yield from lease_batches.held()) if only_running(filter) else None
 
 
 def _counted(fitting: list[Document]) -> Steps[int]:
@@ -105,16 +106,17 @@ def _states(states: Sequence[State]) -> list[Document]:
 def _mentions(text: str) -> Document:
     """Found as text, not as a pattern, ignoring the case of ASCII letters (the server's $toLower knows no others)."""
     places: list[Any] = [
-        {
-            "$gte": [
-                {"$indexOfBytes": [{"$toLower": {"$ifNull": [f"${name}", ""]}}, {"$literal": _ascii_lower(each)}]},
-                0,
-            ]
-        }
+        {"$gte": [{"$indexOfBytes": [{"$toLower": _text_in(name)}, {"$literal": _ascii_lower(each)}]}, 0]}
         for each in spellings(text)
         for name in ("payload", "key", "reason", "errors")
     ]
     return {"$expr": {"$or": places}}
+
+
+def _text_in(name: str) -> Document:
+    """The text in a field; an empty one where a field is missing or holds anything else, which the server refuses to
+    search."""
+    return {"$cond": [{"$eq": [{"$type": f"${name}"}, "string"]}, f"${name}", ""]}
 
 
 def _ascii_lower(text: str) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from perdure.storage.contract import QueueRow, QueueSettings, WorkerRow
 
-from .documents import AT_A_PLACE, Document, queue_of
-from .shapes import is_number, is_text
-from .steps import Steps, aggregate, delete, find, update
+from .document_shapes import is_number, is_text
+from .operations import Steps, aggregate, delete, find, update
+from .records import AT_A_PLACE, Document, queue_of
 
 
 def settings_from(document: Document) -> QueueSettings:

@@ -15,13 +15,13 @@ from pymongo import MongoClient, UpdateMany
 from pymongo.errors import OperationFailure, PyMongoError
 
 from perdure.errors import StoreError
-from perdure.storage.migrate import Migration, migrations_in
+from perdure.storage.migrations import Migration, migrations_in, version_in
 
 from .address import MongoAddress
-from .documents import IN_A_LANE, known_lanes
-from .faults import explained
-from .server import DEFAULTS, MAJORITY
-from .steps import PREFIX
+from .errors import explained
+from .operations import PREFIX
+from .records import IN_A_LANE, known_lanes
+from .server import CODEC, DEFAULTS, MAJORITY, refusing_bad_options
 
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48
@@ -30,17 +30,15 @@ LINES = "lines"  # the migration since which ready jobs tell their lines
 OUTDATED = "perdure_created"  # an index of the jobs before they had places
 
 
-def migrations() -> list[Migration]:
+def load_migrations() -> list[Migration]:
     return migrations_in(files(__package__) / "migrations", ".json")
 
 
 def connect(address: MongoAddress) -> MongoClient[dict[str, Any]]:
     """A blocking client, for the ledger."""
     options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
-    try:
+    with refusing_bad_options(address):
         return MongoClient(address.url, **options)  # type: ignore[arg-type]
-    except PyMongoError as error:
-        raise explained(error, address) from error
 
 
 class MongoLedger:
@@ -49,7 +47,7 @@ class MongoLedger:
     made_of = "collections"
 
     def __init__(self, client: MongoClient[dict[str, Any]], address: MongoAddress) -> None:
-        self._database = client.get_database(address.database, write_concern=MAJORITY)
+        self._database = client.get_database(address.database, CODEC, write_concern=MAJORITY)
         self._address = address
 
     def __str__(self) -> str:
@@ -84,8 +82,8 @@ class MongoLedger:
                     f"({', '.join(sorted(ours))}): rename them, or use another database"
                 )
             return 0
-        version = int(noted["version"])
-        for migration in migrations()[:version]:
+        version = version_in(noted.get("version"), self._address)
+        for migration in load_migrations()[:version]:
             found = self._indexes(migration)
             if OUTDATED in found.get("jobs", ()):
                 raise StoreError(

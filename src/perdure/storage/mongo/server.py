@@ -12,8 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC
 from time import monotonic
 from typing import Any, TypeVar
@@ -21,20 +21,22 @@ from typing import Any, TypeVar
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, monitoring
-from pymongo.errors import PyMongoError
+from pymongo.errors import AutoReconnect, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
+from pymongo.uri_parser import split_options
 from pymongo.write_concern import WriteConcern
 
-from perdure.clock import instant_of
-from perdure.job import Hold
+from perdure.core.clock import instant_of
+from perdure.core.record import Hold
+from perdure.errors import StoreMisconfigured
 from perdure.storage.driver_calls import DriverCalls, GivenUp
 
-from .abandoned import APPNAME, Abandoned
 from .address import MongoAddress
-from .documents import Document
-from .faults import explained, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
-from .steps import PREFIX, Steps, WouldWrite, awaited, only_reading
+from .errors import explained, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
+from .operations import PREFIX, Steps, WouldWrite, awaited, only_reading
+from .records import Document
+from .server_transactions import APPNAME, Abandoned
 
 T = TypeVar("T")
 _log = logging.getLogger("perdure")
@@ -120,10 +122,8 @@ class Server:
         self._made = monotonic()
         options = {name: value for name, value in DEFAULTS.items() if name not in self.address.options}
         options["event_listeners"] = [self.lost_servers]
-        try:
+        with refusing_bad_options(self.address):
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self.address.url, **options)  # type: ignore[arg-type]
-        except PyMongoError as error:
-            raise explained(error, self.address) from error
         self.calls = DriverCalls(self._limit, self.replace_client)
         self.abandoned = Abandoned(self.client, self.calls, ours="appname" not in self.address.options)
         database = self.client.get_database(
@@ -166,9 +166,15 @@ class Server:
         return told
 
     async def now(self) -> int:
-        """The server's clock, cut to milliseconds."""
+        """The server's clock, cut to milliseconds. A connection that was cut meanwhile is asked for once more: the callers
+        of enqueue and claim must not get an error that one repeated question avoids."""
         with _words(self.address):
-            told = await self.command("hello")
+            try:
+                told = await self.command("hello")
+            except AutoReconnect as error:
+                if isinstance(error, ServerSelectionTimeoutError):
+                    raise
+                told = await self.command("hello")
         return instant_of(told["localTime"].replace(tzinfo=UTC))
 
     async def jobs(self) -> int:
@@ -303,3 +309,18 @@ class _words:
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if isinstance(error, TROUBLE):
             raise explained(error, self._address) from error
+
+
+@contextmanager
+def refusing_bad_options(address: MongoAddress) -> Iterator[None]:
+    """Around the making of a client, which asks no server yet: whatever is wrong is wrong in the URL. Options that the
+    driver would only warn about, and then ignore, are refused too."""
+    option = ""
+    try:
+        for option in filter(None, address.url.partition("?")[2].split("&")):
+            split_options(option, validate=True, warn=False)
+        option = ""
+        yield
+    except (PyMongoError, ValueError, TypeError, OSError) as error:
+        where = f"option {option.partition('=')[0]} of the URL" if option else "the URL is not understood"
+        raise StoreMisconfigured(f"{address}: {where}: {error}") from error

@@ -23,12 +23,12 @@ from time import monotonic
 from typing import Any
 
 from perdure.storage.contract import Topic
-from perdure.storage.listeners import Listener, Listeners
+from perdure.storage.wakeups import Listener, Listeners
 
-from .documents import Document
-from .faults import explained
+from .errors import explained
+from .operations import PREFIX
+from .records import Document
 from .server import TROUBLE, Server
-from .steps import PREFIX
 
 _log = logging.getLogger("perdure")
 COLLECTION = f"{PREFIX}signals"
@@ -75,13 +75,13 @@ class Signals:
     def told_inside(self, ready: Collection[str], changed: bool) -> None:
         """A transaction that carried its signal was committed."""
         self._sent = monotonic()
-        self._listeners.tell(ready, changed)
+        self._listeners.notify(ready, changed)
 
     def tell(self, ready: Collection[str], changed: bool) -> None:
         """Something was committed here."""
         if self._closed or not (ready or changed):
             return
-        self._listeners.tell(ready, changed)
+        self._listeners.notify(ready, changed)
         if not self._server.address.signals:
             return
         self._ready |= set(ready)
@@ -150,10 +150,10 @@ class Signals:
         return await self._server.committed[COLLECTION].watch(pipeline, max_await_time_ms=AWAIT)
 
     def _heard(self, topic: Topic, document: Document) -> None:
-        self._listeners.tell(document.get("ready", ()) if topic == "ready" else (), topic == "changed")
+        self._listeners.notify(document.get("ready", ()) if topic == "ready" else (), topic == "changed")
 
     def _tell_all(self, topic: Topic) -> None:
-        self._listeners.tell(None if topic == "ready" else (), topic == "changed")
+        self._listeners.notify(None if topic == "ready" else (), topic == "changed")
 
     async def close(self) -> None:
         self._closed = True

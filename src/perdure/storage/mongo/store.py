@@ -9,27 +9,27 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Literal, TypeVar
 
-from perdure.clock import Clock, reader
+from perdure.core.clock import Clock, reader
+from perdure.core.lifecycle import Change
+from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import InvalidCall, StoreError, StoreMisconfigured
-from perdure.job import Hold, NewJob, Record
-from perdure.lifecycle import Change
-from perdure.storage import migrate
+from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
-    Carried,
+    CallerStatements,
     Claim,
     Durability,
-    Exchanged,
+    EnqueueResult,
+    ExchangeResult,
     Filter,
     Finding,
-    Insertion,
+    JobDump,
     KeptKey,
+    KvEntry,
+    KvWrite,
     Note,
-    Placed,
     QueueRow,
     QueueSettings,
-    Shelved,
-    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -39,25 +39,24 @@ from perdure.storage.contract import (
     WorkerRow,
     one_change_each,
 )
-from perdure.storage.filtering import parse_cursor
+from perdure.storage.rules.filters import parse_cursor
 
-from . import carrying, edges, health, inspection, listing, queues, shelf, unreadable, upkeep
+from . import edges, health, inspection, kv, listing, queues, transfer, unreadable, upkeep
 from .address import MongoAddress
-from .afterwards import Afterwards
 from .apply import check, holding, note, noted, renew_started
+from .caller_insert import SessionEnqueue
 from .claim import promote
-from .clock import ServerClock
 from .enqueue import Enqueued, enqueue
+from .errors import Conflict, Unreachable, is_duplicate
 from .exchange import Exchanges
-from .faults import Conflict, Unreachable, is_duplicate
-from .schema import META, MongoLedger, connect, migrations
+from .operations import Steps, insert
+from .resolve_edges import Afterwards, settle, ways
+from .schema import META, MongoLedger, connect, load_migrations
 from .server import CALLS_WITHIN, Server
-from .sessions import SessionEnqueue
-from .settling import settle, ways
+from .server_clock import ServerClock
+from .server_transactions import wait_for_earlier_transactions
 from .signals import Signals
-from .steps import Steps, insert
 from .transaction import MongoTransaction
-from .under_way import wait_for_earlier_transactions
 
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
@@ -71,8 +70,8 @@ class MongoStorage(Storage):
     name = "MongoDB"
     # when half a chunk has ended a worker begins a second exchange, which is made here while the server has the first one
     chunk = 250
-    in_flight = 2
-    answers_within = 5.0
+    exchanges_in_flight = 2
+    answer_timeout = 5.0
 
     def __init__(
         self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
@@ -144,14 +143,14 @@ class MongoStorage(Storage):
         server = self._in_use()
         return await health.durability(server, await server.hello())
 
-    def leaves(self) -> frozenset[str]:
+    def open_transactions(self) -> frozenset[str]:
         return frozenset() if self._server is None else frozenset(self._server.sessions)
 
-    async def abort(self, left: Collection[str]) -> None:
+    async def abort_transactions(self, left: Collection[str]) -> None:
         async with self._work() as server:
             await server.end_sessions(left)
 
-    async def findings(self) -> list[Finding]:
+    async def diagnose(self) -> list[Finding]:
         async with self._work() as server:
             return await health.findings(server, await server.hello(), self._now())
 
@@ -160,7 +159,7 @@ class MongoStorage(Storage):
             return self._now()
 
     # -- enqueue -------------------------------------------------------------------------------------
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         if not jobs:
             return []
         try:
@@ -170,7 +169,7 @@ class MongoStorage(Storage):
                 raise
             return await self._enqueue(jobs, boldly=False)
 
-    async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[Placed]:
+    async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[EnqueueResult]:
         ways_to_settle = ways()
 
         def steps() -> Steps[tuple[Enqueued, bool]]:
@@ -188,17 +187,17 @@ class MongoStorage(Storage):
         await self._afterwards.make_edges(done.unmade)
         return done.placed
 
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         raise StoreError("MongoDB has no SQL: give connection= a ClientSession of pymongo that is in a transaction")
 
-    def joining(self, jobs: Sequence[NewJob]) -> SessionEnqueue:
+    def caller_session(self, jobs: Sequence[NewJob]) -> SessionEnqueue:
         self._in_use()
         return SessionEnqueue(jobs, self._address, self._identity, self._now)
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         one_change_each(changes)
         started = self._free(started)
         told = await self._exchanges.take(changes, claim, started)
@@ -237,7 +236,7 @@ class MongoStorage(Storage):
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda: check(holds))
 
-    async def holding(self, worker: str, stamp: int) -> list[Record]:
+    async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
         return await self._look_first(lambda: holding(worker, stamp, self._now()))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
@@ -248,7 +247,7 @@ class MongoStorage(Storage):
         return verdicts
 
     # -- edges ---------------------------------------------------------------------------------------
-    async def settle(self, limit: int) -> int:
+    async def resolve_edges(self, limit: int) -> int:
         followed = await self._look_first(lambda: settle(limit, self._now()))
         self._signals.tell(followed.ready, followed.changed)
         return followed.looked
@@ -257,7 +256,7 @@ class MongoStorage(Storage):
         return await self._read(lambda: edges.followers(ids))
 
     # -- the shelf -----------------------------------------------------------------------------------
-    async def shelf(
+    async def kv_read(
         self,
         kind: str,
         names: Sequence[str] | None = None,
@@ -265,15 +264,15 @@ class MongoStorage(Storage):
         job: str | None = None,
         due: bool = False,
         limit: int = CHUNK,
-    ) -> list[Shelved]:
-        return await self._read(lambda: shelf.look(kind, names, job, self._now() if due else None, limit))
+    ) -> list[KvEntry]:
+        return await self._read(lambda: kv.look(kind, names, job, self._now() if due else None, limit))
 
-    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+    async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         ways_to_settle = ways()
 
         done, enqueued = await self._write(
-            lambda: shelf.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
-            read_back=lambda: shelf.shelved(writes),
+            lambda: kv.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
+            read_back=lambda: kv.shelved(writes),
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
         await self._afterwards.settle(enqueued.left)
@@ -301,7 +300,12 @@ class MongoStorage(Storage):
 
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
-        number, self._inspected = await self._write(lambda: inspection.inspect(limit, self._inspected, self._now()))
+        number = 0
+        for _ in range(inspection.PAGES):
+            found, self._inspected = await self._write(lambda: inspection.inspect(limit, self._inspected, self._now()))
+            number += found
+            if not self._inspected["jobs"]:  # all jobs were looked at
+                break
         return number
 
     async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
@@ -337,40 +341,40 @@ class MongoStorage(Storage):
         else:
             self._signals.tell((queue,), False)
 
-    async def beat(self, worker: WorkerRow) -> None:
+    async def heartbeat(self, worker: WorkerRow) -> None:
         async with self._work() as server:
             await server.replace("workers", worker.id, queues.sign_of_life(worker, self._now()))
 
-    async def leave(self, worker: str) -> None:
+    async def remove_worker(self, worker: str) -> None:
         await self._write(lambda: queues.leave(worker))
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await self._write(lambda: queues.workers(seen_within, self._now()))
 
     # -- moving house --------------------------------------------------------------------------------
-    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await self._read(lambda: carrying.export(after, limit, self._now()))
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
+        return await self._read(lambda: transfer.export(after, limit, self._now()))
 
-    async def restore(self, jobs: Sequence[Carried]) -> None:
+    async def restore(self, jobs: Sequence[JobDump]) -> None:
         try:
-            done = await self._write(lambda: carrying.restore(jobs))
+            done = await self._write(lambda: transfer.restore(jobs))
         except InvalidCall as error:
-            raise carrying.too_large(jobs, error) from error
+            raise transfer.too_large(jobs, error) from error
         if done.unmade:
             await self._afterwards.restore_edges(jobs)
         self._signals.tell(done.ready, done.changed)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
-        return await self._read(lambda: carrying.export_keys(cursor, limit))
+        return await self._read(lambda: transfer.export_keys(cursor, limit))
 
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
-        await self._write(lambda: carrying.restore_keys(keys))
+        await self._write(lambda: transfer.restore_keys(keys))
 
-    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
-        return await self._read(lambda: shelf.export(after, limit))
+    async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
+        return await self._read(lambda: kv.export(after, limit))
 
-    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
-        await self._write(lambda: shelf.restore(rows))
+    async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
+        await self._write(lambda: kv.restore(rows))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:
@@ -387,7 +391,7 @@ class MongoStorage(Storage):
         return self._signals.listen(topic, wake, queues)
 
     # -- the handler's own transaction ---------------------------------------------------------------
-    async def begin(self, longest: int) -> StoreTransaction:
+    async def begin_transaction(self, longest: int) -> StoreTransaction:
         return await self._begun(longest, None)
 
     async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
@@ -462,15 +466,15 @@ class MongoStorage(Storage):
         """Check the schema, and make what is missing if that is wished."""
         await asyncio.to_thread(self._migrated)
         noted = await server.calls.run(server.database[META].find_one({"_id": "schema"}))
-        self._identity = "" if noted is None else str(noted["identity"])
+        self._identity = "" if noted is None else str(noted.get("identity", ""))
 
     def _migrated(self) -> None:
         with connect(self._address) as client:
             ledger = MongoLedger(client, self._address)
             if self._migrate:
-                migrate.up(ledger, migrations())
+                migrations.up(ledger, load_migrations())
             else:
-                migrate.check(ledger, migrations())
+                migrations.check(ledger, load_migrations())
 
     async def _check_durability(self, server: Server) -> None:
         """Refuse or warn when an acknowledged job would not be safe."""

@@ -16,21 +16,21 @@ from typing import Any, TypeVar
 
 from bson import ObjectId
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Change
+from perdure.core.record import Hold, NewJob
 from perdure.errors import StoreError, StoreUnavailable
-from perdure.job import Hold, NewJob
-from perdure.lifecycle import Change
-from perdure.storage.contract import ACCEPTED, REPEATED, Placed, StoreTransaction, Verdict
+from perdure.storage.contract import ACCEPTED, REPEATED, EnqueueResult, StoreTransaction, Verdict
 from perdure.storage.driver_calls import GivenUp
-from perdure.storage.guards import judged
+from perdure.storage.rules.guards import judged
 
 from .apply import Applied, apply
 from .enqueue import enqueue
-from .faults import NO_SUCH_TRANSACTION, explained, has_code, is_conflict, is_transient, is_unavailable
-from .rows import look
+from .errors import NO_SUCH_TRANSACTION, OUT_OF_DISK, explained, has_code, is_conflict, is_transient, is_unavailable
+from .operations import Steps, awaited, update
+from .resolve_edges import EdgeResolution, settled
 from .server import TROUBLE, Patience, Server
-from .settling import Way, settled
-from .steps import Steps, awaited, update
+from .updates import look
 
 T = TypeVar("T")
 Tell = Callable[[Collection[str], bool], None]
@@ -51,7 +51,7 @@ class MongoTransaction(StoreTransaction):
         self._pinned = pinned
         self._job: str | None = None
         self._ready: set[str] = set()
-        self._left: list[str] = []  # entries on the list for `settle`
+        self._left: list[str] = []  # entries on the list for `resolve_edges`
         self._stack = AsyncExitStack()
         self._turn = asyncio.Lock()  # a session makes one call at a time
         self._why_over: str | None = None
@@ -107,8 +107,8 @@ class MongoTransaction(StoreTransaction):
             'e.g. await tx.connection.client["shop"]["orders"].insert_one(order, session=tx.connection)'
         )
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        done = await self._take(enqueue(jobs, self._now(), 0, Way.AFTERWARDS))
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+        done = await self._take(enqueue(jobs, self._now(), 0, EdgeResolution.AFTERWARDS))
         self._ready |= done.ready
         self._left += done.left + done.unmade
         return done.placed
@@ -125,7 +125,8 @@ class MongoTransaction(StoreTransaction):
 
     async def is_lost(self, error: BaseException) -> bool:
         """The driver marks errors of transactions. Those of another server, used without a transaction, have no mark."""
-        return (is_transient(error) and is_unavailable(error)) or self._late_by_the_server
+        gone = is_transient(error) and is_unavailable(error)
+        return gone or has_code(error, OUT_OF_DISK) or self._late_by_the_server
 
     @property
     def _late_by_the_server(self) -> bool:
@@ -217,8 +218,8 @@ class MongoTransaction(StoreTransaction):
 
 def _last_word(change: Change, now: int) -> Steps[Applied]:
     """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
-    applied = yield from apply([change], now, Way.AFTERWARDS)
-    followed = yield from settled(applied.parents, Way.AFTERWARDS, 0, now)
+    applied = yield from apply([change], now, EdgeResolution.AFTERWARDS)
+    followed = yield from settled(applied.parents, EdgeResolution.AFTERWARDS, 0, now)
     return applied._replace(left=applied.left + followed.left)
 
 

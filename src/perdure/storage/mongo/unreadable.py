@@ -1,9 +1,9 @@
 """Documents that cannot be read: set aside, shown in listings, and kept as they were found.
 
 Whoever reads jobs in a transaction sets those aside that cannot be read, in the same transaction: the document is replaced
-by that of the record which `storage.unreadable.mend` makes of it, it leaves its place, its key and its slot, and what was
-found is kept in the collection `unreadable`. What is no job of ours at all is moved there alone. Documents beside the jobs
-have shapes (see `shapes`); upkeep moves those that have another one, and makes again what can be made again.
+by that of the record which `storage.rules.unreadable.mend` makes of it, it leaves its place, its key and its slot, and what
+was found is kept in the collection `unreadable`. What is no job of ours at all is moved there alone. Documents beside the
+jobs have shapes (see `shapes`); upkeep moves those that have another one, and makes again what can be made again.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from bson import ObjectId
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from perdure.job import Record, State
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_RETENTION
+from perdure.core.backoff import DEFAULT_BACKOFF
+from perdure.core.job import State
+from perdure.core.record import Record
+from perdure.core.retention import DEFAULT_RETENTION
 from perdure.storage.contract import Unreadable
-from perdure.storage.limiting import keys_of
-from perdure.storage.unreadable import Mended, flaw_of, log_set_aside, mark, mend, raw_text
+from perdure.storage.rules.limits import keys_of
+from perdure.storage.rules.unreadable import Mended, flaw_of, kept_entry, log_set_aside, mark, mend, raw_text
 
-from . import slots
-from .documents import DERIVED, Document, document_of, record_from
-from .notes import KNOCK, add, kind
-from .places import forget
-from .shapes import is_text
-from .steps import Steps, delete, find, update
+from . import running_counts
+from .claim_positions import forget
+from .document_shapes import is_text
+from .operations import Steps, delete, find, update
+from .records import DERIVED, Document, document_of, record_from
+from .small_documents import KNOCK, add, kind
 
 OURS = (*DERIVED, "touched", "pins")  # fields of a document that are none of a record's
 _UNASKED = {
@@ -118,7 +120,7 @@ def _leave_indexes(documents: Sequence[Document]) -> Steps[None]:
     yield from forget(ids)
     yield from delete("notes", {"_id": kind("holder"), "job": {"$in": ids}})
     held = [each["limits"] for each in documents if each.get("stamp") is not None and is_text(each.get("limits"))]
-    yield from slots.note({limits: -jobs for limits, jobs in Counter(held).items()})
+    yield from running_counts.note({limits: -jobs for limits, jobs in Counter(held).items()})
     yield from add(KNOCK, [{"key": key} for key in keys_of(held)])
     edges = yield from find("edges", {"$or": [{"child": {"$in": ids}}, {"parent": {"$in": ids}}], "open": True})
     waiting, followed = {edge["child"] for edge in edges}, {edge["parent"] for edge in edges}
@@ -191,10 +193,8 @@ def listed(ids: Sequence[str] | None, limit: int) -> Steps[list[Unreadable]]:
 
 
 def _listed(document: Document) -> Unreadable:
-    try:
-        return _unreadable.decode(document["text"])
-    except (msgspec.MsgspecError, ValueError, KeyError, TypeError):
-        return _kept(document.get("_id"), "unreadable", ("text",), document, 0)
+    damaged = _kept(document.get("_id"), "unreadable", (), document, 0)
+    return kept_entry(lambda: _unreadable.decode(document["text"]), damaged.id, msgspec.json.decode(damaged.raw))
 
 
 def forget_kept(ids: Sequence[str]) -> Steps[None]:

@@ -6,18 +6,19 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from copy import copy
 
-from perdure.clock import SECOND
-from perdure.job import FINAL, WAITING, Record, State
-from perdure.storage.rules import may_go, write_hidden
+from perdure.core.clock import SECOND
+from perdure.core.job import FINAL, WAITING, State
+from perdure.core.record import Record
+from perdure.storage.rules.records import may_go, write_hidden
 
-from . import batches, edges, gates, shares, shelf, slots
-from .documents import SLIM, WHOLE, Document, expiry_mark
-from .notes import kind
-from .places import forget
-from .rows import AT_ONCE, look, write
-from .shapes import is_number, is_text
-from .steps import Steps, aggregate, delete, find
+from . import edges, fair_ranks, kv, lease_batches, limit_gates, running_counts
+from .claim_positions import forget
+from .document_shapes import is_number, is_text
+from .operations import Steps, aggregate, delete, find
+from .records import SLIM, WHOLE, Document, expiry_mark
+from .small_documents import kind
 from .unreadable import forget_kept, is_leased, read, readable, set_aside
+from .updates import AT_ONCE, look, write
 
 SMALL = 20_000
 NEEDED = 1_000  # jobs past their time that others need, looked at in each prune
@@ -36,14 +37,14 @@ def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
     over: dict[str, Record] = {}
     seen: list[str] = []
     for _ in range(LOOKS):
-        found = yield from batches.leases(now, seen, BATCHES)
+        found = yield from lease_batches.leases(now, seen, BATCHES)
         if not found:
             break
         held = yield from _held([id for batch in found for id in batch["ids"]], now)
         yield from let_go([row for row in held.values() if row.state in WAITING])
         held = {id: row for id, row in held.items() if row.state not in WAITING}
         yield from _cut_leases([row for row in held.values() if _end(row) > now + row.lease], now)
-        yield from batches.tidy(found, held, now)
+        yield from lease_batches.tidy(found, held, now)
         over |= {id: row for id, row in held.items() if _end(row) <= now and row.lease <= 3 * contact}
         seen += [batch["_id"] for batch in found]
         if len(over) >= limit and all(_end(row) <= found[-1]["at"] for row in _longest(over)[:limit]):
@@ -53,7 +54,7 @@ def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
 
 def next_lapse(now: int) -> Steps[int | None]:
     """How long it takes at least until a lease is over. Batches of renewed leases may say so too early."""
-    first = yield from batches.next_lease()
+    first = yield from lease_batches.next_lease()
     return None if first is None else first - now
 
 
@@ -104,7 +105,7 @@ def expired(limit: int, now: int) -> Steps[list[Record]]:
 def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     """Hide or remove what is no longer kept; gives the number of jobs."""
     yield from delete("keys", {"ends": {"$gt": 0, "$lte": now}})
-    past = yield from batches.past(now, limit + NEEDED)
+    past = yield from lease_batches.past(now, limit + NEEDED)
     over = yield from _over(list(past), now)
     if len(past) < limit + NEEDED:
         over |= yield from _too_many(now, small=small)
@@ -115,12 +116,12 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     yield from _hide(gone, now)
     gone += yield from _remove([id for id in leaving if over[id]])
     done_with = put_off.union(gone)
-    yield from batches.done_with({id: names for id, names in past.items() if id in done_with or id not in over})
+    yield from lease_batches.done_with({id: names for id, names in past.items() if id in done_with or id not in over})
     if put_off:  # so many are needed by others that they would hide those that are not
-        yield from batches.put_off(sorted(put_off), now + NOT_SOON)
-    yield from shares.prune()
-    yield from gates.repair(now)
-    yield from slots.prune()
+        yield from lease_batches.put_off(sorted(put_off), now + NOT_SOON)
+    yield from fair_ranks.prune()
+    yield from limit_gates.repair(now)
+    yield from running_counts.prune()
     yield from delete("notes", {"_id": kind("starts"), "over": {"$lte": now - REMEMBERED}})
     return len(gone)
 
@@ -139,7 +140,7 @@ def _remove(ids: Sequence[str]) -> Steps[Sequence[str]]:
     if ids:
         yield from delete("jobs", {"_id": {"$in": ids}})
         yield from delete("logs", {"_id": {"$in": ids}})
-        yield from shelf.forget(ids)
+        yield from kv.forget(ids)
         yield from forget_kept(ids)
     return ids
 

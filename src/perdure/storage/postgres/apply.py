@@ -13,16 +13,17 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from perdure.job import FINAL, Hold, NewJob, Record, State
-from perdure.lifecycle import Change, KeyMove
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import Change, KeyMove
+from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from perdure.storage.guards import judged, standing
-from perdure.storage.plain import are_plain_successes
-from perdure.storage.rules import owners_among, write_change
+from perdure.storage.rules.fast_path import are_plain_successes
+from perdure.storage.rules.guards import judged, standing
+from perdure.storage.rules.records import owners_among, write_change
 
 from .enqueue import Enqueue
 from .queries import load
-from .rows import (
+from .records import (
     JOINT,
     LOOKS,
     Flawed,
@@ -37,7 +38,7 @@ from .rows import (
     route_of,
     slot_of,
 )
-from .server import Connection, Cursor, Statement, together
+from .server import Connection, Cursor, Statement, pipeline
 
 WAITING = tuple(
     """
@@ -150,7 +151,7 @@ class Apply:
         effects.changed |= work.changed
         effects.settles |= bool(work.unsettled)
         statements = [*(self._writes(work) if work.any else []), *beside]
-        cursors = await together(connection, statements) if statements else []
+        cursors = await pipeline(connection, statements) if statements else []
         return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])
 
     async def _accept(self, connection: Connection, work: _Moves, before: Record, change: Change) -> Verdict:
@@ -194,10 +195,10 @@ class Apply:
         deadlocks, and everything is repeated. Of a single job nothing is held while waiting."""
         locks: list[Statement] = [(self._lock[table], {"ids": array(sorted(ids))}) for table in tables]
         if len(ids) == 1:
-            *locked, looked = await together(connection, [*locks, look])
+            *locked, looked = await pipeline(connection, [*locks, look])
             return locked, looked
         give_way, wait = ((self._sql["give_way"], {"within": within}) for within in (GIVES_WAY, "0"))
-        _, *locked, _, looked = await together(connection, [give_way, *locks, wait, look])
+        _, *locked, _, looked = await pipeline(connection, [give_way, *locks, wait, look])
         return locked, looked
 
     def _writes(self, work: _Moves) -> list[Statement]:
@@ -255,7 +256,7 @@ class Apply:
             statements.append((self._sql["lengthen"], {**_holds(sorted(holds, key=_id)), "lease": lease}))
         values = {**_holds(sorted(holds, key=_id)), "lease": lease, "now": now}
         statements.append((self._sql["renew"], values))
-        cursor = (await together(connection, statements))[-1]
+        cursor = (await pipeline(connection, statements))[-1]
         return await self._verdicts(connection, holds, {id for (id,) in await cursor.fetchall()})
 
     async def check(self, connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:

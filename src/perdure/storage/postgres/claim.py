@@ -16,13 +16,13 @@ from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any, NamedTuple
 
-from perdure.job import ANY, Record
+from perdure.core.job import ANY
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
 
 from .queries import load
-from .rows import COLUMNS, array, digest, names, numbers, route_of
-from .server import Connection, Cursor, Statement, together
-from .usual import claimed_of
+from .records import COLUMNS, array, claimed_of, digest, names, numbers, route_of
+from .server import Connection, Cursor, Statement, pipeline
 
 MARKED_FROM = 50  # smaller claims begin at the start: they wade less than they could miss
 MANY = 20  # jobs from which it pays to tell the usual ones together
@@ -181,7 +181,7 @@ class Claims:
             for want, mark in zip(wants, marks, strict=True)
             if mark is None and not want.alone
         ]
-        cursors = await together(connection, [*before, self.promote(chunk, now), *takes, *asked, *outlooks])
+        cursors = await pipeline(connection, [*before, self.promote(chunk, now), *takes, *asked, *outlooks])
         earlier, promoted = cursors[: len(before)], cursors[len(before)]
         taken = cursors[len(before) + 1 : len(before) + 1 + len(takes)]
         left = iter(cursors[len(before) + 1 + len(takes) :])

@@ -20,17 +20,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from perdure.job import NewJob, State
-from perdure.lifecycle import Cancelled, decide
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, decide
+from perdure.core.record import NewJob
 from perdure.storage.contract import PARENT_CANCELLED
-from perdure.storage.rules import Fate, fate
+from perdure.storage.rules.records import EdgeDecision, decide_edge
 
 from .apply import TABLES, Apply, Effects
 from .enqueue import Enqueue
+from .fair_ranks import Shares
 from .queries import load
-from .rows import LOOKS, Flawed, array, numbers, unmarked
-from .server import Connection, Statement, together
-from .shares import Shares
+from .records import LOOKS, Flawed, array, numbers, unmarked
+from .server import Connection, Statement, pipeline
 
 
 class Line(NamedTuple):
@@ -107,7 +108,7 @@ class Edges:
             if rest is not None:
                 last = edges[-1].child if rest.parent is not None else edges[-1].parent
                 after.append((self._sql["go_on_behind"], {"number": rest.number, "mark": last}))
-            await together(connection, after)
+            await pipeline(connection, after)
         return Looked(len(done) + len(edges), more or rest is not None or len(lines) == limit)
 
     async def _edges(self, connection: Connection, lines: Sequence[Line], limit: int) -> tuple[list[Edge], Line | None]:
@@ -156,7 +157,7 @@ class Edges:
             ids = {"ids": array(sorted(parents))}
             asked: list[Statement] = [(self._sql[f"lock_{table}"], ids) for table in ("holds", "outcomes")]
             asked = [(self._sql["lock_waiting"], {"ids": both}), *asked, (self._sql["known"], ids)]
-            waiting, holds, outcomes, known = [await each.fetchall() for each in await together(connection, asked)]
+            waiting, holds, outcomes, known = [await each.fetchall() for each in await pipeline(connection, asked)]
             blocked |= {id for id, _, is_blocked in waiting if is_blocked}
             standing |= {id: Standing("waiting", marked, State.READY, None) for id, marked, _ in waiting}
             standing |= {id: Standing("holds", marked, State.RUNNING, None) for id, marked in holds}
@@ -234,16 +235,16 @@ class _Fates:
         self.over: set[str] = set()  # children that are not blocked any more
         for edge in sorted(set(edges), key=lambda edge: (edge.parent, edge.child)):
             parent = parents.get(edge.parent)
-            what = fate(parent, "finished" if edge.finished else "succeeded")
-            if what is Fate.STAY:
+            what = decide_edge(parent, "finished" if edge.finished else "succeeded")
+            if what is EdgeDecision.STAY:
                 continue
             if edge.child not in blocked:
                 self.over.add(edge.child)
             elif edge.child in self.cancelled:
                 continue  # it waits for nobody
-            elif what is Fate.CANCEL:
+            elif what is EdgeDecision.CANCEL:
                 self.cancelled.add(edge.child)
-            elif what is Fate.LEAD_ON and parent is not None and parent.next_id is not None:
+            elif what is EdgeDecision.LEAD_ON and parent is not None and parent.next_id is not None:
                 self.led[edge.parent, edge.child] = (parent.next_id, edge.child, edge.finished)
             else:
                 self.closed.add((edge.parent, edge.child))

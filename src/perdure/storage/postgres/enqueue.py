@@ -16,17 +16,17 @@ from typing import Any
 
 from psycopg.errors import UniqueViolation
 
-from perdure.job import Alike, NewJob
-from perdure.storage.contract import Placed, QueueSettings
-from perdure.storage.plain import ids_of, is_plain
-from perdure.storage.rules import KeyName, key_name, parents_of, plan, refuse_orphans
+from perdure.core.record import NewJob, UniformJobs
+from perdure.storage.contract import EnqueueResult, QueueSettings
+from perdure.storage.rules.fast_path import ids_of, is_plain
+from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, refuse_orphans
 
-from .copying import Instant, store
-from .insertion import USUAL, full_text, insert_into, unusual
+from .bulk_copy import Instant, store
+from .caller_insert import USUAL, full_text, insert_into, unusual
+from .fair_ranks import Shares
 from .queries import ONE_INSTANT, load
-from .rows import JOINT, array, marked, numbers_or_none
-from .server import Connection, Statement, together
-from .shares import Shares
+from .records import JOINT, array, marked, numbers_or_none
+from .server import Connection, Statement, pipeline
 
 SHAPES = 20  # so many different ones in a call are stored one statement each
 _OWN = {"id", "payload", "delay", "at"}  # what jobs of one shape have for themselves
@@ -52,7 +52,7 @@ class Enqueue:
 
     def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
         """The statements for jobs that may be stored without a look; none, if they may not."""
-        if isinstance(jobs, Alike) and is_plain(jobs.template):
+        if isinstance(jobs, UniformJobs) and is_plain(jobs.template):
             alike = _alike(jobs, now)
             if alike is not None:
                 return [(self._sql["insert_plain"], alike)]
@@ -70,30 +70,30 @@ class Enqueue:
 
     async def put(
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, inserts: Sequence[Statement]
-    ) -> list[Placed]:
+    ) -> list[EnqueueResult]:
         """Put jobs on record in a transaction of their own; `inserts` is what `ready` gave."""
         placed = await self.put_at_once(connection, jobs, inserts) if inserts else None
         return await self.put_planned(connection, jobs, now) if placed is None else placed
 
     async def put_at_once(
         self, connection: Connection, jobs: Sequence[NewJob], inserts: Sequence[Statement]
-    ) -> list[Placed] | None:
+    ) -> list[EnqueueResult] | None:
         """The same without a look at what stands in their way. None: a look is needed, and nothing was stored."""
         try:
             await self._at_once(connection, inserts)
         except (_Bounded, UniqueViolation):
             return None  # a bounded queue, or an enqueue that is repeated
-        return [Placed(id) for id in ids_of(jobs)]
+        return [EnqueueResult(id) for id in ids_of(jobs)]
 
     async def put_copied(
-        self, connection: Connection, jobs: Alike, instant: Instant, *, waiting_first: bool
-    ) -> list[Placed] | None:
+        self, connection: Connection, jobs: UniformJobs, instant: Instant, *, waiting_first: bool
+    ) -> list[EnqueueResult] | None:
         """The same by COPY."""
         try:
             stored = await store(connection, self._schema, jobs, instant, waiting_first=waiting_first)
         except UniqueViolation:
             return None
-        return [Placed(id) for id in jobs.ids] if stored else None
+        return [EnqueueResult(id) for id in jobs.ids] if stored else None
 
     async def _at_once(self, connection: Connection, inserts: Sequence[Statement]) -> None:
         if len(inserts) == 1:
@@ -102,7 +102,7 @@ class Enqueue:
                 raise _Bounded
             return
         async with connection.transaction():
-            if not all(stored.rowcount for stored in await together(connection, inserts)):
+            if not all(stored.rowcount for stored in await pipeline(connection, inserts)):
                 raise _Bounded
 
     async def put_planned(
@@ -113,7 +113,7 @@ class Enqueue:
         *,
         bounded: bool = True,
         brief: bool = True,
-    ) -> list[Placed]:
+    ) -> list[EnqueueResult]:
         """Put jobs on record after a look at what stands in their way; in a transaction that is open already, beside its
         other work. One that is not `brief` keeps nobody waiting: shares are given afterwards."""
         while True:
@@ -125,7 +125,7 @@ class Enqueue:
 
     async def _planned(
         self, connection: Connection, jobs: Sequence[NewJob], now: int | None, bounded: bool, brief: bool
-    ) -> list[Placed]:
+    ) -> list[EnqueueResult]:
         queues = await self._locked_queues(connection, jobs, bounded, brief)
         bounds = {name: queue for name, queue in queues.items() if bounded and queue.max_depth is not None}
         known, owners, depths = await self._look(connection, jobs, bounds, now)
@@ -158,7 +158,7 @@ class Enqueue:
             return set()
         ids = {"ids": array(sorted(parents))}
         before = [(self._sql["keep"], ids)] if keep else []
-        *_, known = await together(connection, [*before, (self._sql["followable"], ids)])
+        *_, known = await pipeline(connection, [*before, (self._sql["followable"], ids)])
         return {id for (id,) in await known.fetchall()}
 
     async def refuse_orphans(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
@@ -178,7 +178,7 @@ class Enqueue:
         statements += [
             (self._sql["depth"], {"queue": name, "enough": bound.max_depth}) for name, bound in bounds.items()
         ]
-        known, held, kept, *depths = [await cursor.fetchall() for cursor in await together(connection, statements)]
+        known, held, kept, *depths = [await cursor.fetchall() for cursor in await pipeline(connection, statements)]
         owners = {names[False, key]: owner for key, owner in held}
         owners |= {names[True, key]: owner for key, owner in kept}
         return {id for (id,) in known}, owners, {name: rows[0][0] for name, rows in zip(bounds, depths, strict=True)}
@@ -228,7 +228,7 @@ def _by_shape(jobs: Sequence[NewJob]) -> list[Sequence[NewJob]]:
     return list(alike.values())
 
 
-def _alike(jobs: Alike, now: int | None) -> Mapping[str, Any] | None:
+def _alike(jobs: UniformJobs, now: int | None) -> Mapping[str, Any] | None:
     """What stores them. None: a payload has something in it that cannot travel in this way."""
     payloads = JOINT.join(jobs.payloads)
     if payloads.count(JOINT) != len(jobs) - 1:

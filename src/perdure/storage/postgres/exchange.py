@@ -15,23 +15,23 @@ from functools import partial
 
 import msgspec
 
+from perdure.core.lifecycle import Change
+from perdure.core.record import Record
 from perdure.errors import StoreError
-from perdure.job import Record
-from perdure.lifecycle import Change
-from perdure.storage.contract import ACCEPTED, CHUNK, Claim, Exchanged, Started, Verdict
+from perdure.storage.contract import ACCEPTED, CHUNK, Claim, ExchangeResult, Started, Verdict
 
 from .apply import Apply, Effects, are_short_successes
 from .claim import Claims, read_outlook
 from .edges import Edges, Looked
+from .fast_limits import LimitedClaimStatement, Passed
 from .limits import Limits
-from .passing import Passed, Passing
-from .server import Connection, Cursor, Server, Statement, through_conflicts, together
+from .server import Connection, Cursor, Server, Statement, pipeline, through_conflicts
 
 Claimed = dict[int, list[Record]]  # by the place of the want
 
 
 @dataclass(slots=True)
-class Taken:
+class ClaimedBatch:
     """What a claim gave."""
 
     claimed: Claimed
@@ -40,11 +40,11 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Said:
+class Applied:
     """The answer to changes. `taken` is None if nothing was claimed yet."""
 
     verdicts: list[Verdict] = field(default_factory=list)
-    taken: Taken | None = None
+    taken: ClaimedBatch | None = None
 
 
 class Exchanges:
@@ -55,7 +55,7 @@ class Exchanges:
         apply: Apply,
         claims: Claims,
         limits: Limits,
-        passing: Passing,
+        passing: LimitedClaimStatement,
         edges: Edges,
         server: Callable[[], Server],
         now: Callable[[], int | None],
@@ -70,16 +70,16 @@ class Exchanges:
 
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], effects: Effects
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         if claim is not None and (place := self._passes(changes, claim, started)) is not None:
             return await self._passed(changes, claim, place, effects)
-        work = self._plainly if are_short_successes(changes) else self._carefully
-        said = await self._server().quickly(lambda connection: work(connection, changes, claim, started, effects))
+        work = self._plainly if are_short_successes(changes) else self._apply_row_by_row
+        said = await self._server().run_indexed(lambda connection: work(connection, changes, claim, started, effects))
         if not effects.settles and said.taken is not None and claim is not None and not _limited(claim):
             return _answer(said.verdicts, said.taken, unsettled=False)
         unsettled = await self.settle(effects) if effects.settles else False
         if claim is None:
-            return Exchanged(said.verdicts, unsettled=unsettled)
+            return ExchangeResult(said.verdicts, unsettled=unsettled)
         taken = said.taken
         if taken is None or effects.settles:
             taken = await self._claim_again(claim, taken, effects)
@@ -101,13 +101,13 @@ class Exchanges:
         server = self._server()
         try:
             if effects.places:
-                await server.quickly(place)
+                await server.run_indexed(place)
             while looked < CHUNK:
-                found = await server.quickly(follow)
+                found = await server.run_indexed(follow)
                 looked += found.edges
                 if not found.more:
                     return False
-            return await server.quickly(self._edges.anything)
+            return await server.run_indexed(self._edges.anything)
         except StoreError:
             return True
 
@@ -119,7 +119,7 @@ class Exchanges:
         claim: Claim | None,
         started: Sequence[Started],
         effects: Effects,
-    ) -> Said:
+    ) -> Applied:
         """Successes, then the claim; in one statement where that is all. Each part is a transaction, and once one is through
         a conflict of the next repeats that one alone: a second claim by that stamp would forget the jobs of the first."""
         places = [] if claim is None or started else _plain_wants(claim)
@@ -128,7 +128,7 @@ class Exchanges:
         else:
             accepted, taken = await self._in_steps(connection, changes, claim, started, effects)
         verdicts = await through_conflicts(lambda: self._verdicts(connection, changes, accepted, effects))
-        return Said(verdicts, taken)
+        return Applied(verdicts, taken)
 
     async def _verdicts(
         self, connection: Connection, changes: Sequence[Change], accepted: Collection[str], effects: Effects
@@ -150,7 +150,7 @@ class Exchanges:
         claim: Claim,
         places: Sequence[int],
         effects: Effects,
-    ) -> tuple[Collection[str], Taken | None]:
+    ) -> tuple[Collection[str], ClaimedBatch | None]:
         """The successes with the first of these wants, then the others."""
         accepted, taken = await self._at_once(connection, changes, claim, places[0], effects)
         for place in places[1:]:
@@ -159,12 +159,12 @@ class Exchanges:
             _, also = await through_conflicts(partial(self._at_once, connection, (), claim, place, effects))
             if also is not None:
                 claimed = {**taken.claimed, **also.claimed}
-                taken = Taken(claimed, also.next_due, taken.suspects or also.suspects)
+                taken = ClaimedBatch(claimed, also.next_due, taken.suspects or also.suspects)
         return accepted, taken
 
     async def _at_once(
         self, connection: Connection, changes: Sequence[Change], claim: Claim, place: int, effects: Effects
-    ) -> tuple[Collection[str], Taken | None]:
+    ) -> tuple[Collection[str], ClaimedBatch | None]:
         """With a claim for the want at this place; any others are for limited jobs and come later."""
         now = self._now()
         if len(claim.wants) > 1:
@@ -179,7 +179,7 @@ class Exchanges:
             _, taken = await self._claim(connection, [], claim, effects)
             taken.claimed = {place: taken.claimed[0]}
             return accepted, taken
-        return accepted, Taken({place: answer.claimed}, answer.next_due, answer.suspects)
+        return accepted, ClaimedBatch({place: answer.claimed}, answer.next_due, answer.suspects)
 
     async def _in_steps(
         self,
@@ -188,17 +188,17 @@ class Exchanges:
         claim: Claim | None,
         started: Sequence[Started],
         effects: Effects,
-    ) -> tuple[Collection[str], Taken | None]:
+    ) -> tuple[Collection[str], ClaimedBatch | None]:
         before: list[Statement] = []
         if changes:
             before.append(self._apply.succeed(changes, self._now()))
         if started:
             before.append(self._apply.started(started))
-        taken: Taken | None = None
+        taken: ClaimedBatch | None = None
         if claim is not None:
             cursors, taken = await self._claim(connection, before, claim, effects)
         else:
-            cursors = await together(connection, before) if before else []
+            cursors = await pipeline(connection, before) if before else []
         if not changes:
             return (), taken
         ended = await cursors[0].fetchall()
@@ -206,22 +206,22 @@ class Exchanges:
         effects.ready |= {queue for _, _, queue in ended if queue is not None}
         return {id for id, _, _ in ended}, taken
 
-    async def _carefully(
+    async def _apply_row_by_row(
         self,
         connection: Connection,
         changes: Sequence[Change],
         claim: Claim | None,
         started: Sequence[Started],
         effects: Effects,
-    ) -> Said:
+    ) -> Applied:
         async with connection.transaction():
             verdicts = await self._apply.apply(connection, changes, effects, self._now())
             before = [self._apply.started(started)] if started else []
             if claim is None or effects.settles:
-                await together(connection, before) if before else None
-                return Said(verdicts)
+                await pipeline(connection, before) if before else None
+                return Applied(verdicts)
             _, taken = await self._claim(connection, before, claim, effects)
-            return Said(verdicts, taken)
+            return Applied(verdicts, taken)
 
     # -- successes with a claim of limited jobs ------------------------------------------------------
     def _passes(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> int | None:
@@ -231,7 +231,7 @@ class Exchanges:
             return None
         return places[0] if self._passing.is_simple(claim.wants[places[0]]) else None
 
-    async def _passed(self, changes: Sequence[Change], claim: Claim, place: int, effects: Effects) -> Exchanged:
+    async def _passed(self, changes: Sequence[Change], claim: Claim, place: int, effects: Effects) -> ExchangeResult:
         """Say these successes and claim limited jobs in one turn, then the others."""
 
         async def run(connection: Connection) -> Passed:
@@ -240,12 +240,12 @@ class Exchanges:
             return await self._passing.exchange(connection, successes, len(changes), claim, claim.wants[place], now)
 
         server = self._server()
-        passed = await server.in_turn(run)
+        passed = await server.run_limited(run)
         effects.ready.update(passed.limited)
         effects.settles |= passed.followed
         verdicts = await self._verdicts_on(changes, passed.accepted, effects)
         unsettled = await self.settle(effects) if effects.settles else False
-        said = await server.quickly(lambda connection: self._plainly(connection, (), claim, (), effects))
+        said = await server.run_indexed(lambda connection: self._plainly(connection, (), claim, (), effects))
         assert said.taken is not None
         if passed.claimed is None:
             taken = await self._claim_limited(claim, said.taken)
@@ -260,17 +260,19 @@ class Exchanges:
             effects.changed = True
             return [ACCEPTED] * len(changes)
         took_hold = set(accepted)
-        return await self._server().quickly(lambda connection: self._verdicts(connection, changes, took_hold, effects))
+        return await self._server().run_indexed(
+            lambda connection: self._verdicts(connection, changes, took_hold, effects)
+        )
 
     # -- claims --------------------------------------------------------------------------------------
     async def _claim(
         self, connection: Connection, before: Sequence[Statement], claim: Claim, effects: Effects
-    ) -> tuple[list[Cursor], Taken]:
+    ) -> tuple[list[Cursor], ClaimedBatch]:
         cursors, claimed, outlook, promoted = await self._claims.claim(connection, before, claim, CHUNK, self._now())
         effects.ready |= promoted
-        return cursors, Taken(claimed, outlook.next_due, outlook.suspects)
+        return cursors, ClaimedBatch(claimed, outlook.next_due, outlook.suspects)
 
-    async def _claim_again(self, claim: Claim, taken: Taken | None, effects: Effects) -> Taken:
+    async def _claim_again(self, claim: Claim, taken: ClaimedBatch | None, effects: Effects) -> ClaimedBatch:
         """Claim what is still wanted, now that jobs may have been let go."""
         before = {} if taken is None else taken.claimed
         wants = [
@@ -279,17 +281,17 @@ class Exchanges:
         ]
         rest = msgspec.structs.replace(claim, wants=tuple(wants))
 
-        async def run(connection: Connection) -> Taken:
+        async def run(connection: Connection) -> ClaimedBatch:
             return (await self._claim(connection, [], rest, effects))[1]
 
-        again = await self._server().quickly(run)
+        again = await self._server().run_indexed(run)
         again.claimed = {
             place: [*before.get(place, ()), *again.claimed.get(place, ())] for place in range(len(claim.wants))
         }
         return again
 
-    async def _claim_limited(self, claim: Claim, taken: Taken) -> Taken:
-        async def run(connection: Connection) -> Taken:
+    async def _claim_limited(self, claim: Claim, taken: ClaimedBatch) -> ClaimedBatch:
+        async def run(connection: Connection) -> ClaimedBatch:
             claimed, due, suspects = dict(taken.claimed), taken.next_due, taken.suspects
             wants = {place: want for place, want in enumerate(claim.wants) if want.limited}
             if len(wants) == 1:
@@ -309,10 +311,10 @@ class Exchanges:
                     due = min((each for each in (due, opening) if each is not None), default=None)
                 if any(prospect.suspects for prospect in prospects):
                     outlooks = [self._claims.outlook(want, self._now()) for want in wants.values()]
-                    suspects |= (await read_outlook(await together(connection, outlooks))).suspects
-            return Taken(claimed, due, suspects)
+                    suspects |= (await read_outlook(await pipeline(connection, outlooks))).suspects
+            return ClaimedBatch(claimed, due, suspects)
 
-        return await self._server().in_turn(run)
+        return await self._server().run_limited(run)
 
 
 def _limited(claim: Claim) -> bool:
@@ -326,11 +328,11 @@ def _plain_wants(claim: Claim) -> list[int]:
     return [place for place, want in enumerate(claim.wants) if want.limit > 0 and not want.limited]
 
 
-def _with(taken: Taken, place: int, passed: Passed) -> Taken:
+def _with(taken: ClaimedBatch, place: int, passed: Passed) -> ClaimedBatch:
     claimed = {**taken.claimed, place: passed.claimed or []}
-    return Taken(claimed, 0 if passed.more else taken.next_due, taken.suspects or passed.suspects)
+    return ClaimedBatch(claimed, 0 if passed.more else taken.next_due, taken.suspects or passed.suspects)
 
 
-def _answer(verdicts: Sequence[Verdict], taken: Taken, *, unsettled: bool) -> Exchanged:
+def _answer(verdicts: Sequence[Verdict], taken: ClaimedBatch, *, unsettled: bool) -> ExchangeResult:
     claimed = [record for place in sorted(taken.claimed) for record in taken.claimed[place]]
-    return Exchanged(verdicts, claimed, taken.next_due, taken.suspects, unsettled)
+    return ExchangeResult(verdicts, claimed, taken.next_due, taken.suspects, unsettled)

@@ -11,18 +11,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.storage.unreadable import LARGEST
+from perdure.core.job import State
+from perdure.storage.rules.unreadable import LARGEST
 
 from .apply import TABLES as MOVING
 from .apply import Effects
+from .fast_limits import is_as_read
 from .limits import Limits
-from .passing import is_as_read
+from .lost_edges import LostEdges
 from .queries import load
-from .rows import array, digest
+from .records import array, digest
 from .server import Connection
 from .unreadable import Aside, doubtful_among
 
 FIRST = None  # before every id
+AT_ONCE = 500
+SWEPT = 10_000  # jobs that are looked at for whether anybody can find them, in one inspection
 SMALL = 5_000  # rows of a table beside the jobs that are looked at in one inspection
 
 Check = Callable[[Any, int], bool]  # a value that is not NULL, and the time
@@ -124,8 +128,10 @@ class Inspection:
         self._schema = schema
         self._aside = aside
         self._limits = limits
+        self._lost_edges = LostEdges(schema)
         self._sql = load("unreadable", schema)
         self._strays = {table: load("unreadable", schema, table=table)["remove_strays"] for table in MOVING}
+        self._swept: dict[str, str | None] = dict.fromkeys(("silent_waiting", "silent_jobs"), FIRST)
         self._behind: dict[str, str | None] = dict.fromkeys(("jobs", *MOVING), FIRST)
 
     async def go_on(self, connection: Connection, limit: int, now: int | None, effects: Effects) -> int:
@@ -137,7 +143,24 @@ class Inspection:
         for table in MOVING:
             gone, self._behind[table] = await self._remove_strays(connection, table, self._behind[table], limit, now)
             found += gone
+        found += await self._sweep(connection, now, effects)
         return found + await self.inspect_tables(connection, now)
+
+    async def _sweep(self, connection: Connection, now: int | None, effects: Effects) -> int:
+        """Look through many more jobs, for those that no claim, reaper or promotion can find. The server looks, and only
+        names them; gives how many were set aside or put right."""
+        silent: set[str] = set()
+        for look in self._swept:
+            asked = {"behind": self._swept[look], "limit": SWEPT}
+            *named, (last, _) = await (await connection.execute(self._sql[look], asked)).fetchall()
+            self._swept[look] = last or FIRST
+            silent.update([id for id, _ in named][:AT_ONCE])
+        if not silent:
+            return 0
+        ids = {"ids": array(sorted(silent))}
+        due = await connection.execute(self._sql["make_due"], ids)
+        rows = await (await connection.execute(self._sql["rows"], ids)).fetchall()
+        return max(0, due.rowcount) + await self._inspect_jobs(connection, rows, now, effects)
 
     async def inspect_live(
         self, connection: Connection, behind: str | None, limit: int, now: int | None, effects: Effects
@@ -165,10 +188,12 @@ class Inspection:
     async def _inspect_jobs(
         self, connection: Connection, rows: Sequence[Sequence[Any]], now: int | None, effects: Effects
     ) -> int:
-        bad = doubtful_among(rows)
-        if not bad:
-            return 0
-        return (await self._aside.sort_out(connection, bad, now, effects, unless_leased=True))[1]
+        doubtful, readable = doubtful_among(rows)
+        found = 0
+        if doubtful:
+            found += (await self._aside.sort_out(connection, doubtful, now, effects, unless_leased=True))[1]
+        blocked = [record for record in readable if record.state is State.BLOCKED]
+        return found + await self._lost_edges.mend(connection, blocked, effects)
 
     async def _remove_strays(
         self, connection: Connection, table: str, behind: str | None, limit: int, now: int | None

@@ -22,27 +22,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from perdure.job import Record
+from perdure.core.record import Record
 from perdure.storage.contract import Claim, Want
-from perdure.storage.limiting import (
+from perdure.storage.rules.limits import (
+    Admitted,
+    ClaimOrder,
     Closed,
     Gate,
-    Passed,
-    Place,
     Starts,
     Use,
+    admit_jobs,
     closed_now,
     keys_of,
     limits_of,
-    pass_gates,
 )
 
 from .claim import FEW, claimer, wanted
-from .passing import LOOK, NEWS, bounds
+from .fast_limits import LOOK, NEWS, bounds
 from .queries import load
-from .rows import array, digest, numbers, slot_of
-from .server import Connection, Statement, together
-from .usual import claimed_of
+from .records import array, claimed_of, digest, numbers, slot_of
+from .server import Connection, Statement, pipeline
 
 ROUNDS = 8  # looks and hearings of one claim: the others wait for their turn meanwhile
 LONG = 10_000_000  # microseconds after which upkeep has a closed gate looked at again
@@ -52,7 +51,7 @@ class Lanes(NamedTuple):
     """What a claimer sees of its gates: the time, the best jobs by limits, lanes without one, and how far it looked."""
 
     now: int
-    gates: dict[str, list[Place]]
+    gates: dict[str, list[ClaimOrder]]
     empty: list[int]
     last: int
     full: bool
@@ -80,7 +79,7 @@ class Limits:
     async def prospects(self, connection: Connection, wants: Sequence[Want], now: int | None) -> list[Prospect]:
         """What there is to claim, or to wait for. Asked first, because there mostly is nothing."""
         asked = [(self._sql["prospect"], {**wanted(want), "now": now}) for want in wants]
-        return [Prospect(*(await cursor.fetchall())[0]) for cursor in await together(connection, asked)]
+        return [Prospect(*(await cursor.fetchall())[0]) for cursor in await pipeline(connection, asked)]
 
     async def claim(
         self, connection: Connection, claim: Claim, want: Want, prospect: Prospect, now: int | None
@@ -146,7 +145,7 @@ class Limits:
         used, ours = await self._used_and_locked(connection, lanes.gates, fresh)
         gates = _without(lanes.gates, set(fresh) - ours)
         while True:
-            passed = pass_gates([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
+            passed = admit_jobs([Gate(limits, places) for limits, places in gates.items()], used, limit, lanes.now)
             fresh = [id for id in passed.ids if id not in ours]
             if not fresh:
                 break
@@ -165,7 +164,7 @@ class Limits:
         connection: Connection,
         claim: Claim,
         lanes: Lanes,
-        passed: Passed,
+        passed: Admitted,
         used: Mapping[str, Use],
         limits_by_id: Mapping[str, str],
     ) -> list[Record]:
@@ -184,7 +183,7 @@ class Limits:
             statements.append((self._sql["forget_gates"], {"numbers": numbers(lanes.empty)}))
         if not statements:
             return []
-        cursors = await together(connection, statements)
+        cursors = await pipeline(connection, statements)
         return claimed_of(await cursors[0].fetchall(), self._doubtful) if passed.ids else []
 
     def _starts(
@@ -218,7 +217,7 @@ class Limits:
         statements: list[Statement] = [(self._sql["running"], asked), (self._sql["starts"], asked)]
         if ids:
             statements.append(self._lock(ids))
-        running, starts, *locking = await together(connection, statements)
+        running, starts, *locking = await pipeline(connection, statements)
         remembered: dict[str, list[tuple[int, int]]] = {}
         for key, at, times in await starts.fetchall():
             remembered.setdefault(key, []).append((at, times))
@@ -268,7 +267,7 @@ class Limits:
 def _lanes(rows: Sequence[Sequence[Any]]) -> Lanes | None:
     if not rows:
         return None
-    gates: dict[str, list[Place]] = {}
+    gates: dict[str, list[ClaimOrder]] = {}
     empty: list[int] = []
     for _, number, limits, urgency, rank, id in rows:
         if id is None:
@@ -284,13 +283,13 @@ def _parked(rows: Sequence[Sequence[Any]]) -> set[str]:
     return {id for id, parked in rows if parked}
 
 
-def _without(gates: Mapping[str, list[Place]], missed: set[str]) -> dict[str, list[Place]]:
+def _without(gates: Mapping[str, list[ClaimOrder]], missed: set[str]) -> dict[str, list[ClaimOrder]]:
     if not missed:
         return dict(gates)
     return {limits: [place for place in places if place[2] not in missed] for limits, places in gates.items()}
 
 
-def _leaves_some(gates: Mapping[str, list[Place]], passed: Passed) -> bool:
+def _leaves_some(gates: Mapping[str, list[ClaimOrder]], passed: Admitted) -> bool:
     """Whether an open gate has jobs left."""
     taken = set(passed.ids)
     return any(places and places[-1][2] not in taken for limits, places in gates.items() if limits not in passed.closed)

@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 
-from perdure.job import ANY, FINAL, Record
-from perdure.storage.contract import Filter, QueueRow, QueueSettings, Room, WorkerRow
-from perdure.storage.filtering import Position, cursor_of, spellings
+from perdure.core.job import ANY, FINAL
+from perdure.core.record import Record
+from perdure.storage.contract import Filter, QueueCapacity, QueueRow, QueueSettings, WorkerRow
+from perdure.storage.rules.filters import Position, cursor_of, spellings
 
 from .queries import load
-from .rows import array, marked, shown_of, unmarked
-from .server import Connection, together
+from .records import array, marked, shown_of, unmarked
+from .server import Connection, pipeline
 
 FEW = 10_000
 CLAIMS_END_WITHIN = 5.0  # seconds
@@ -115,9 +116,9 @@ class Listing:
         rows = await (await connection.execute(self._sql["queues"], {"now": now})).fetchall()
         return [QueueRow(QueueSettings(*row[:7]), row[7], row[8]) for row in rows]
 
-    async def rooms(self, connection: Connection) -> dict[str, Room]:
+    async def rooms(self, connection: Connection) -> dict[str, QueueCapacity]:
         rows = await (await connection.execute(self._sql["rooms"])).fetchall()
-        return {name: Room(QueueSettings(name, False, *bound), left) for name, *bound, left in rows}
+        return {name: QueueCapacity(QueueSettings(name, False, *bound), left) for name, *bound, left in rows}
 
     async def configure(self, connection: Connection, settings: QueueSettings) -> None:
         await connection.execute(self._sql["configure"], msgspec.structs.asdict(settings))
@@ -126,6 +127,8 @@ class Listing:
         await connection.execute(self._sql["pause"], {"name": queue, "paused": paused})
         if paused:
             await self._claims_end(connection)
+        else:
+            await connection.execute(self._sql["let_on"], {"name": queue})
 
     async def _claims_end(self, connection: Connection) -> None:
         """Claims that began before the pause was committed do not see it: wait for those under way."""
@@ -146,7 +149,7 @@ class Listing:
 
     async def workers(self, connection: Connection, seen_within: int, now: int | None) -> list[WorkerRow]:
         forget = (self._sql["forget_workers"], {"within": seen_within, "now": now})
-        _, found = await together(connection, [forget, (self._sql["workers"], {})])
+        _, found = await pipeline(connection, [forget, (self._sql["workers"], {})])
         return [WorkerRow(*row) for row in await found.fetchall()]
 
     async def now(self, connection: Connection) -> int:

@@ -15,20 +15,20 @@ from typing import Any
 
 import psycopg
 
-from perdure.clock import Clock, reader
+from perdure.core.clock import Clock, reader
+from perdure.core.ids import new_id
+from perdure.core.record import NewJob
 from perdure.errors import StoreError
-from perdure.ids import new_id
-from perdure.job import NewJob
-from perdure.storage import migrate
-from perdure.storage.contract import Insertion, Storage
-from perdure.storage.home import Home
+from perdure.storage import migrations
+from perdure.storage.contract import CallerStatements, Storage
+from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queue_text, rows_text
 
 from .address import Address
-from .faults import explained
-from .home import PostgresHome
+from .database_identity import PostgresIdentity
+from .errors import explained
 from .queries import load
-from .schema import PostgresLedger, migrations
+from .schema import PostgresLedger, load_migrations
 from .server import Connection, Server
 from .signals import Signals
 
@@ -43,7 +43,7 @@ class OutboxServer(Server):
 
 
 @dataclass(frozen=True)
-class OutboxHome(PostgresHome):
+class OutboxIdentity(PostgresIdentity):
     """The database of an outbox."""
 
     role = "outbox"
@@ -71,7 +71,7 @@ class PostgresOutbox(Outbox):
         self._clock = None if clock is None else reader(clock)
         self._migrate = migrate
         self._sql = load("outbox", address.schema)
-        self._home: Home | None = None
+        self._home: DatabaseIdentity | None = None
         self._opening = asyncio.Lock()
         self._opened: tuple[Server, Signals, int] | None = None
 
@@ -94,11 +94,11 @@ class PostgresOutbox(Outbox):
 
     def _check_schema(self) -> None:
         ledger = PostgresLedger(self._address, outbox=True)
-        known = migrations(self._address.schema, outbox=True)
+        known = load_migrations(self._address.schema, outbox=True)
         try:
             if self._migrate:
-                migrate.up(ledger, known)
-            elif migrate.status(ledger, known).pending:
+                migrations.up(ledger, known)
+            elif migrations.status(ledger, known).pending:
                 raise StoreError(
                     f"{self._address} has no outbox of this version: run `perdure migrate --outbox URL` once"
                 )
@@ -106,18 +106,18 @@ class PostgresOutbox(Outbox):
             ledger.close()
 
     # -- for callers ---------------------------------------------------------------------------------
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         insert = (self._sql["insert"], rows_text(jobs, self._now()))
-        return Insertion((insert,), insert, insert)
+        return CallerStatements((insert,), insert, insert)
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         if self._home is None or fresh:
-            self._home = await self._server().plainly(self._look)
+            self._home = await self._server().run_default(self._look)
         return self._home
 
-    async def _look(self, connection: Connection) -> Home:
+    async def _look(self, connection: Connection) -> DatabaseIdentity:
         ((database, started, *_),) = await _rows(connection, self._sql["which"], {})
-        return OutboxHome(str(self._address), self._address.schema, self._sql["which"], str(database), int(started))
+        return OutboxIdentity(str(self._address), self._address.schema, self._sql["which"], str(database), int(started))
 
     # -- for the relay -------------------------------------------------------------------------------
     @asynccontextmanager
@@ -143,7 +143,7 @@ class PostgresOutbox(Outbox):
 
     async def _anything(self, values: dict[str, Any]) -> bool:
         """A look that costs next to nothing, since most find nothing."""
-        ((waits,),) = await self._server().plainly(
+        ((waits,),) = await self._server().run_default(
             lambda connection: _rows(connection, self._sql["waits"], values), repeat=False
         )
         return bool(waits)
@@ -153,16 +153,17 @@ class PostgresOutbox(Outbox):
         return Standing(row[0], None if row[1] is None else max(0, row[1]), row[2])
 
     async def set_aside(self, limit: int) -> list[Aside]:
-        return [Aside(*row) for row in await self._asked("aside", limit=limit)]
+        rows = await self._asked("aside", limit=limit)
+        return [Aside(number, id, error or "", since) for number, id, error, since in rows]
 
     async def bring_back(self) -> int:
         async def write(connection: Connection) -> int:
             return (await connection.execute(self._sql["bring_back"])).rowcount
 
-        return await self._server().plainly(write)
+        return await self._server().run_default(write)
 
     async def _asked(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        return await self._server().plainly(lambda connection: _rows(connection, self._sql[name], values))
+        return await self._server().run_default(lambda connection: _rows(connection, self._sql[name], values))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str] = ()) -> None:

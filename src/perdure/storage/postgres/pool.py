@@ -22,7 +22,7 @@ import psycopg
 from psycopg import AsyncConnection
 from psycopg.pq import ConnStatus, PipelineStatus, TransactionStatus
 
-from .faults import FULL_HOUSE, state_of
+from .errors import FULL_HOUSE, state_of
 
 IDLE_FOR = 300.0  # seconds after which a connection that nobody needs is closed
 Connection = AsyncConnection[tuple[Any, ...]]

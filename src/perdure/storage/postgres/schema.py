@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 
 from perdure.errors import StoreError
-from perdure.storage.migrate import Migration, migrations_in
+from perdure.storage.migrations import Migration, migrations_in, version_in
 
 from .address import Address
-from .faults import explained
+from .errors import explained, explained_connecting
 from .queries import load
 
 TABLES = tuple(
@@ -24,7 +24,7 @@ OUTBOX_TABLES = ("perdure_outbox",)
 META = {False: "meta", True: "perdure_outbox_meta"}  # of a store, and of an outbox, which may share the schema
 
 
-def migrations(schema: str, *, outbox: bool = False) -> list[Migration]:
+def load_migrations(schema: str, *, outbox: bool = False) -> list[Migration]:
     """The migrations, as SQL for this schema that can be run by hand too: each begins with the schema that it needs and
     ends with a note that it was run."""
     found = migrations_in(files(__package__) / ("outbox_migrations" if outbox else "migrations"))
@@ -50,7 +50,7 @@ class PostgresLedger:
         try:
             self._connection = psycopg.connect(address.dsn, autocommit=True, **address.defaults)
         except psycopg.Error as error:
-            raise explained(error, str(address)) from error
+            raise explained_connecting(error, str(address)) from error
 
     def __str__(self) -> str:
         return str(self._address)
@@ -78,7 +78,7 @@ class PostgresLedger:
     def _version(self) -> int:
         ours = {name for (name,) in self._rows("our_tables", schema=self._address.schema, tables=self._tables)}
         if self._meta in ours and (rows := self._rows("version")):
-            return int(rows[0][0])
+            return version_in(rows[0][0], self)
         if ours:
             raise StoreError(
                 f"{self} has tables that are named as Perdure's but were not made by it ({', '.join(sorted(ours))}): "

@@ -33,15 +33,25 @@ from psycopg.adapt import AdaptersMap
 from psycopg.pq import TransactionStatus
 from psycopg.types.string import TextLoader
 
-from perdure.errors import StoreError
+from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.driver_calls import DriverCalls
 
 from .address import CONNECT_WITHIN, Address
-from .faults import FULL_HOUSE, READ_ONLY, Unreached, broken, conflicting, explained, misread, state_of
+from .errors import (
+    FULL_HOUSE,
+    READ_ONLY,
+    Unreached,
+    broken,
+    conflicting,
+    explained,
+    explained_connecting,
+    misread,
+    state_of,
+)
 from .pool import Connection as Connection
 from .pool import Pool, hang_up
 from .queries import load
-from .rows import Flawed
+from .records import Flawed
 
 T = TypeVar("T")
 Cursor = AsyncCursor[tuple[Any, ...]]
@@ -160,16 +170,16 @@ class Server:
             finally:
                 await connection.close()
         except (psycopg.Error, OSError) as error:
-            raise explained(error, str(self.address)) from error
+            raise explained_connecting(error, str(self.address)) from error
         self._check(encoding, read_only, standby)
 
     def _check(self, encoding: str, read_only: bool, standby: bool) -> None:
         if self.version < OLDEST:
-            raise StoreError(
+            raise StoreMisconfigured(
                 f"{self.address}: this server is PostgreSQL {self.version // 10000}; Perdure needs 13 or newer"
             )
         if encoding != "UTF8":
-            raise StoreError(
+            raise StoreMisconfigured(
                 f"{self.address}: the database is encoded in {encoding}, which cannot hold every text; "
                 "use one made with CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
             )
@@ -193,22 +203,22 @@ class Server:
             return await kind.connect(self.address.dsn, autocommit=True, **self.address.defaults)
 
     # -- work ----------------------------------------------------------------------------------------
-    async def quickly(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
+    async def run_indexed(self, work: Work[T], *, repeat: bool = False, patience: float = PATIENCE) -> T:
         """Run work that the queue lives on. With `repeat`, it is run again after a broken connection."""
         return await self._patiently(self._quick, work, ANSWER_WITHIN["quick"], patience if repeat else 0.0)
 
-    async def in_turn(self, work: Work[T]) -> T:
+    async def run_limited(self, work: Work[T]) -> T:
         """Run work for which all take turns, on connections that keep its plans."""
         if self.pooled:  # nobody keeps plans there, and connections are few
-            return await self.quickly(work)
+            return await self.run_indexed(work)
         try:
             return await self._patiently(self._turns, work, ANSWER_WITHIN["quick"], 0.0)
         except StoreError as error:
             if error.__cause__ is None or state_of(error.__cause__) != FULL_HOUSE:
                 raise
-            return await self.quickly(work)  # no connection left: on one of those that are there
+            return await self.run_indexed(work)  # no connection left: on one of those that are there
 
-    async def plainly(self, work: Work[T], *, repeat: bool = True) -> T:
+    async def run_default(self, work: Work[T], *, repeat: bool = True) -> T:
         """Run other work."""
         return await self._patiently(self._plain, work, ANSWER_WITHIN["plain"], PATIENCE if repeat else 0.0)
 
@@ -343,7 +353,7 @@ def _read_as_texts(adapters: AdaptersMap) -> None:
     adapters.register_loader("uuid", TextLoader)
 
 
-async def together(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
+async def pipeline(connection: Connection, statements: Sequence[Statement]) -> list[Cursor]:
     """Run statements in one round trip; outside a transaction they are one by themselves."""
     first = connection.first if isinstance(connection, Session) else None
     if first is not None and connection.pgconn.transaction_status == TransactionStatus.IDLE:

@@ -22,7 +22,7 @@ import psycopg
 
 from perdure.errors import StoreError
 from perdure.storage.contract import Topic
-from perdure.storage.listeners import Listener, Listeners
+from perdure.storage.wakeups import Listener, Listeners
 
 from .pool import hang_up
 from .queries import load
@@ -65,7 +65,7 @@ class Signals:
         """Something was committed here."""
         if self._closed or not (ready or changed):
             return
-        self._listeners.tell(ready, changed)
+        self._listeners.notify(ready, changed)
         if self._server.address.signals:
             self._ready.update(ready)
             self._changed |= changed
@@ -105,7 +105,7 @@ class Signals:
     async def _notify(self, ready: list[str], changed: bool) -> None:
         notify, values = self._sql["notify"], {"text": _text(Told(self._sender, ready, changed))}
         try:
-            await self._server.quickly(lambda connection: connection.execute(notify, values))
+            await self._server.run_indexed(lambda connection: connection.execute(notify, values))
         except StoreError:
             _log.debug("a signal was not sent", exc_info=True)
 
@@ -137,7 +137,7 @@ class Signals:
                 self._line = await self._server.connect()
                 try:
                     await _answered(self._line, self._sql["listen"])
-                    self._listeners.tell(None, True)
+                    self._listeners.notify(None, True)
                     pause = 0.1
                     await self._attend(self._line)
                 finally:
@@ -160,10 +160,10 @@ class Signals:
         try:
             told = msgspec.json.decode(text, type=Told)
         except msgspec.MsgspecError:
-            self._listeners.tell(None, True)  # somebody's own NOTIFY on our channel: a wake-up for all
+            self._listeners.notify(None, True)  # somebody's own NOTIFY on our channel: a wake-up for all
             return
         if told.sender != self._sender:
-            self._listeners.tell(told.ready, told.changed)
+            self._listeners.notify(told.ready, told.changed)
 
     def hang_up(self) -> None:
         """End the connection that listens; another is opened."""

@@ -10,29 +10,29 @@ from typing import Literal
 
 import msgspec
 
-from perdure.clock import Clock, reader
+from perdure.core.clock import Clock, reader
+from perdure.core.ids import new_id
+from perdure.core.lifecycle import Change
+from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import StoreError, StoreMisconfigured
-from perdure.ids import new_id
-from perdure.job import Hold, NewJob, Record
-from perdure.lifecycle import Change
-from perdure.storage import migrate
+from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
-    Carried,
+    CallerStatements,
     Claim,
     Durability,
-    Exchanged,
+    EnqueueResult,
+    ExchangeResult,
     Filter,
     Finding,
-    Insertion,
+    JobDump,
     KeptKey,
+    KvEntry,
+    KvWrite,
     Note,
-    Placed,
+    QueueCapacity,
     QueueRow,
     QueueSettings,
-    Room,
-    Shelved,
-    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -42,32 +42,31 @@ from perdure.storage.contract import (
     WorkerRow,
     one_change_each,
 )
-from perdure.storage.filtering import parse_cursor
-from perdure.storage.home import Home
-from perdure.storage.plain import kinds_of
+from perdure.storage.database_identity import DatabaseIdentity
+from perdure.storage.rules.fast_path import kinds_of
+from perdure.storage.rules.filters import parse_cursor
 
 from .address import Address
 from .apply import Apply, Effects
-from .carry import Carry
-from .cause import Cause
+from .bad_value_recovery import Cause
+from .bulk_enqueue import LongEnqueues
+from .caller_insert import insertion
 from .claim import Claims
-from .durability import read_durability
+from .database_identity import look
 from .edges import Edges
 from .enqueue import Enqueue
 from .exchange import Exchanges
-from .findings import findings
-from .home import look
-from .insertion import insertion
+from .fast_limits import LimitedClaimStatement
+from .health import findings, read_durability
 from .inspection import Inspection
+from .kv import Shelf
 from .limits import Limits
 from .listing import Listing
-from .long import LongEnqueues
-from .passing import Passing
-from .schema import PostgresLedger, migrations
-from .server import Connection, Server, together
-from .shelf import Shelf
+from .schema import PostgresLedger, load_migrations
+from .server import Connection, Server, pipeline
 from .signals import Signals
 from .transaction import PostgresTransaction
+from .transfer import Carry
 from .unreadable import Aside
 from .upkeep import Upkeep
 
@@ -81,11 +80,11 @@ class PostgresStorage(Storage):
     """One loop's door to a schema."""
 
     name = "PostgreSQL"
-    in_flight = 3
-    list_chunk = 2_500
-    lists_ahead = 2  # each on a connection of its own
-    head_start = 0.001
-    answers_within = 5.0
+    exchanges_in_flight = 3
+    bulk_chunk = 2_500
+    bulk_in_flight = 2  # each on a connection of its own
+    bulk_yield_seconds = 0.001
+    answer_timeout = 5.0
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
@@ -105,7 +104,7 @@ class PostgresStorage(Storage):
             self._apply,
             self._claims,
             self._limits,
-            Passing(address.schema, self._doubtful),
+            LimitedClaimStatement(address.schema, self._doubtful),
             self._edges,
             self._server,
             self._now,
@@ -117,7 +116,7 @@ class PostgresStorage(Storage):
         self._aside = Aside(address.schema, self._carry)
         self._inspection = Inspection(address.schema, self._aside, self._limits)
         self._cause = Cause(self._aside, self._inspection, self._server, self._now)
-        self._home: Home | None = None
+        self._home: DatabaseIdentity | None = None
         self._opening = asyncio.Lock()
         self._long = LongEnqueues(self._enqueue, self._listing.now)
         self._opened: tuple[Server, Signals, int] | None = None
@@ -145,7 +144,7 @@ class PostgresStorage(Storage):
         server, signals, _ = self._in_use()
         server.hang_up()
         signals.hang_up()
-        await server.quickly(self._listing.now)
+        await server.run_indexed(self._listing.now)
 
     async def _close(self) -> None:
         if self._opened is None:
@@ -157,21 +156,21 @@ class PostgresStorage(Storage):
         await server.close()
 
     async def durability(self) -> Durability:
-        return await self._server().plainly(lambda connection: read_durability(connection, self._address.schema))
+        return await self._server().run_default(lambda connection: read_durability(connection, self._address.schema))
 
     async def now(self) -> int:
         if self._clock is not None:
             return self._clock()
-        return await self._server().quickly(self._listing.now, repeat=True)
+        return await self._server().run_indexed(self._listing.now, repeat=True)
 
     # -- enqueue -------------------------------------------------------------------------------------
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         if not jobs:
             return []
         if len(jobs) < LONG:
             server, put, now = self._server(), self._enqueue.put, self._now()
             inserts = self._enqueue.ready(jobs, now)
-            placed = await server.quickly(lambda connection: put(connection, jobs, now, inserts), repeat=True)
+            placed = await server.run_indexed(lambda connection: put(connection, jobs, now, inserts), repeat=True)
         else:
             placed = await self._long.put(self._server(), jobs, self._now())
         await self._finish(_effects_of(jobs))
@@ -182,18 +181,18 @@ class PostgresStorage(Storage):
             await self._exchanges.settle(effects)
         self._tell(effects)
 
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         return insertion(jobs, self._address.schema, self._now())
 
-    async def home(self, *, fresh: bool = False) -> Home:
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
         if self._home is None or fresh:
-            self._home = await self._server().plainly(lambda connection: look(connection, self._address))
+            self._home = await self._server().run_default(lambda connection: look(connection, self._address))
         return self._home
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         one_change_each(changes)
         effects = Effects()
         removed = self._cause.removed
@@ -203,13 +202,13 @@ class PostgresStorage(Storage):
         self._tell(effects)
         return answer
 
-    async def _without_flawed(self, answer: Exchanged, claim: Claim, effects: Effects) -> Exchanged:
+    async def _without_flawed(self, answer: ExchangeResult, claim: Claim, effects: Effects) -> ExchangeResult:
         """The answer to a claim that met jobs which cannot be read: those are set aside. A part of the claim may have been
         repeated, so that it is asked for all that it holds."""
         doubtful, self._doubtful[:] = list(self._doubtful), []
         if doubtful:
             await self._cause.set_aside(doubtful, effects)
-        claimed = await self.holding(claim.worker, claim.stamp)
+        claimed = await self.recover_claim(claim.worker, claim.stamp)
         if not claimed and doubtful:  # all were set aside: there may be others behind them
             again = await self.exchange((), claim)
             return msgspec.structs.replace(again, verdicts=answer.verdicts)
@@ -219,16 +218,18 @@ class PostgresStorage(Storage):
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
         renew = self._apply.renew
-        return await self._server().quickly(
+        return await self._server().run_indexed(
             lambda connection: renew(connection, holds, started, lease, self._now()), repeat=True, patience=BRIEF
         )
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         check = self._apply.check
-        return await self._server().quickly(lambda connection: check(connection, holds), repeat=True, patience=BRIEF)
+        return await self._server().run_indexed(
+            lambda connection: check(connection, holds), repeat=True, patience=BRIEF
+        )
 
-    async def holding(self, worker: str, stamp: int) -> list[Record]:
-        return await self._server().plainly(lambda connection: self._apply.holding(connection, worker, stamp))
+    async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
+        return await self._server().run_default(lambda connection: self._apply.holding(connection, worker, stamp))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         effects = Effects()
@@ -237,28 +238,28 @@ class PostgresStorage(Storage):
             async with connection.transaction():
                 return await self._apply.note(connection, notes, effects, self._now())
 
-        verdicts = await self._server().quickly(write)
+        verdicts = await self._server().run_indexed(write)
         self._tell(effects)
         return verdicts
 
     # -- edges ---------------------------------------------------------------------------------------
-    async def settle(self, limit: int) -> int:
-        if not await self._server().quickly(self._edges.anything, repeat=True):
+    async def resolve_edges(self, limit: int) -> int:
+        if not await self._server().run_indexed(self._edges.anything, repeat=True):
             return 0  # as nearly always
         effects = Effects()
         place, follow = self._edges.place, self._edges.follow
-        looked = await self._server().quickly(lambda connection: place(connection, limit, effects, self._now()))
-        found = await self._server().quickly(
+        looked = await self._server().run_indexed(lambda connection: place(connection, limit, effects, self._now()))
+        found = await self._server().run_indexed(
             lambda connection: follow(connection, limit, effects, self._now(), newest=False)
         )
         self._tell(effects)
         return looked + found.edges
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
-        return await self._server().quickly(lambda connection: self._edges.followers(connection, ids), repeat=True)
+        return await self._server().run_indexed(lambda connection: self._edges.followers(connection, ids), repeat=True)
 
     # -- the shelf -----------------------------------------------------------------------------------
-    async def shelf(
+    async def kv_read(
         self,
         kind: str,
         names: Sequence[str] | None = None,
@@ -266,41 +267,43 @@ class PostgresStorage(Storage):
         job: str | None = None,
         due: bool = False,
         limit: int = CHUNK,
-    ) -> list[Shelved]:
+    ) -> list[KvEntry]:
         look = self._shelf.look
-        return await self._server().quickly(
+        return await self._server().run_indexed(
             lambda connection: look(connection, kind, names, job, due, limit, self._now()), repeat=True
         )
 
-    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+    async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         if not writes:
             return []
-        done, jobs = await self._server().quickly(lambda connection: self._shelf.write(connection, writes, self._now()))
+        done, jobs = await self._server().run_indexed(
+            lambda connection: self._shelf.write(connection, writes, self._now())
+        )
         await self._finish(_effects_of(jobs))
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
         async def run(connection: Connection) -> list[str]:
-            (cursor,) = await together(connection, [self._claims.promote(limit, self._now())])
+            (cursor,) = await pipeline(connection, [self._claims.promote(limit, self._now())])
             return [queue for (queue,) in await cursor.fetchall()]
 
-        queues = await self._server().quickly(run, repeat=True)
+        queues = await self._server().run_indexed(run, repeat=True)
         self._signals().tell(set(queues), False)
         return len(queues)
 
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
         lapsed = self._upkeep.lapsed
-        return await self._server().plainly(lambda connection: lapsed(connection, limit, contact, self._now()))
+        return await self._server().run_default(lambda connection: lapsed(connection, limit, contact, self._now()))
 
     async def next_lapse(self) -> int | None:
-        return await self._server().plainly(lambda connection: self._upkeep.next_lapse(connection, self._now()))
+        return await self._server().run_default(lambda connection: self._upkeep.next_lapse(connection, self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
-        return await self._server().plainly(lambda connection: self._upkeep.expired(connection, limit, self._now()))
+        return await self._server().run_default(lambda connection: self._upkeep.expired(connection, limit, self._now()))
 
     async def prune(self, limit: int) -> int:
-        return await self._server().plainly(lambda connection: self._upkeep.prune(connection, limit, self._now()))
+        return await self._server().run_default(lambda connection: self._upkeep.prune(connection, limit, self._now()))
 
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
@@ -312,68 +315,68 @@ class PostgresStorage(Storage):
         return found
 
     async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
-        return await self._server().plainly(lambda connection: self._aside.kept(connection, ids, limit))
+        return await self._server().run_default(lambda connection: self._aside.kept(connection, ids, limit))
 
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         get = self._listing.get
-        return await self._server().quickly(lambda connection: get(connection, ids, self._now()), repeat=True)
+        return await self._server().run_indexed(lambda connection: get(connection, ids, self._now()), repeat=True)
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        after, find = parse_cursor(cursor), self._listing.find
-        return await self._server().plainly(lambda connection: find(connection, filter, limit, after, self._now()))
+        after, find = parse_cursor(cursor, odd_ids=False), self._listing.find
+        return await self._server().run_default(lambda connection: find(connection, filter, limit, after, self._now()))
 
     async def count(self, filter: Filter) -> int:
-        return await self._server().plainly(lambda connection: self._listing.count(connection, filter))
+        return await self._server().run_default(lambda connection: self._listing.count(connection, filter))
 
     async def log(self, id: str) -> list[str]:
-        return await self._server().plainly(lambda connection: self._listing.log(connection, id))
+        return await self._server().run_default(lambda connection: self._listing.log(connection, id))
 
     async def queues(self) -> list[QueueRow]:
-        return await self._server().plainly(lambda connection: self._listing.queues(connection, self._now()))
+        return await self._server().run_default(lambda connection: self._listing.queues(connection, self._now()))
 
-    async def rooms(self) -> dict[str, Room]:
-        return await self._server().quickly(self._listing.rooms, repeat=True)
+    async def queue_capacities(self) -> dict[str, QueueCapacity]:
+        return await self._server().run_indexed(self._listing.rooms, repeat=True)
 
     async def configure(self, settings: QueueSettings) -> None:
         await self._server().directly(lambda connection: self._listing.configure(connection, settings))
 
     async def pause(self, queue: str, paused: bool) -> None:
-        await self._server().plainly(lambda connection: self._listing.pause(connection, queue, paused))
+        await self._server().run_default(lambda connection: self._listing.pause(connection, queue, paused))
         if not paused:
             self._signals().tell({queue}, False)
 
-    async def beat(self, worker: WorkerRow) -> None:
-        await self._server().quickly(
+    async def heartbeat(self, worker: WorkerRow) -> None:
+        await self._server().run_indexed(
             lambda connection: self._listing.beat(connection, worker, self._now()), repeat=True, patience=BRIEF
         )
 
-    async def leave(self, worker: str) -> None:
+    async def remove_worker(self, worker: str) -> None:
         leave = self._listing.leave
-        await self._server().quickly(lambda connection: leave(connection, worker), repeat=True, patience=BRIEF)
+        await self._server().run_indexed(lambda connection: leave(connection, worker), repeat=True, patience=BRIEF)
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         workers = self._listing.workers
-        return await self._server().plainly(lambda connection: workers(connection, seen_within, self._now()))
+        return await self._server().run_default(lambda connection: workers(connection, seen_within, self._now()))
 
     # -- moving house --------------------------------------------------------------------------------
-    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
         export = self._carry.export
-        return await self._server().plainly(lambda connection: export(connection, after, limit, self._now()))
+        return await self._server().run_default(lambda connection: export(connection, after, limit, self._now()))
 
-    async def restore(self, jobs: Sequence[Carried]) -> None:
+    async def restore(self, jobs: Sequence[JobDump]) -> None:
         effects = Effects()
         await self._server().directly(lambda connection: self._carry.restore(connection, jobs, effects))
         self._tell(effects)
 
-    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
-        return await self._server().plainly(lambda connection: self._shelf.export(connection, after, limit))
+    async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
+        return await self._server().run_default(lambda connection: self._shelf.export(connection, after, limit))
 
-    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
+    async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
         await self._server().directly(lambda connection: self._shelf.restore(connection, rows))
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
-        return await self._server().plainly(lambda connection: self._carry.export_keys(connection, cursor, limit))
+        return await self._server().run_default(lambda connection: self._carry.export_keys(connection, cursor, limit))
 
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
         await self._server().directly(lambda connection: self._carry.restore_keys(connection, keys))
@@ -394,15 +397,15 @@ class PostgresStorage(Storage):
         self._signals().tell(effects.ready, effects.changed)
 
     # -- the handler's own transaction ---------------------------------------------------------------
-    async def begin(self, longest: int) -> StoreTransaction:
+    async def begin_transaction(self, longest: int) -> StoreTransaction:
         transaction = PostgresTransaction(self._server(), self._enqueue, self._apply, self._finish, self._now, longest)
         await transaction.begin()
         return transaction
 
     # -- the doctor ----------------------------------------------------------------------------------
-    async def findings(self) -> list[Finding]:
+    async def diagnose(self) -> list[Finding]:
         server = self._server()
-        return await server.plainly(lambda connection: findings(server, connection))
+        return await server.run_default(lambda connection: findings(server, connection))
 
     # -- below ---------------------------------------------------------------------------------------
     def _now(self) -> int | None:
@@ -425,11 +428,11 @@ class PostgresStorage(Storage):
     def _check_schema(self) -> None:
         ledger = PostgresLedger(self._address)
         try:
-            known = migrations(self._address.schema)
+            known = load_migrations(self._address.schema)
             if self._migrate:
-                migrate.up(ledger, known)
+                migrations.up(ledger, known)
             else:
-                migrate.check(ledger, known)
+                migrations.check(ledger, known)
         finally:
             ledger.close()
 

@@ -18,15 +18,15 @@ from typing import Any, TypeVar
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Change
+from perdure.core.record import NewJob
 from perdure.errors import StoreError
-from perdure.job import NewJob
-from perdure.lifecycle import Change
-from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, Placed, StoreTransaction, Verdict
+from perdure.storage.contract import ACCEPTED, ENDED_BY_HANDLER, EnqueueResult, StoreTransaction, Verdict
 
 from .apply import Apply, Effects
 from .enqueue import Enqueue
-from .faults import broken, explained
+from .errors import explained, unavailable
 from .pool import hang_up
 from .server import SETTLE_WITHIN, Connection, Server
 
@@ -114,7 +114,7 @@ class PostgresTransaction(StoreTransaction):
 
         return await self._inside(run)
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         put = self._enqueue.put_planned
         placed = await self._inside(lambda connection: put(connection, jobs, self._now(), brief=False))
         self._effects.ready |= {job.queue for job in jobs}
@@ -143,7 +143,11 @@ class PostgresTransaction(StoreTransaction):
             await self._end(True, why)
 
     async def is_lost(self, error: BaseException) -> bool:
-        return broken(error) and self._why_over is None and bool(self._connection.closed)
+        """An error of another server leaves this connection open, and its transaction as it was."""
+        if self._why_over is not None or not unavailable(error):
+            return False
+        connection: Connection = self._connection
+        return connection.closed or connection.info.transaction_status == TransactionStatus.INERROR
 
     # -- below ---------------------------------------------------------------------------------------
     async def _complete(self, change: Change) -> Verdict:

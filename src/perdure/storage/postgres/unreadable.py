@@ -12,15 +12,25 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.job import FINAL, WAITING, Record, State
-from perdure.storage.contract import Carried, Unreadable
-from perdure.storage.unreadable import LARGEST, Mended, is_leased, log_set_aside, mend, raw_text, read_row
+from perdure.core.job import FINAL, WAITING, State
+from perdure.core.record import Record
+from perdure.storage.contract import JobDump, Unreadable
+from perdure.storage.rules.unreadable import (
+    LARGEST,
+    Mended,
+    is_leased,
+    kept_entry,
+    log_set_aside,
+    mend,
+    raw_text,
+    read_row,
+)
 
 from .apply import TABLES, Effects
-from .carry import Carry
 from .queries import load
-from .rows import COLUMNS, MOST, NARROW, array, digest, json_text, readable_of, route_of, unmarked, values_of
-from .server import Connection, together
+from .records import COLUMNS, MOST, NARROW, array, digest, json_text, readable_of, route_of, unmarked, values_of
+from .server import Connection, pipeline
+from .transfer import Carry
 
 PLACE = ("urgency", "queue", "task", "route", "gate", "parked")  # of a job that waits
 _BESIDE = (
@@ -62,8 +72,9 @@ def row_of(row: Sequence[Any]) -> Row:
     return Row(found["id"], {**found, **beside}, values, beside)
 
 
-def doubtful_among(rows: Sequence[Sequence[Any]]) -> list[str]:
-    """Those of these jobs that may be unreadable or out of place: a look that costs little where there are none."""
+def doubtful_among(rows: Sequence[Sequence[Any]]) -> tuple[list[str], list[Record]]:
+    """Those of these jobs that may be unreadable or out of place: a look that costs little where there are none. Gives the
+    readable ones too."""
     records, doubtful = readable_of(rows)
     beside = {row[0]: _beside(row) for row in rows}
     for record in records:
@@ -74,7 +85,7 @@ def doubtful_among(rows: Sequence[Sequence[Any]]) -> list[str]:
             or (there["waits_there"] and _belongs(record) != _stands(there))
         ):
             doubtful.append(record.id)
-    return doubtful
+    return doubtful, records
 
 
 def _is_json(text: str) -> bool:
@@ -147,7 +158,7 @@ class Aside:
         `unless_leased`: a job that somebody runs is left as it is, unless that makes statements fail."""
         asked = {"ids": array(sorted(set(ids)))}
         async with connection.transaction():
-            cursors = await together(connection, [(lock, asked) for lock in self._locks])
+            cursors = await pipeline(connection, [(lock, asked) for lock in self._locks])
             locked = {id for cursor in cursors for (id,) in await cursor.fetchall()}
             found = await (await connection.execute(self._sql["rows"], asked)).fetchall()
             at = await self.now(connection, now)
@@ -182,7 +193,7 @@ class Aside:
             lines.setdefault(job, []).append(unmarked(line) or "")
         records = [_that_fits(record) for _, (record, _) in bad]
         await self._carry.restore(
-            connection, [Carried(record, tuple(lines.get(record.id, ()))) for record in records], effects
+            connection, [JobDump(record, tuple(lines.get(record.id, ()))) for record in records], effects
         )
         await connection.execute(self._sql["unsettle"], ids)
         effects.settles = True
@@ -209,16 +220,18 @@ class Aside:
     async def kept(self, connection: Connection, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
         asked = "kept" if ids is None else "kept_of"
         cursor = await connection.execute(self._sql[asked], {"ids": list(ids or ()), "limit": limit})
-        return [
-            Unreadable(id, at, place, _fields.decode(fields), raw)
-            for id, at, place, fields, raw in await cursor.fetchall()
-        ]
+        return [_kept_entry(*row) for row in await cursor.fetchall()]
 
     async def now(self, connection: Connection, now: int | None) -> int:
         if now is not None:
             return now
         at: int = (await (await connection.execute(self._sql["now"], {"now": None})).fetchall())[0][0]
         return at
+
+
+def _kept_entry(id: str, at: int, place: str, fields: str, raw: str) -> Unreadable:
+    found = {"id": id, "at": at, "place": place, "fields": fields, "raw": raw}
+    return kept_entry(lambda: Unreadable(id, at, place, _fields.decode(fields), raw), id, found)
 
 
 def _unmarked(record: Record) -> Record:

@@ -7,14 +7,14 @@ from time import monotonic
 
 from psycopg.errors import InsufficientPrivilege
 
-from perdure.job import Record
-from perdure.retry import HIDDEN_FOR
+from perdure.core.record import Record
+from perdure.core.retention import HIDDEN_FOR
 
+from .fair_ranks import Shares
 from .limits import Limits
 from .queries import load
-from .rows import array, records_of
-from .server import Connection, together
-from .shares import Shares
+from .records import array, records_of
+from .server import Connection, pipeline
 
 SMALL = 20_000
 DAY = 86_400_000_000
@@ -128,7 +128,7 @@ class Upkeep:
             if gone:
                 statements += [(self._sql[f"remove_{what}"], {"ids": array(gone)}) for what in _GOING]
             if statements:
-                await together(connection, statements)
+                await pipeline(connection, statements)
         return len(over)
 
     async def _mend(self, connection: Connection, now: int | None) -> None:

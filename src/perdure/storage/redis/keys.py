@@ -1,6 +1,17 @@
-"""The names of the store's keys. One hash tag for all: on a cluster they live on one node, and a script may use them all."""
+"""The keys of the store, and ids and names as bytes.
+
+All keys have one hash tag: on a cluster they live on one node, and a script may use them all. An id is stored as the 16
+bytes of the UUID, which sort like its text. A name is stored without NUL, so that NUL can end it.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from struct import Struct
+
+from perdure.core.record import NewJob, Record
+from perdure.storage.rules.fairness import Account
 
 # In the order of KEYS in lua/basics.lua, each with the type that the server must hold there.
 TYPES = {
@@ -41,6 +52,8 @@ TYPES = {
     "unread": "zset",
     "unreadable": "hash",
 }
+STAMP = Struct("<q")
+_PARTS = Struct("8s4s4s4s12s")  # of an id as hexadecimal digits
 
 
 class Keys:
@@ -54,3 +67,89 @@ class Keys:
 
     def __getitem__(self, name: str) -> str:
         return self.by_name[name]
+
+
+# ---- ids -------------------------------------------------------------------------------------------
+def id_bytes(id: str) -> bytes | None:
+    """The bytes of an id; None for a text that is none."""
+    try:
+        found = bytes.fromhex(id.replace("-", ""))
+    except ValueError:
+        return None
+    return found if len(found) == 16 else None
+
+
+def id_text(id: bytes) -> str:
+    text = id.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def checked_id(id: str) -> bytes:
+    found = id_bytes(id)
+    if found is None:
+        raise ValueError(f"{id!r} is not a job id (a UUID)")
+    return found
+
+
+def id_texts(ids: bytes) -> list[str]:
+    """Ids that stand one behind the other."""
+    return [b"-".join(parts).decode() for parts in _PARTS.iter_unpack(ids.hex().encode())]
+
+
+def stamp_bytes(stamp: int) -> bytes:
+    return STAMP.pack(stamp)
+
+
+# ---- names -----------------------------------------------------------------------------------------
+def escaped(text: str) -> bytes:
+    """A text without NUL, so that NUL can end it."""
+    raw = text.encode()
+    return raw.replace(b"\x01", b"\x01\x02").replace(b"\x00", b"\x01\x01") if b"\x00" in raw or b"\x01" in raw else raw
+
+
+def plain(raw: bytes) -> str:
+    if b"\x01" in raw:
+        raw = raw.replace(b"\x01\x01", b"\x00").replace(b"\x01\x02", b"\x01")
+    return raw.decode()
+
+
+def known_names(raws: Iterable[bytes]) -> list[str]:
+    """Names in an answer, without those that are no text."""
+    names = []
+    for raw in raws:
+        try:
+            names.append(plain(raw))
+        except UnicodeDecodeError:
+            continue
+    return names
+
+
+def account_bytes(account: Account) -> bytes:
+    """A tenant's account in a queue and priority, as in lua/placing.lua."""
+    return b"\x00".join((escaped(account.queue), str(account.priority).encode(), (account.tenant or "").encode()))
+
+
+def routing_text(routing: str | None) -> bytes:
+    return b"-" if routing is None else b"=" + escaped(routing)
+
+
+@lru_cache(maxsize=4096)
+def lane_of(queue: str, task: str, routing: str | None) -> bytes:
+    return b"\x00".join((escaped(queue), escaped(task), routing_text(routing)))
+
+
+@lru_cache(maxsize=4096)
+def parts_of(lane: bytes) -> tuple[str, str, str | None]:
+    """Queue, task and routing key of a lane."""
+    queue, task, routing = lane.split(b"\x00")
+    return plain(queue), plain(task), None if routing == b"-" else plain(routing[1:])
+
+
+def names_of(job: NewJob | Record) -> bytes:
+    """What a job can be found by, beside its id: key and chain."""
+    names = b""
+    if job.key is not None:
+        names += b"k" + escaped(job.key) + b"\x00"
+    if job.chain_id is not None:
+        names += b"c" + escaped(job.chain_id) + b"\x00"
+    return names

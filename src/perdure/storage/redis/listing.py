@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterable, Sequence
 from struct import Struct
 
-from perdure.job import ANY, Record, State
+from perdure.core.job import ANY, State
+from perdure.core.record import Record
 from perdure.storage.contract import Filter
-from perdure.storage.filtering import Position, cursor_of, fits
+from perdure.storage.rules.filters import Position, cursor_of, fits
 
-from .link import Link
-from .names import escaped, id_bytes, id_text, parts_of
-from .rows import STATES, records_of
+from .client import RedisClient
+from .keys import escaped, id_bytes, id_text, parts_of
+from .records import STATES, records_of
 from .unreadable import instant_now, shown
 
 FEW = 5_000  # waiting jobs that are looked up one by one sooner than a history is walked through
@@ -34,7 +35,7 @@ _PLACES = {
 _COUNTED = ("tenant", "key", "tag", "chain_id", "text", "since", "before")  # what a kept count cannot tell
 
 
-async def get(link: Link, ids: Sequence[str]) -> list[Record | None]:
+async def get(link: RedisClient, ids: Sequence[str]) -> list[Record | None]:
     found: dict[str, Record] = {}
     known = {id: raw for id in ids if (raw := id_bytes(id)) is not None}
     wanted = list(known.values())
@@ -44,7 +45,9 @@ async def get(link: Link, ids: Sequence[str]) -> list[Record | None]:
     return [found.get(id_text(known[id])) if id in known else None for id in ids]
 
 
-async def find(link: Link, filter: Filter, limit: int, after: Position | None) -> tuple[list[Record], str | None]:
+async def find(
+    link: RedisClient, filter: Filter, limit: int, after: Position | None
+) -> tuple[list[Record], str | None]:
     page: list[Record] = []
     if limit > 0:
         async for record in _fitting(link, filter, limit, after):
@@ -54,7 +57,7 @@ async def find(link: Link, filter: Filter, limit: int, after: Position | None) -
     return page, None
 
 
-async def count(link: Link, filter: Filter) -> int:
+async def count(link: RedisClient, filter: Filter) -> int:
     if all(getattr(filter, name) is None for name in _COUNTED):
         return await _kept_count(link, filter)
     if filter == Filter(states=filter.states, key=filter.key) and filter.key is not None:
@@ -67,7 +70,7 @@ async def count(link: Link, filter: Filter) -> int:
     return found
 
 
-async def _kept_count(link: Link, filter: Filter) -> int:
+async def _kept_count(link: RedisClient, filter: Filter) -> int:
     counts = await link.command("HGETALL", link.keys["counts"])
     found = 0
     for field, number in zip(counts[::2], counts[1::2], strict=True):
@@ -87,14 +90,14 @@ async def _kept_count(link: Link, filter: Filter) -> int:
     return found
 
 
-async def _count_of_a_chain(link: Link, filter: Filter, chain_id: str) -> int:
+async def _count_of_a_chain(link: RedisClient, filter: Filter, chain_id: str) -> int:
     """Its first job may not name it, and is looked at by itself."""
     (first,) = await get(link, [chain_id])
     others = await _count_under_a_name(link, b"c" + escaped(chain_id), filter, id_bytes(chain_id) or b"")
     return others + (first is not None and fits(first, filter))
 
 
-async def _count_under_a_name(link: Link, name: bytes, filter: Filter, other: bytes) -> int:
+async def _count_under_a_name(link: RedisClient, name: bytes, filter: Filter, other: bytes) -> int:
     """The jobs of a key or chain but for one, counted by the server."""
     found, last = 0, b""
     while True:
@@ -105,7 +108,7 @@ async def _count_under_a_name(link: Link, name: bytes, filter: Filter, other: by
 
 
 # ---- which way to walk -----------------------------------------------------------------------------
-async def _fitting(link: Link, filter: Filter, limit: int, after: Position | None) -> AsyncIterator[Record]:
+async def _fitting(link: RedisClient, filter: Filter, limit: int, after: Position | None) -> AsyncIterator[Record]:
     """The jobs that fit, newest first, below a position."""
     if filter.states is not None and not filter.states:
         return
@@ -123,7 +126,7 @@ async def _fitting(link: Link, filter: Filter, limit: int, after: Position | Non
             yield record
 
 
-async def _places(link: Link, filter: Filter) -> set[str] | None:
+async def _places(link: RedisClient, filter: Filter) -> set[str] | None:
     """The indexes that hold all jobs of these states, if they are short."""
     places: set[str] = set()
     for state in filter.states if filter.states is not None else STATES:
@@ -137,7 +140,7 @@ async def _places(link: Link, filter: Filter) -> set[str] | None:
     return places
 
 
-async def _in_places(link: Link, places: Iterable[str], after: Position | None) -> AsyncIterator[Record]:
+async def _in_places(link: RedisClient, places: Iterable[str], after: Position | None) -> AsyncIterator[Record]:
     ids: set[str] = set()
     for place in places:
         members = await link.command("ZRANGE", link.keys[place], 0, -1)
@@ -161,7 +164,9 @@ def _id_in(place: str, member: bytes) -> bytes:
     return member[-16:]
 
 
-async def _under_a_name(link: Link, name: bytes, own: str | None, after: Position | None) -> AsyncIterator[Record]:
+async def _under_a_name(
+    link: RedisClient, name: bytes, own: str | None, after: Position | None
+) -> AsyncIterator[Record]:
     """Jobs of a key or chain, newest first; a chain's first job is found by its own id."""
     prefix = name + b"\x00"
     first = None if own is None else (await get(link, [own]))[0]
@@ -187,7 +192,9 @@ async def _under_a_name(link: Link, name: bytes, own: str | None, after: Positio
         yield first
 
 
-async def _along_created_at(link: Link, filter: Filter, limit: int, after: Position | None) -> AsyncIterator[Record]:
+async def _along_created_at(
+    link: RedisClient, filter: Filter, limit: int, after: Position | None
+) -> AsyncIterator[Record]:
     top: tuple[str, bytes] = ("+inf", b"") if filter.before is None else (str(filter.before), b"")
     if after is not None and (filter.before is None or after[0] < filter.before):
         top = (str(after[0]), id_bytes(after[1]) or b"")

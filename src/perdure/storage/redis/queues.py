@@ -9,11 +9,11 @@ from typing import Any
 
 import msgspec
 
-from perdure.storage.contract import QueueRow, QueueSettings, Room, WorkerRow
-from perdure.storage.fairness import share
+from perdure.storage.contract import QueueCapacity, QueueRow, QueueSettings, WorkerRow
+from perdure.storage.rules.fairness import share
 
-from .link import Link
-from .names import escaped, known_names
+from .client import RedisClient
+from .keys import escaped, known_names
 
 _SEEN = Struct("<d")
 _LENGTH = Struct("<I")
@@ -21,7 +21,7 @@ _settings = msgspec.msgpack.Decoder(QueueSettings)
 _worker = msgspec.msgpack.Decoder(tuple[int, int, str])
 
 
-async def queues(link: Link, now: Any) -> list[QueueRow]:
+async def queues(link: RedisClient, now: Any) -> list[QueueRow]:
     configured, paused, depths, oldest = await link.run("queues", [now], repeat=True)
     settings = {name: _settings_of(name, text) for name, text in _named(configured)}
     settings |= {
@@ -36,13 +36,13 @@ async def queues(link: Link, now: Any) -> list[QueueRow]:
     ]
 
 
-async def rooms(link: Link) -> dict[str, Room]:
+async def rooms(link: RedisClient) -> dict[str, QueueCapacity]:
     """How many more jobs each bounded queue takes."""
     told = await link.command("HGETALL", link.keys["bounds"])
     bounds = {name: settings for name, text in _named(told) if (settings := _bounded(name, text)) is not None}
     depths = await link.command("HMGET", link.keys["depths"], *map(escaped, bounds)) if bounds else []
     return {
-        name: Room(settings, (settings.max_depth or 0) - (_number(depth or b"0") or 0))
+        name: QueueCapacity(settings, (settings.max_depth or 0) - (_number(depth or b"0") or 0))
         for (name, settings), depth in zip(bounds.items(), depths, strict=True)
     }
 
@@ -60,7 +60,7 @@ def _number(text: bytes) -> int | None:
     return int(text) if text.removeprefix(b"-").isdigit() and len(text) < 20 else None
 
 
-async def configure(link: Link, origin: bytes, settings: QueueSettings) -> None:
+async def configure(link: RedisClient, origin: bytes, settings: QueueSettings) -> None:
     text = msgspec.msgpack.encode(msgspec.structs.replace(settings, paused=False))
     await link.run("configure", [origin, escaped(settings.name), "settings", text, _bound(settings)], repeat=True)
 
@@ -87,17 +87,17 @@ def _tenants(weights: str | None) -> list[str]:
         return []
 
 
-async def pause(link: Link, origin: bytes, queue: str, paused: bool) -> None:
+async def pause(link: RedisClient, origin: bytes, queue: str, paused: bool) -> None:
     await link.run("configure", [origin, escaped(queue), "pause" if paused else "resume"], repeat=True)
 
 
-async def workers(link: Link, now: Any, seen_within: int) -> list[WorkerRow]:
+async def workers(link: RedisClient, now: Any, seen_within: int) -> list[WorkerRow]:
     listed = await link.run("workers", [now, "list", seen_within], repeat=True)
     found = (_worker_of(name, text) for name, text in _pairs(listed))
     return sorted((row for row in found if row is not None), key=lambda row: row.id)
 
 
-async def log(link: Link, id: bytes | None) -> list[str]:
+async def log(link: RedisClient, id: bytes | None) -> list[str]:
     text = None if id is None else await link.command("HGET", link.keys["logs"], id)
     return [] if text is None else lines_of(text)
 

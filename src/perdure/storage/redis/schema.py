@@ -9,23 +9,23 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from perdure.errors import StoreError
-from perdure.storage.migrate import Migration
+from perdure.storage.migrations import Migration
 
 from .address import Address
-from .faults import explained
+from .errors import explained
 from .keys import Keys
 
-FORMAT = 4  # of keys, rows and bodies
+FORMAT = 5  # of keys, rows and bodies
 
 
-def migrations(address: Address) -> list[Migration]:
+def load_migrations(address: Address) -> list[Migration]:
     """A store has no tables to make: its format is noted, and that is all.
 
     Format 2 knows limits, edges, shares and the shelf; what format 1 wrote is read as it is. Format 3 counts the holds under
-    a limit; those of format 2 are counted when a store is opened. Format 4 keeps the heads of lanes, which are made when a
-    store without them is opened."""
+    a limit; those of format 2 are counted when a store is opened. Format 4 keeps the heads of lanes, and format 5 those
+    of lines under limits over all queues; both are made when a store without them is opened."""
     meta = Keys(address.prefix)["meta"]
-    names = ("format", "limits_edges_shares_shelf", "holds_counted", "heads_of_lanes")
+    names = ("format", "limits_edges_shares_shelf", "holds_counted", "heads_of_lanes", "heads_of_lines")
     return [Migration(number, name, f"HSET {meta} format {number}\n") for number, name in enumerate(names, start=1)]
 
 

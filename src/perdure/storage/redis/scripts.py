@@ -15,25 +15,28 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-_PLACING = ("following", "sharing", "placing")
-BASICS = ("basics", "heads")
+_PLACING = ("parents", "fair_ranks", "put_jobs")
+BASICS = ("constants", "heads")
 FIRST = {
-    "enqueue": ("usual_enqueue",),
-    "exchange": ("usual_ends", "usual_gate", "usual_claim", "usual_exchange"),
+    "enqueue": ("fast_enqueue",),
+    "exchange": ("fast_success", "fast_limit_claim", "fast_claim", "fast_exchange"),
 }  # the short way
-SHARED = ("prelude", "places")
+SHARED = ("prelude", "indexes")
 PARTS = {
-    "enqueue": ("gates", "settling", *_PLACING),
-    "exchange": ("gates", "settling", *_PLACING, "apply", "promote_due", "lanes", "admitting"),
-    "promote": ("gates", "promote_due"),
-    "settle": ("gates", "settling"),
-    "shelf": ("shelving",),
-    "shelve": ("gates", "settling", *_PLACING, "shelving"),
-    "restore_shelf": ("shelving",),
-    "restore": ("gates", "settling"),
-    "prune": ("gates", "settling", "shelving"),
-    "audit": ("gates",),
-    "set_aside": ("gates", "settling"),
+    "enqueue": ("limit_gates", "edges", *_PLACING),
+    "exchange": ("limit_gates", "edges", *_PLACING, "apply", "promote_due", "claim_lanes", "limit_claim"),
+    "promote": ("limit_gates", "promote_due"),
+    "resolve_edges": ("limit_gates", "edges"),
+    "kv_read": ("kv",),
+    "kv_write": ("limit_gates", "edges", *_PLACING, "kv"),
+    "restore_kv": ("kv",),
+    "restore": ("limit_gates", "edges"),
+    "prune": ("limit_gates", "edges", "kv"),
+    "audit": ("limit_gates",),
+    "audit_kv": ("kv",),
+    "configure": ("limit_gates",),
+    "schema_version": ("limit_gates",),
+    "set_aside": ("limit_gates", "edges"),
 }  # what a verb needs beside that, in this order
 
 

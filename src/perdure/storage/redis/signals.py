@@ -14,12 +14,12 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from perdure.storage.contract import Topic
-from perdure.storage.listeners import Listener, Listeners
+from perdure.storage.wakeups import Listener, Listeners
 
-from .faults import explained
-from .link import Link
-from .names import plain
-from .wire import Wire, packed
+from .client import RedisClient
+from .connection import RedisConnection, packed
+from .errors import explained
+from .keys import plain
 
 CHECK_EVERY, ANSWER_WITHIN = 10.0, 5.0  # seconds
 PAUSE, LONGEST_PAUSE = 0.05, 5.0
@@ -29,18 +29,18 @@ _log = logging.getLogger("perdure")
 class Signals:
     """Who listens in this loop, and the ear for the others."""
 
-    def __init__(self, link: Link, origin: bytes) -> None:
+    def __init__(self, link: RedisClient, origin: bytes) -> None:
         self._link = link
         self._origin = origin  # begins every message of ours
         self._listeners = Listeners()
         self._ear: asyncio.Task[None] | None = None
         self._heard: frozenset[str] = frozenset()
-        self._wire: Wire | None = None
+        self._wire: RedisConnection | None = None
         self._silent = True
         self._closed = False
 
     def tell(self, ready: Collection[str] | None, changed: bool) -> None:
-        self._listeners.tell(ready, changed, here=True)
+        self._listeners.notify(ready, changed, here=True)
 
     def listen(self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)
@@ -95,10 +95,10 @@ class Signals:
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _subscribe(self, wire: Wire) -> None:
+    def _subscribe(self, wire: RedisConnection) -> None:
         wire.say(packed(("SUBSCRIBE", *sorted(self._heard))))
 
-    async def _watch(self, wire: Wire) -> None:
+    async def _watch(self, wire: RedisConnection) -> None:
         """Until the wire ends, or is silent even when it is asked."""
         while True:
             self._silent = True

@@ -10,35 +10,35 @@ from typing import Any, Literal
 
 import msgspec
 
-from perdure.clock import SECOND, Clock, reader
+from perdure.core.clock import SECOND, Clock, reader
+from perdure.core.lifecycle import Change
+from perdure.core.log_limit import is_new
+from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import StoreError
-from perdure.job import Hold, NewJob, Record
-from perdure.lifecycle import Change
-from perdure.log_limit import is_new
 from perdure.storage.contract import (
     ACCEPTED,
     CHUNK,
     LOG_LINES,
     REFUSED,
     REPEATED,
-    Carried,
+    CallerStatements,
     Claim,
     Durability,
-    Exchanged,
+    EnqueueResult,
+    ExchangeResult,
     Filter,
     Finding,
-    Full,
-    Insertion,
+    JobDump,
     KeptKey,
+    KvEntry,
+    KvWrite,
+    MissingParent,
     Note,
-    Orphan,
-    Placed,
+    QueueAtCapacity,
+    QueueCapacity,
     QueueRow,
     QueueSettings,
     Refusal,
-    Room,
-    Shelved,
-    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -48,22 +48,21 @@ from perdure.storage.contract import (
     WorkerRow,
     one_change_each,
 )
-from perdure.storage.filtering import parse_cursor
-from perdure.storage.plain import ids_of
+from perdure.storage.rules.fast_path import ids_of
+from perdure.storage.rules.filters import parse_cursor
 
-from . import listing, moving, queues, shelf, unreadable, words
+from . import kv, listing, queues, script_args, transfer, unreadable
 from .address import Address
-from .durability import durability_of, read_settings
-from .findings import findings
-from .link import Link, Unreached
-from .names import escaped, id_bytes, id_text, id_texts, known_names, plain, stamp_bytes
-from .opening import prepared
-from .rows import Raw, claimed_of, records_of
+from .client import RedisClient, Unreached
+from .health import durability_of, findings, prepared, read_settings
+from .keys import escaped, id_bytes, id_text, id_texts, known_names, plain, stamp_bytes
+from .records import Raw, claimed_of, records_of
 from .signals import Signals
 
 Demand = Literal["full", "normal", "relaxed"]
 LONG = 100  # jobs of an enqueue that keeps its place among others
 AUDITED = 500  # rows that are looked at with every prune
+AUDITS = 8  # scripts of that size in one inspection: each is short, and others run between them
 SCANNED = 5  # keys that an audit walks along
 MOST_AUDITS = 4_000  # audits in a row, after an index was lost
 NOT_AN_ID = bytes(16)  # finds nothing
@@ -84,9 +83,9 @@ class RedisStorage(Storage):
     """One loop's door to the keys under one prefix."""
 
     name = "Redis"
-    in_flight = 3
-    lists_ahead = 2
-    answers_within = 5.0
+    exchanges_in_flight = 3
+    bulk_in_flight = 2
+    answer_timeout = 5.0
 
     def __init__(
         self, address: Address, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
@@ -101,18 +100,19 @@ class RedisStorage(Storage):
         self._in_order = asyncio.Lock()  # for long enqueues: those of one list take hold as they came
         # begins every signal of this store; none is sent where it is empty
         self._origin = os.urandom(8).hex().encode() if address.signals else b""
-        self._link: Link | None = None
+        self._link: RedisClient | None = None
         self._signals: Signals | None = None
         self._process = os.getpid()
         self._audited = [b"0"] * SCANNED
         self._inspected = b"0"
+        self._shelf_audited = b"0"
 
     # -- life ----------------------------------------------------------------------------------------
     async def open(self) -> None:
         async with self._opening:
             if self._link is not None and self._process == os.getpid():
                 return
-            link = Link(self._address, self.gives_up_after)
+            link = RedisClient(self._address, self.gives_up_after)
             try:
                 await prepared(link, self._demand, self._migrate)
             except BaseException:
@@ -148,11 +148,11 @@ class RedisStorage(Storage):
         return int(seconds) * SECOND + int(micros)
 
     # -- enqueue -------------------------------------------------------------------------------------
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         if not jobs:
             return []
         link = self._used()
-        question = link.question("enqueue", [self._time(), self._origin, *words.new_jobs(jobs)])
+        question = link.question("enqueue", [self._time(), self._origin, *script_args.new_jobs(jobs)])
         try:
             if len(jobs) < LONG:
                 told = await link.ask(question, repeat=True)
@@ -164,14 +164,14 @@ class RedisStorage(Storage):
             raise ConnectionError(str(error)) from error
         exceptions, woken, ended = _stored(told)
         self._tell(known_names(woken), bool(ended))
-        placed = [Placed(id) for id in ids_of(jobs)]
+        placed = [EnqueueResult(id) for id in ids_of(jobs)]
         for number, what, owner in zip(exceptions[::3], exceptions[1::3], exceptions[2::3], strict=True):
             dropped = what == b"dropped"
             id = placed[number - 1].id if dropped else id_text(owner)
-            placed[number - 1] = Placed(id, duplicate=not dropped, dropped=dropped)
+            placed[number - 1] = EnqueueResult(id, duplicate=not dropped, dropped=dropped)
         return placed
 
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         raise StoreError(
             f"{self.name} takes no part in a transaction of SQL: enqueue after your commit, without connection=, or give "
             "the app an outbox in the database of your transaction: Perdure(…, outbox=URL)"
@@ -180,16 +180,16 @@ class RedisStorage(Storage):
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         one_change_each(changes)
         arguments = [
             self._time(),
             self._origin,
-            *words.changes(changes),
-            *words.started(started),
-            *words.claim(claim, self.chunk),
+            *script_args.changes(changes),
+            *script_args.started(started),
+            *script_args.claim(claim, self.chunk),
         ]
-        # a claim said twice would take twice: its answer is asked for by `holding`
+        # a claim said twice would take twice: its answer is asked for by `recover_claim`
         link = self._used()
         told = await link.ask(link.question("exchange", arguments), repeat=claim is None)
         verdicts, woken, ended, due, suspects, claimed, unsettled, met = _stored(told)
@@ -199,7 +199,7 @@ class RedisStorage(Storage):
         if unread or met:  # there may be others in their place
             await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
             due = 0 if claim is not None else due
-        return Exchanged(answers, records, due, bool(suspects), bool(unsettled))
+        return ExchangeResult(answers, records, due, bool(suspects), bool(unsettled))
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
@@ -213,25 +213,29 @@ class RedisStorage(Storage):
         self, what: str, holds: Sequence[Hold], started: Sequence[Started], lease: int | None
     ) -> list[Verdict]:
         asked = "" if lease is None else lease
-        arguments = [self._time(), what, asked, *words.started(started), *words.holds(holds)]
+        arguments = [self._time(), what, asked, *script_args.started(started), *script_args.holds(holds)]
         told = await self._used().run("renew", arguments, repeat=True)
         return [_VERDICTS[answer] for answer in told]
 
-    async def holding(self, worker: str, stamp: int) -> list[Record]:
-        told = records_of(await self._used().run("holding", [worker, stamp_bytes(stamp)], repeat=True))
+    async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
+        told = records_of(await self._used().run("recover_claim", [worker, stamp_bytes(stamp)], repeat=True))
         await self._set_aside(told.unread)
         return sorted(told.records, key=lambda record: (-record.priority, record.rank, record.id))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         # log lines said twice would stand there twice
         repeat = not any(note.lines for note in notes)
-        told, changed = await self._used().run("note", [self._origin, LOG_LINES, *words.notes(notes)], repeat=repeat)
+        told, changed = await self._used().run(
+            "note", [self._origin, LOG_LINES, *script_args.notes(notes)], repeat=repeat
+        )
         self._tell((), bool(changed))
         return [_VERDICTS[answer] for answer in told]
 
     # -- edges ---------------------------------------------------------------------------------------
-    async def settle(self, limit: int) -> int:
-        looked, woken, ended, met = await self._used().run("settle", [self._time(), self._origin, limit], repeat=True)
+    async def resolve_edges(self, limit: int) -> int:
+        looked, woken, ended, met = await self._used().run(
+            "resolve_edges", [self._time(), self._origin, limit], repeat=True
+        )
         self._tell(known_names(woken), bool(ended))
         await self._set_aside([Raw(id, None, None) for id in met])
         return int(looked)
@@ -241,7 +245,7 @@ class RedisStorage(Storage):
         return [sorted(id_texts(children)) for children in told]
 
     # -- the shelf -----------------------------------------------------------------------------------
-    async def shelf(
+    async def kv_read(
         self,
         kind: str,
         names: Sequence[str] | None = None,
@@ -249,14 +253,14 @@ class RedisStorage(Storage):
         job: str | None = None,
         due: bool = False,
         limit: int = CHUNK,
-    ) -> list[Shelved]:
-        return await shelf.look(self._used(), self._time(), kind, names, job, due, limit)
+    ) -> list[KvEntry]:
+        return await kv.look(self._used(), self._time(), kind, names, job, due, limit)
 
-    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+    async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         # a write whose answer was lost may find the version that it wrote itself
         repeat = all(write.version is None for write in writes)
-        arguments = [self._time(), self._origin, *shelf.writes(writes)]
-        answers, woken, ended = _stored(await self._used().run("shelve", arguments, repeat=repeat))
+        arguments = [self._time(), self._origin, *kv.writes(writes)]
+        answers, woken, ended = _stored(await self._used().run("kv_write", arguments, repeat=repeat))
         self._tell(known_names(woken), bool(ended))
         return [answer == ord("1") for answer in answers]
 
@@ -292,16 +296,17 @@ class RedisStorage(Storage):
         await self._audit(link)
         return int(pruned)
 
-    async def _audit_all(self, link: Link) -> None:
+    async def _audit_all(self, link: RedisClient) -> None:
         """Look at all rows, because an index was lost."""
         await link.command("HDEL", link.keys["meta"], "damaged")
-        self._audited = [b"0"] * SCANNED
+        self._audited, self._shelf_audited = [b"0"] * SCANNED, b"0"
         for _ in range(MOST_AUDITS):
             await self._audit(link)
-            if self._audited[0] == self._audited[-1] == b"0":
+            await self._audit_shelf(link)
+            if self._audited[0] == self._audited[-1] == self._shelf_audited == b"0":
                 return
 
-    async def _audit(self, link: Link) -> int:
+    async def _audit(self, link: RedisClient) -> int:
         """Look at some more rows; from one prune to the next, all of them are looked at."""
         arguments = [self._time(), self._origin, AUDITED, *self._audited]
         mended, *self._audited = await link.run("audit", arguments, repeat=True)
@@ -311,12 +316,20 @@ class RedisStorage(Storage):
             self._tell(None, False)
         return int(mended)
 
+    async def _audit_shelf(self, link: RedisClient) -> int:
+        self._shelf_audited, put_right = await kv.audit(link, self._shelf_audited, AUDITED)
+        return put_right
+
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
         link = self._used()
         self._inspected, told = await link.run("inspect", [limit, self._inspected], repeat=True)
         unread = unreadable.not_running(records_of(told).unread, await self.now())
-        mended = await self._audit(link)
+        mended = await self._audit_shelf(link)
+        for _ in range(AUDITS):
+            mended += await self._audit(link)
+            if self._audited[0] == b"0":  # all rows were looked at
+                break
         met = await link.command("ZRANGE", link.keys["unread"], 0, limit - 1)
         return mended + await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
 
@@ -355,38 +368,38 @@ class RedisStorage(Storage):
         if not paused:
             self._tell([queue], False)
 
-    async def beat(self, worker: WorkerRow) -> None:
+    async def heartbeat(self, worker: WorkerRow) -> None:
         text = msgspec.msgpack.encode((worker.started_at, worker.running, worker.about))
         await self._used().run("workers", [self._time(), "beat", worker.id, text], repeat=True)
 
-    async def leave(self, worker: str) -> None:
+    async def remove_worker(self, worker: str) -> None:
         await self._used().run("workers", [self._time(), "leave", worker], repeat=True)
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await queues.workers(self._used(), self._time(), seen_within)
 
-    async def rooms(self) -> dict[str, Room]:
+    async def queue_capacities(self) -> dict[str, QueueCapacity]:
         return await queues.rooms(self._used())
 
     # -- moving house --------------------------------------------------------------------------------
-    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await moving.export(self._used(), after, limit)
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
+        return await transfer.export(self._used(), after, limit)
 
-    async def restore(self, jobs: Sequence[Carried]) -> None:
-        await moving.restore(self._used(), self._time(), self._origin, jobs)
+    async def restore(self, jobs: Sequence[JobDump]) -> None:
+        await transfer.restore(self._used(), self._time(), self._origin, jobs)
         self._tell({job.record.queue for job in jobs}, True)
 
-    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
-        return await shelf.export(self._used(), after, limit)
+    async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
+        return await kv.export(self._used(), after, limit)
 
-    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
-        await shelf.restore(self._used(), rows)
+    async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
+        await kv.restore(self._used(), rows)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
-        return await moving.export_keys(self._used(), cursor, limit)
+        return await transfer.export_keys(self._used(), cursor, limit)
 
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
-        await moving.restore_keys(self._used(), keys)
+        await transfer.restore_keys(self._used(), keys)
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:
@@ -409,18 +422,18 @@ class RedisStorage(Storage):
         return self._signals.listen(topic, wake, queues)
 
     # -- the doctor ----------------------------------------------------------------------------------
-    async def findings(self) -> list[Finding]:
+    async def diagnose(self) -> list[Finding]:
         return await findings(self._used())
 
     # -- the handler's own transaction ---------------------------------------------------------------
-    async def begin(self, longest: int) -> StoreTransaction:
+    async def begin_transaction(self, longest: int) -> StoreTransaction:
         raise StoreError(
             f"ctx.transaction() needs a database with transactions, and {self.name} has none: use postgresql:// or "
             "sqlite://, or write your effects so that doing them twice does no harm"
         )
 
     # -- below ---------------------------------------------------------------------------------------
-    def _used(self) -> Link:
+    def _used(self) -> RedisClient:
         if self._link is None:
             raise StoreError(f"the store {self._address} is not open")
         if self._process != os.getpid():
@@ -440,7 +453,7 @@ def _stored(told: Any) -> Any:
     """The answer of a script that puts jobs on record; or why it wrote nothing."""
     match told[0]:
         case b"full":
-            raise Full(plain(told[1]), told[2], waits=told[3] == b"waits")
+            raise QueueAtCapacity(plain(told[1]), told[2], waits=told[3] == b"waits")
         case b"orphan":
-            raise Orphan(id_text(told[1]), id_text(told[2]))
+            raise MissingParent(id_text(told[1]), id_text(told[2]))
     return told

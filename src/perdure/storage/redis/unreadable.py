@@ -2,8 +2,8 @@
 
 The scripts check each row before they use it (`flaw_in` in lua/basics.lua). One that they cannot use they pass by, and note
 its id in `unread`. Bodies and texts are read here. Whoever meets a job that cannot be read calls `set_aside`: the job is
-read again as bytes, what stands for it is made by `storage.unreadable.mend`, and a script writes that if the row is still
-the same. What was found is kept in `unreadable` until the job is removed.
+read again as bytes, what stands for it is made by `storage.rules.unreadable.mend`, and a script writes that if the row is
+still the same. What was found is kept in `unreadable` until the job is removed.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.job import Record, State
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.record import Record
 from perdure.storage.contract import Unreadable
-from perdure.storage.unreadable import Mended, log_set_aside, mark, mend, raw_text
+from perdure.storage.rules.unreadable import Mended, kept_entry, log_set_aside, mark, mend, raw_text
 
-from .keys import TYPES
-from .link import Link
-from .names import STAMP, id_bytes, id_text, parts_of, plain
-from .rows import (
+from .client import RedisClient
+from .keys import STAMP, TYPES, id_bytes, id_text, parts_of, plain
+from .records import (
     BODY_DEFAULTS,
     MARKS,
     NONE,
@@ -38,7 +38,7 @@ from .rows import (
     outcome_of,
     row_of,
 )
-from .words import Argument
+from .script_args import Argument
 
 LATEST = 6_700_000_000_000_000  # the year 2182: further instants have no exact place among doubles
 AT_ONCE = 100  # jobs that are set aside by one script
@@ -271,7 +271,7 @@ class Aside(NamedTuple):
 
 
 async def set_aside(
-    link: Link, given: Any, now: Callable[[], Awaitable[int]], origin: bytes, ids: Iterable[bytes]
+    link: RedisClient, given: Any, now: Callable[[], Awaitable[int]], origin: bytes, ids: Iterable[bytes]
 ) -> int:
     """Set these jobs aside, as far as they cannot be read indeed. `given`: the time for the scripts. Gives how many were."""
     listed = list(dict.fromkeys(ids))
@@ -332,7 +332,7 @@ def _written(id: bytes, aside: Aside | None) -> list[Argument]:
     ]
 
 
-async def move_values(link: Link, name: str, values: Sequence[tuple[bytes, bytes]]) -> None:
+async def move_values(link: RedisClient, name: str, values: Sequence[tuple[bytes, bytes]]) -> None:
     """Set values of a hash aside that belong to no job."""
     number = list(TYPES).index(name) + 1
     await link.run("move_values", ["", name, number, *(part for value in values for part in value)], repeat=True)
@@ -341,7 +341,7 @@ async def move_values(link: Link, name: str, values: Sequence[tuple[bytes, bytes
 
 
 # ---- what was set aside ----------------------------------------------------------------------------
-async def listed(link: Link, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
+async def listed(link: RedisClient, ids: Sequence[str] | None, limit: int) -> list[Unreadable]:
     """What was set aside, the oldest first."""
     if ids is not None:
         known = [_JOB + raw for id in ids if (raw := id_bytes(id)) is not None]
@@ -355,12 +355,15 @@ async def listed(link: Link, ids: Sequence[str] | None, limit: int) -> list[Unre
 
 def _kept(field: bytes, text: bytes) -> Unreadable:
     """One that was kept; of what somebody else wrote there, as much as can be told."""
-    try:
+
+    def read() -> Unreadable:
         if field[:1] == _JOB:
             return _unreadable.decode(text)
+        if len(text) < _AT.size:
+            raise ValueError("it is too short")
         (at,) = _AT.unpack_from(text)
         where, _, name = field[1:].partition(b"\x00")
         told = {"field": name, "value": text[_AT.size :]}
         return Unreadable(name.decode("utf-8", "backslashreplace"), int(at), where.decode(), ("value",), raw_text(told))
-    except UNREADABLE:
-        return Unreadable(field.hex(), 0, "unreadable", ("value",), raw_text({"field": field, "value": text}))
+
+    return kept_entry(read, field.hex(), {"field": field, "value": text})

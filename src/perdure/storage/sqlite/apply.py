@@ -12,33 +12,34 @@ from typing import Any
 
 import msgspec
 
-from perdure.job import FINAL, Hold, NewJob, Record, State
-from perdure.lifecycle import Change, HoldGuard, KeyMove
+from perdure.core.job import FINAL, State
+from perdure.core.lifecycle import Change, HoldGuard, KeyMove
+from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import (
     ACCEPTED,
     LOG_LINES,
     REFUSED,
+    MissingParent,
     Note,
-    Orphan,
     Refusal,
     Started,
     Verdict,
 )
-from perdure.storage.fairness import SHARE
-from perdure.storage.guards import judged, standing
-from perdure.storage.plain import are_plain_successes, is_plain_success
-from perdure.storage.rules import owners_among
+from perdure.storage.rules.fairness import SHARE
+from perdure.storage.rules.fast_path import are_plain_successes, is_plain_success
+from perdure.storage.rules.guards import judged, standing
+from perdure.storage.rules.records import owners_among
 
-from .database import DoCarefully, Work
 from .driver import Connection
-from .enqueue import Jobs, check_parents, enqueue, special_queues
-from .gates import know
-from .near import Numbers
+from .enqueue import PreparedJobs, check_parents, enqueue, special_queues
+from .fast_success import Successes
+from .limit_gates import register_gates
+from .near import RowNumbers
 from .queries import load
 from .raw_rows import records_or_numbers
-from .rows import RECORD, WHOLE, Many, json_text, lists_of, stands
-from .successes import Successes
+from .records import RECORD, WHOLE, Many, json_text, lists_of, stands
 from .unreadable import sort_out
+from .writer import RetryRowByRow, Work
 
 _sql = load("apply", record=RECORD, whole=WHOLE)
 _MOVE = Many(_sql["move"], 22, (100, 10, 1))
@@ -51,7 +52,7 @@ _LOG = Many(_sql["log"], 2, (100, 10, 1))
 _HELD_NUMBERS = load("apply", record="number", whole=WHOLE)["holding"]
 
 
-class Seen(msgspec.Struct, array_like=True):
+class GuardRow(msgspec.Struct, array_like=True):
     """A row as far as guards look at it. Kept up to date while the changes of one call are gone through."""
 
     id: str
@@ -72,14 +73,14 @@ class Seen(msgspec.Struct, array_like=True):
     limited: bool
 
 
-_seen = msgspec.json.Decoder(list[Seen], strict=False)
+_seen = msgspec.json.Decoder(list[GuardRow], strict=False)
 
 
-class Changes:
+class PreparedChanges:
     """Changes on their way to the writer. The loop makes ready what it can: its thread then has little to do but to wait for
     SQLite, which needs no interpreter."""
 
-    def __init__(self, changes: Sequence[Change], numbers: Numbers | None = None) -> None:
+    def __init__(self, changes: Sequence[Change], numbers: RowNumbers | None = None) -> None:
         self.all = changes
         all_plain = are_plain_successes(changes)  # as nearly always
         self.plain = changes if all_plain else [change for change in changes if is_plain_success(change)]
@@ -94,20 +95,20 @@ class Changes:
             ids = json_text([change.id for change in self.plain])
             work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
         if not self._successes.write(work, now):
-            raise DoCarefully
+            raise RetryRowByRow
         work.changed = True
 
 
-def orphan_among(work: Work, adds: Sequence[NewJob]) -> Orphan | None:
+def orphan_among(work: Work, adds: Sequence[NewJob]) -> MissingParent | None:
     """A job that one of the changes would add without its parent being on record: then nothing is to be written."""
     try:
         check_parents(work.connection, adds)
-    except Orphan as orphan:
+    except MissingParent as orphan:
         return orphan
     return None
 
 
-def apply(work: Work, changes: Changes, now: int) -> list[Verdict]:
+def apply(work: Work, changes: PreparedChanges, now: int) -> list[Verdict]:
     """Apply the changes and say of each what became of it."""
     plain = [] if work.careful else changes.plain
     if plain and len(plain) == len(changes.all):
@@ -120,11 +121,11 @@ def apply(work: Work, changes: Changes, now: int) -> list[Verdict]:
         plain = []
     done = {change.id for change in plain}
     others = [change for change in changes.all if change.id not in done]
-    verdicts = _Judgement(work, others, now).verdicts()
+    verdicts = _ChangeBatch(work, others, now).verdicts()
     return [ACCEPTED if change.id in done else verdicts[change.id] for change in changes.all]
 
 
-class _Judgement:
+class _ChangeBatch:
     """The changes of one call, gone through in order."""
 
     def __init__(self, work: Work, changes: Sequence[Change], now: int) -> None:
@@ -151,20 +152,20 @@ class _Judgement:
         self._place()
         return verdicts
 
-    def _judged(self, row: Seen | None, change: Change) -> Verdict:
+    def _judged(self, row: GuardRow | None, change: Change) -> Verdict:
         verdict = judged(row, change, self._now)
         if verdict is ACCEPTED and row is not None and change.key is KeyMove.TAKE and not self._can_take_key(row):
             return REFUSED[Refusal.KEY_TAKEN]
         return verdict
 
-    def _can_take_key(self, row: Seen) -> bool:
+    def _can_take_key(self, row: GuardRow) -> bool:
         if row.unique_key is None:
             return True
         self._flush()  # an earlier change of this call may have freed or taken it
         owners = self._work.connection.rows(_sql["key_owner"], (row.unique_key,))
         return not owners or owners[0][0] == row.id
 
-    def _write(self, row: Seen, change: Change) -> None:
+    def _write(self, row: GuardRow, change: Change) -> None:
         if row.limited and row.stamp is not None and not (change.state and change.keeps_hold):
             self._work.ready.add(row.queue)  # there is room under its limits
         if change.state is None:
@@ -225,7 +226,7 @@ class _Judgement:
         if not self._added:
             return {}
         added, self._added = self._added, []
-        placed = enqueue(self._work, Jobs(added), self._now, bounded=False)
+        placed = enqueue(self._work, PreparedJobs(added), self._now, bounded=False)
         if placed is None:
             return {}
         if not isinstance(placed, list):
@@ -236,11 +237,11 @@ class _Judgement:
         _MOVE.run(self._work.connection, self._moved)
         _MOVE_ON.run(self._work.connection, self._moved_on)
         _LET_GO.run(self._work.connection, self._let_go)
-        know(self._work, self._parked)
+        register_gates(self._work, self._parked)
         self._moved, self._moved_on, self._let_go, self._parked = [], [], [], []
 
 
-def _place(row: Seen, change: Change, state: State, now: int) -> tuple[State, int, int]:
+def _place(row: GuardRow, change: Change, state: State, now: int) -> tuple[State, int, int]:
     run_at, rank = row.run_at, row.rank
     if change.at is not None or change.delay is not None:
         run_at = now + (change.delay or 0) if change.at is None else change.at
@@ -253,27 +254,27 @@ def _place(row: Seen, change: Change, state: State, now: int) -> tuple[State, in
     return state, run_at, rank
 
 
-def _finished_at(row: Seen, state: State, now: int) -> int | None:
+def _finished_at(row: GuardRow, state: State, now: int) -> int | None:
     if state not in FINAL:
         return None
     return row.finished_at if row.state in FINAL else now
 
 
-def _holds_key(row: Seen, change: Change) -> bool:
+def _holds_key(row: GuardRow, change: Change) -> bool:
     if change.key is KeyMove.LEAVE:
         return row.holds_key
     return change.key is KeyMove.TAKE and row.unique_key is not None
 
 
 # ---- holds -----------------------------------------------------------------------------------------
-def look(connection: Connection, ids: Sequence[str]) -> dict[str, Seen]:
+def look(connection: Connection, ids: Sequence[str]) -> dict[str, GuardRow]:
     """The rows of these jobs as guards see them."""
     if not ids:
         return {}
     return {row.id: row for row in _seen.decode(connection.value(_sql["seen"], (json_text(ids),)))}
 
 
-def look_and_mend(work: Work, ids: Sequence[str], now: int) -> dict[str, Seen]:
+def look_and_mend(work: Work, ids: Sequence[str], now: int) -> dict[str, GuardRow]:
     """The same under the write lock: one that cannot be read is set aside first."""
     try:
         return look(work.connection, ids)

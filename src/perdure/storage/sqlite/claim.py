@@ -2,7 +2,7 @@
 
 A lane is the ready jobs of one queue, task and routing key; the claim index keeps each in claim order. SQLite merges
 the lanes of a compound SELECT by their heads and stops at the limit, so a claim reads as many rows as it takes plus
-one per lane, whatever waits behind or beside them. Jobs under limits wait elsewhere: see `limited`.
+one per lane, whatever waits behind or beside them. Jobs under limits wait elsewhere: see `limits`.
 
 **Many lanes.** A store with very many queues has as many lanes. There a claim for every queue goes along lines instead: the
 ready jobs of one task and routing key, in whatever queue. They have an index of their own, which the first claim that meets
@@ -16,25 +16,25 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from perdure.job import ANY, ROW_VERSION, Record, Routing
+from perdure.core.record import ROW_VERSION, Record
 from perdure.storage.contract import Claim, Want
-from perdure.storage.unreadable import LARGEST
+from perdure.storage.rules.unreadable import LARGEST
 
-from . import limited
-from .database import Work
+from . import limits
 from .driver import TOOBIG
-from .gates import Standing, Waiting, forget, know
-from .limited import Suspect, Wide
-from .near import Numbers
+from .fast_claim import OF_LANE, Place, Usual, asked, best, named, read
+from .limit_gates import PAUSED_TOLD, GateRow, PausedQueues, Waiting, Wanted, forget, register_gates
+from .limits import SingleOpenGate, Suspect
+from .near import RowNumbers
 from .queries import load
-from .rows import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
-from .settle import settle
-from .usual import OF_LANE, Place, Usual, asked, best, named, read
+from .records import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
+from .resolve_edges import settle
+from .writer import Work
 
 LANES_AT_ONCE = (2, 4, 8, 16, 32, 64, 128)  # few sizes, so that few statements; SQLite's own limit is 500
 LANES_TOLD = 128  # lanes that an outlook tells of; where there are more, it tells of one more
 NAMES = {"lane": ("queue", "task", "routing_key"), "line": ("task", "routing_key")}
-HELD_UP = 1_000  # jobs of paused queues that a claim may pass by in the lines
+HELD_UP_AT_ONCE = 20_000  # jobs of paused queues that one claim takes out of the lines
 
 # what a claimed row says in place of what it said before
 _ONCE_CLAIMED = {
@@ -67,7 +67,14 @@ def _claimed() -> str:
     )
 
 
-_sql = load("claim", claimed=_claimed(), whole=WHOLE, row_version=str(ROW_VERSION), lanes_told=str(LANES_TOLD + 1))
+_sql = load(
+    "claim",
+    claimed=_claimed(),
+    whole=WHOLE,
+    row_version=str(ROW_VERSION),
+    lanes_told=str(LANES_TOLD + 1),
+    paused_told=str(PAUSED_TOLD + 1),
+)
 # the outlook, and the best of a lane as the same answer
 _OUTLOOK_AND_BEST = f"{_sql['outlook']}, best.* FROM ({OF_LANE}) AS best"
 
@@ -75,16 +82,16 @@ Lane = tuple[str, str, str | None]  # queue, task, routing key
 Line = tuple[str, str | None]  # task, routing key
 
 
-class Outlook(NamedTuple):
+class ClaimState(NamedTuple):
     next_due: int | None
-    paused: frozenset[str]
+    paused: PausedQueues
     suspects: bool
     limited: bool
     unsettled: bool
     lanes: list[Lane]
 
 
-class Guess(NamedTuple):
+class PrefetchedLane(NamedTuple):
     """The best jobs of the lane that was claimed from last, read together with the outlook: nearly always that is the lane
     to claim from, and a question is saved."""
 
@@ -102,7 +109,7 @@ class Part(NamedTuple):
     numbers: str
     taken: Taken
 
-    def records(self, numbers: Numbers) -> list[Record]:
+    def records(self, numbers: RowNumbers) -> list[Record]:
         """For the loop: the writer has other things to do. It remembers where usual jobs are. Flawed, if one of the rows
         cannot be read: then all of them are to be sorted out."""
         if isinstance(self.taken, bytes):
@@ -131,20 +138,23 @@ def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
         promote(work, chunk, now)
         outlook, guess = _look_out(work), None
     taken: list[Part] = []
-    wide: Wide | None = None
+    wide: SingleOpenGate | None = None
+    more = False  # the next claim may find jobs that this one did not reach
     for want in claim.wants:
         if want.limit > 0:
             if want.limited:
                 texts, wide = _take_limited(work, claim, want, outlook, now)
                 work.known.limited |= bool(texts)
-            else:
+            elif _hold_up(work, want, outlook, now):
                 texts = _take(work, claim, want, outlook, guess, now)
+            else:
+                texts, more = [], True
             taken += texts
         guess = None  # it was read before anything was taken
     under_limits = [want for want in claim.wants if want.limited]
     if len(under_limits) > 1:
         wide = None  # what was found for the last need not hold for the others
-    due = [outlook.next_due, *(_opens_at(work, want, outlook, now, wide) for want in under_limits)]
+    due = [now if more else outlook.next_due, *(_opens_at(work, want, outlook, now, wide) for want in under_limits)]
     next_due = min((max(0, at - now) for at in due if at is not None), default=None)
     suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
     return Claimed(taken, next_due, suspects, outlook.unsettled)
@@ -157,16 +167,18 @@ def promote(work: Work, limit: int, now: int) -> int:
         return 0
     work.ready.update(lists_of(queues))
     promoted = work.connection.change(_sql["promote"], (now, limit))
-    know(work, lists_of(under_limits))
+    register_gates(work, lists_of(under_limits))
     return promoted
 
 
-def _look_out_and_guess(work: Work, want: Want, now: int) -> tuple[Outlook, Guess | None]:
+def _look_out_and_guess(work: Work, want: Want, now: int) -> tuple[ClaimState, PrefetchedLane | None]:
     """The outlook, and what the first want will probably get."""
     place = work.known.lane
     parameters = None
     if place is not None and not want.limited and not want.alone and want.limit > 0:
-        parameters = asked(work, place, want.limit, now) if _wanted(want, frozenset(), *place[1:]) else None
+        parameters = (
+            asked(work, place, want.limit, now) if Wanted(want, PausedQueues(work, ())).lane(*place[1:]) else None
+        )
     if place is None or parameters is None:
         return _look_out(work), None
     try:
@@ -175,18 +187,18 @@ def _look_out_and_guess(work: Work, want: Want, now: int) -> tuple[Outlook, Gues
         if work.code(error) != TOOBIG:
             raise
         return _look_out(work), None
-    return _outlook(row[:6]), Guess(place, want.limit, row[6:])
+    return _outlook(work, row[:6]), PrefetchedLane(place, want.limit, row[6:])
 
 
-def _look_out(work: Work) -> Outlook:
-    return _outlook(work.connection.rows(_sql["outlook"])[0])
+def _look_out(work: Work) -> ClaimState:
+    return _outlook(work, work.connection.rows(_sql["outlook"])[0])
 
 
-def _outlook(row: tuple[Any, ...]) -> Outlook:
+def _outlook(work: Work, row: tuple[Any, ...]) -> ClaimState:
     next_due, paused, suspects, limited, unsettled, lanes = row
-    return Outlook(
+    return ClaimState(
         next_due,
-        frozenset(lists_of(paused)),
+        PausedQueues(work, lists_of(paused)),
         bool(suspects),
         bool(limited),
         bool(unsettled),
@@ -194,7 +206,9 @@ def _outlook(row: tuple[Any, ...]) -> Outlook:
     )
 
 
-def _take(work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, now: int) -> list[Part]:
+def _take(
+    work: Work, claim: Claim, want: Want, outlook: ClaimState, guess: PrefetchedLane | None, now: int
+) -> list[Part]:
     def best_of_all(limit: int) -> tuple[str, Taken]:
         return _best(work, claim, want, outlook, guess, limit, now)
 
@@ -232,13 +246,13 @@ def _as_many_as_fit(work: Work, best: Callable[[int], tuple[str, Taken]], limit:
 
 
 def _best(
-    work: Work, claim: Claim, want: Want, outlook: Outlook, guess: Guess | None, limit: int, now: int
+    work: Work, claim: Claim, want: Want, outlook: ClaimState, guess: PrefetchedLane | None, limit: int, now: int
 ) -> tuple[str, Taken]:
     if want.alone:
         numbers = [suspect.waiting.number for suspect in _suspects(work, want, outlook, now)[:limit]]
         return _by_number(work, claim, numbers, now)
-    lines = _lines_of(work, want, outlook) if len(outlook.lanes) > LANES_TOLD else None
-    if lines is not None:
+    if _goes_along_lines(want, outlook):
+        lines = _lines_of(work, want, outlook)
         return _best_merged(work, claim, "line", lines, limit, now)
     lanes = _lanes_of(work, want, outlook)
     if not lanes:
@@ -260,32 +274,45 @@ def _held(claim: Claim, now: int) -> dict[str, Any]:
     return {"stamp": claim.stamp, "worker": claim.worker, "now": now}
 
 
-def _lanes_of(work: Work, want: Want, outlook: Outlook) -> list[Lane]:
+def _lanes_of(work: Work, want: Want, outlook: ClaimState) -> list[Lane]:
     """The lanes that a want asks for."""
     lanes: Sequence[Lane] = outlook.lanes
     if len(lanes) > LANES_TOLD:  # the outlook does not tell of all
         queues = (None,) if want.queues is None else dict.fromkeys(want.queues)
         lanes = [tuple(lane) for queue in queues for lane in lists_of(work.connection.value(_sql["lanes"], (queue,)))]
-    return [lane for lane in lanes if _wanted(want, outlook.paused, *lane)]
+    return [lane for lane in lanes if Wanted(want, outlook.paused).lane(*lane)]
 
 
-def _lines_of(work: Work, want: Want, outlook: Outlook) -> list[Line] | None:
-    """The lines that a want of every queue asks for. None: it names queues, or paused queues hold so many jobs that passing
-    them by would take longer than a look at every lane."""
-    if want.queues is not None:
-        return None
-    if outlook.paused:
-        held_up = work.connection.value(_sql["held_up"], (json_text(sorted(outlook.paused)), HELD_UP + 1))
-        if held_up > HELD_UP:
-            return None
+def _goes_along_lines(want: Want, outlook: ClaimState) -> bool:
+    return len(outlook.lanes) > LANES_TOLD and want.queues is None
+
+
+def _lines_of(work: Work, want: Want, outlook: ClaimState) -> list[Line]:
+    """The lines that a want of every queue asks for."""
     if not work.connection.rows(_sql["has_lines"]):
         work.connection.rows(_sql["make_lines"])
+    wanted = Wanted(want, outlook.paused)
     lines: list[Line] = [tuple(line) for line in lists_of(work.connection.value(_sql["lines"]))]
-    return [
-        (task, routing_key)
-        for task, routing_key in lines
-        if (want.tasks is None or task in want.tasks) and _routed(want.routing, routing_key)
-    ]
+    return [line for line in lines if wanted.line(*line)]
+
+
+def _hold_up(work: Work, want: Want, outlook: ClaimState, now: int) -> bool:
+    """Where a want goes along lines, let no claim read the jobs of paused queues that stand first there. Gives whether as
+    many jobs as are wanted stand before those of paused queues now; if not, the next claim goes on."""
+    if not outlook.paused or not _goes_along_lines(want, outlook) or want.alone:
+        return True
+    lines = _lines_of(work, want, outlook)
+    limit = window = want.limit
+    held_up = 0
+    while held_up < HELD_UP_AT_ONCE:
+        first = _best_of_many(work, "line", lines, window, now)
+        found = lists_of(work.connection.value(_sql["in_paused_queues"], (json_text(first),)))
+        if not set(found) & set(first[:limit]):
+            return True
+        work.connection.change(_sql["hold_up"], (json_text(found),))
+        held_up += len(found)
+        window = min(4 * window, HELD_UP_AT_ONCE)
+    return False
 
 
 def _best_merged(
@@ -301,7 +328,7 @@ def _best_merged(
 
 
 def _usual(
-    work: Work, claim: Claim, place: Place, limit: int, now: int, guess: Guess | None = None
+    work: Work, claim: Claim, place: Place, limit: int, now: int, guess: PrefetchedLane | None = None
 ) -> tuple[str, Usual] | None:
     """The best jobs of a lane or gate in few words, if that can be done."""
     if guess is not None and (guess.place, guess.limit) == (place, limit):
@@ -359,52 +386,41 @@ def _arms(kind: str, lanes: Sequence[Lane | Line]) -> tuple[int, dict[str, Any]]
     return size, dict(zip(_names(kind, size), chain.from_iterable(filled), strict=True))
 
 
-def _wanted(want: Want, paused: frozenset[str], queue: str, task: str, routing_key: str | None) -> bool:
-    return (
-        queue not in paused
-        and (want.queues is None or queue in want.queues)
-        and (want.tasks is None or task in want.tasks)
-        and _routed(want.routing, routing_key)
-    )
-
-
-def _routed(wanted: Routing, routing_key: str | None) -> bool:
-    return wanted is ANY or wanted == routing_key
-
-
-def _suspects(work: Work, want: Want, outlook: Outlook, now: int) -> list[Suspect]:
+def _suspects(work: Work, want: Want, outlook: ClaimState, now: int) -> list[Suspect]:
     """Suspects that a want with `alone` would get, best first."""
     if not outlook.suspects:
         return []
     rows = lists_of(work.connection.value(_sql["suspects"], (int(want.limited), now)))
     return [
-        Suspect(limits or "", Waiting(number, (-priority, rank, id)))
-        for number, priority, rank, id, limits, *lane in rows
-        if _wanted(want, outlook.paused, *lane)
+        Suspect(limits_text or "", Waiting(number, (-priority, rank, id)))
+        for number, priority, rank, id, limits_text, *lane in rows
+        if Wanted(want, outlook.paused).lane(*lane)
     ]
 
 
-def _any_suspect(work: Work, wants: Sequence[Want], outlook: Outlook, now: int) -> bool:
+def _any_suspect(work: Work, wants: Sequence[Want], outlook: ClaimState, now: int) -> bool:
     return any(_suspects(work, want, outlook, now) for want in wants)
 
 
 # ---- under limits ----------------------------------------------------------------------------------
-def _take_limited(work: Work, claim: Claim, want: Want, outlook: Outlook, now: int) -> tuple[list[Part], Wide | None]:
+def _take_limited(
+    work: Work, claim: Claim, want: Want, outlook: ClaimState, now: int
+) -> tuple[list[Part], SingleOpenGate | None]:
     """What is wanted, and the gate that all of it was taken from, if it was one alone."""
     if want.alone:
         suspects = _suspects(work, want, outlook, now)
-        return _take_rows(work, claim, limited.let_suspects_through(work, suspects, want.limit, now), now), None
-    wide = limited.wide_gate(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now)
+        return _take_rows(work, claim, limits.let_suspects_through(work, suspects, want.limit, now), now), None
+    wide = limits.wide_gate(work, Wanted(want, outlook.paused), want.limit, now)
     if wide is not None:
         taken = _take_at_gate(work, claim, wide.gate, want.limit, now)
         return taken, wide._replace(room=wide.room - want.limit)
     taken = []
-    for numbers in limited.rounds(work, lambda *lane: _wanted(want, outlook.paused, *lane), want.limit, now):
+    for numbers in limits.rounds(work, Wanted(want, outlook.paused), want.limit, now):
         taken += _take_rows(work, claim, numbers, now)
     return taken, None
 
 
-def _take_at_gate(work: Work, claim: Claim, gate: Standing, limit: int, now: int) -> list[Part]:
+def _take_at_gate(work: Work, claim: Claim, gate: GateRow, limit: int, now: int) -> list[Part]:
     """As many as are wanted of those that wait at a gate which has room for all of them."""
 
     def best_there(limit: int) -> tuple[str, Taken]:
@@ -433,8 +449,8 @@ def _take_rows(work: Work, claim: Claim, numbers: Sequence[int], now: int) -> li
     return [Part(taken, texts)]
 
 
-def _opens_at(work: Work, want: Want, outlook: Outlook, now: int, wide: Wide | None) -> int | None:
+def _opens_at(work: Work, want: Want, outlook: ClaimState, now: int, wide: SingleOpenGate | None) -> int | None:
     """When a limited job could start that this want asks for."""
     if want.alone:
-        return limited.suspects_open_at(work, _suspects(work, want, outlook, now), now)
-    return limited.opens_at(work, lambda *lane: _wanted(want, outlook.paused, *lane), now, wide)
+        return limits.suspects_open_at(work, _suspects(work, want, outlook, now), now)
+    return limits.opens_at(work, Wanted(want, outlook.paused), now, wide)

@@ -1,7 +1,7 @@
 """The edges between jobs: who waits for whom.
 
 An open edge holds its child back. A job that is followed carries a mark (`releases`) which an index shows once the job has
-ended; so the end of a job writes nothing more than it does without followers. What follows from edges is in `settle`.
+ended; so the end of a job writes nothing more than it does without followers. What follows from edges is in `resolve_edges`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from perdure.job import NewJob
-from perdure.storage.contract import Carried
-from perdure.storage.rules import parents_of
+from perdure.core.record import NewJob
+from perdure.storage.contract import JobDump
+from perdure.storage.rules.records import parents_of
 
-from .database import Work
 from .driver import Connection
 from .queries import load
-from .rows import WHOLE, Many, json_text, lists_of
+from .records import WHOLE, Many, json_text, lists_of
+from .writer import Work
 
 _sql = load("edges", whole=WHOLE)
 _PUT = Many(_sql["put"], 3, (500, 100, 20, 4, 1))
@@ -58,7 +58,7 @@ def let_go(work: Work, children: Sequence[str], now: int) -> int:
     return work.connection.change(_sql["let_go"], {"now": now, "ids": json_text(children)})
 
 
-def restore(work: Work, jobs: Sequence[Carried]) -> None:
+def restore(work: Work, jobs: Sequence[JobDump]) -> None:
     """The open edges that lead to these jobs are those that are given, and no others; the closed ones are added."""
     close_all(work, [job.record.id for job in jobs])
     put(work, [(parent, job.record.id, job.record.run_when) for job in jobs for parent in job.waits_for])

@@ -9,23 +9,25 @@ that the writer's thread has little to do but to wait for SQLite, which needs no
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import cache
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache
 from typing import Any, NamedTuple
 
-from perdure.job import ROW_VERSION, Alike, NewJob
-from perdure.storage.contract import Full, Orphan, Placed, QueueSettings
-from perdure.storage.plain import ids_of, is_plain_but_for_limits, kinds_of
-from perdure.storage.rules import key_ends, key_name, parents_of, plan, refuse_orphans
+import msgspec
+
+from perdure.core.record import ROW_VERSION, NewJob, Record, UniformJobs
+from perdure.storage.contract import EnqueueResult, MissingParent, QueueAtCapacity, QueueSettings
+from perdure.storage.rules.fast_path import ids_of, is_default_but_for_limits, kinds_of
+from perdure.storage.rules.records import key_ends, key_name, parents_of, plan, refuse_orphans
 
 from . import edges
-from .database import Work
 from .driver import Connection
-from .gates import know
-from .policies import Policy, keep, number_of, policy_of
+from .fair_ranks import shares
+from .limit_gates import register_gates
 from .queries import load
-from .rows import Many, json_text, lists_of, stands
-from .shares import shares
+from .records import POLICY, Many, json_text, lists_of, stands
+from .writer import Work
 
 _sql = load("enqueue", row_version=str(ROW_VERSION))
 _FULL = Many(_sql["insert_full"], 16, (100, 20, 5, 1))
@@ -33,13 +35,37 @@ _BODIES = Many(_sql["bodies_full"], 13, (100, 20, 5, 1))
 _KEYS = Many(_sql["insert_keys"], 3, (100, 10, 1))
 _HELD_KEYS = Many(_sql["held_keys"], 1)
 _KEPT_KEYS = Many(_sql["kept_keys"], 1)
+_POLICIES = Many(_sql["insert_policies"], 1 + len(POLICY), (20, 4, 1))
 
+Policy = tuple[int | None, int | None, str, str, str]  # in the order of POLICY
 MOST_KINDS = 8  # of jobs in a list that go in by kind
 # task, queue, priority, policy, lease, limits, and when it is to run: after a while, or at a time
 Kind = tuple[str, str, int, Policy, int, str | None, int, int | None]
 
 
-class Together(NamedTuple):
+# ---- policies --------------------------------------------------------------------------------------
+# Nearly all jobs of a task have the same policy. It is stored once, not with every job, so that the row of a job is short:
+# SQLite writes it whole at every move. The number of a policy is a hash of its values. So every process knows the number
+# without reading, also inside a caller's transaction, and one number never means two policies, whatever is rolled back or
+# restored.
+def policy_of(job: NewJob | Record) -> Policy:
+    return job.max_attempts, job.timeout, job.backoff, job.retention, job.dead_retention
+
+
+@lru_cache(1024)
+def number_of(policy: Policy) -> int:
+    """The number under which a policy is kept: 63 bits of its hash."""
+    return int.from_bytes(hashlib.sha256(msgspec.json.encode(policy)).digest()[:8], "big") >> 1
+
+
+def keep(connection: Connection, policies: Iterable[Policy]) -> None:
+    """Put policies on record, before the jobs that have them."""
+    rows: list[tuple[Any, ...]] = [(number_of(policy), *policy) for policy in dict.fromkeys(policies)]
+    _POLICIES.run(connection, rows)
+
+
+# ---- new jobs --------------------------------------------------------------------------------------
+class UniformGroup(NamedTuple):
     """Jobs that differ in nothing but their payloads, which are a JSON object by their ids."""
 
     kind: Kind
@@ -48,7 +74,7 @@ class Together(NamedTuple):
     first: str  # the id of the best of them
 
 
-class Jobs:
+class PreparedJobs:
     """New jobs on their way to the writer."""
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
@@ -58,21 +84,21 @@ class Jobs:
         self.queues = {job.queue for job in kinds}
         self.alike, self.others = _by_kind(jobs) if self.plain else ([], jobs)
 
-    def placed(self) -> list[Placed]:
+    def placed(self) -> list[EnqueueResult]:
         """What becomes of jobs that nothing stands in the way of."""
-        return [Placed(id) for id in ids_of(self.all)]
+        return [EnqueueResult(id) for id in ids_of(self.all)]
 
 
-def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
-    if isinstance(jobs, Alike) and is_plain_but_for_limits(jobs.template):
+def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[UniformGroup], Sequence[NewJob]]:
+    if isinstance(jobs, UniformJobs) and is_default_but_for_limits(jobs.template):
         payloads = dict(zip(jobs.ids, jobs.payloads, strict=True))
-        return [Together(_kind(jobs.template), json_text(payloads), len(payloads), min(jobs.ids))], []
+        return [UniformGroup(_kind(jobs.template), json_text(payloads), len(payloads), min(jobs.ids))], []
     kinds: dict[Kind, dict[str, str]] = {}
     others: list[NewJob] = []
     last: Kind | None = None
     alike: dict[str, str] = {}
     for job in jobs:
-        if not is_plain_but_for_limits(job):
+        if not is_default_but_for_limits(job):
             others.append(job)
             continue
         kind = _kind(job)
@@ -81,7 +107,7 @@ def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[Together], Sequence[NewJob]]:
         alike[job.id] = job.payload
     if len(kinds) > MOST_KINDS:
         return [], jobs
-    return [Together(kind, json_text(told), len(told), min(told)) for kind, told in kinds.items()], others
+    return [UniformGroup(kind, json_text(told), len(told), min(told)) for kind, told in kinds.items()], others
 
 
 def _kind(job: NewJob) -> Kind:
@@ -90,9 +116,11 @@ def _kind(job: NewJob) -> Kind:
     )  # fmt: skip
 
 
-def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[Placed] | Full | Orphan | None:
-    """Put the jobs on record; what follows from their edges is left to `settle`. A refusal is an answer, because nothing
-    has been written when it is found. None: nothing stood in the way of any."""
+def enqueue(
+    work: Work, jobs: PreparedJobs, now: int, *, bounded: bool = True
+) -> list[EnqueueResult] | QueueAtCapacity | MissingParent | None:
+    """Put the jobs on record; what follows from their edges is left to `resolve_edges`. A refusal is an answer, because
+    nothing has been written when it is found. None: nothing stood in the way of any."""
     policies = {group.kind[3] for group in jobs.alike}
     settings, known, in_step = _look(work.connection, next(iter(policies)) if len(policies) == 1 else None)
     if not in_step:
@@ -106,7 +134,7 @@ def enqueue(work: Work, jobs: Jobs, now: int, *, bounded: bool = True) -> list[P
     try:
         answers, fresh = _planned(work, jobs.all, settings, now, bounded=bounded)
         check_parents(work.connection, fresh)
-    except (Full, Orphan) as refusal:
+    except (QueueAtCapacity, MissingParent) as refusal:
         return refusal
     _insert_keys(work, fresh, now)
     _insert(work, fresh, shares(work, fresh, settings, now), now)
@@ -132,7 +160,7 @@ def _look(connection: Connection, policy: Policy | None) -> tuple[dict[str, Queu
 
 
 def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
-    """`Orphan`, if one of these would wait for a job that is not on record."""
+    """`MissingParent`, if one of these would wait for a job that is not on record."""
     parents = sorted({parent for job in jobs for parent in parents_of(job.after)})
     if parents:
         refuse_orphans(jobs, set(lists_of(connection.value(_sql["followable"], (json_text(parents),)))))
@@ -146,7 +174,7 @@ def place_of(job: NewJob, now: int) -> tuple[str, int]:
 
 def _planned(
     work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int, *, bounded: bool
-) -> tuple[list[Placed], list[NewJob]]:
+) -> tuple[list[EnqueueResult], list[NewJob]]:
     """What becomes of each job, given what stands in its way, and those that are to be stored."""
     connection = work.connection
     known = set(_known(connection, [job.id for job in jobs]))
@@ -168,7 +196,7 @@ def _insert_keys(work: Work, jobs: Sequence[NewJob], now: int) -> None:
     _KEYS.run(work.connection, keys, now)
 
 
-def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: bool) -> None:
+def _insert_alike(work: Work, groups: Sequence[UniformGroup], now: int, *, in_step: bool) -> None:
     parked = []
     for kind, payloads, many, first in groups:
         task, queue, priority, policy, lease, limits, delay, at = kind
@@ -186,7 +214,7 @@ def _insert_alike(work: Work, groups: Sequence[Together], now: int, *, in_step: 
         work.ready.add(queue)
         if ready and limited:  # they wait at one gate, which asks after the best of them alone
             parked.append(first)
-    know(work, parked)
+    register_gates(work, parked)
 
 
 def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: int) -> None:
@@ -194,7 +222,7 @@ def _insert(work: Work, jobs: Sequence[NewJob], shares: Mapping[str, int], now: 
         keep(work.connection, map(policy_of, jobs))
         _FULL.run(work.connection, [_row(work, job, shares.get(job.id), now) for job in jobs], now)
         _BODIES.run(work.connection, [_body(job) for job in jobs])
-        know(work, [job.id for job in jobs if job.limits is not None])
+        register_gates(work, [job.id for job in jobs if job.limits is not None])
 
 
 def _row(work: Work, job: NewJob, share: int | None, now: int) -> tuple[Any, ...]:

@@ -7,32 +7,60 @@ defaults. Any other row is kept in perdure_unreadable and removed.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from random import randrange
 from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.storage.unreadable import LARGEST, LONGEST_ID, is_leased, read_row
+from perdure.storage.rules.unreadable import LARGEST, LONGEST_ID, is_leased, read_row
 
-from .database import Work
 from .driver import Connection
 from .queries import load
 from .raw_rows import as_bytes, rows_of
-from .rows import json_text, lists_of, stands
+from .records import json_text, lists_of, stands
 from .unreadable import keep, sort_out
+from .writer import Work
 
 SMALL = 5_000  # rows of a table beside the jobs that are looked at in one inspection
 AT_ONCE = 500
+FIRST, LAST = -(1 << 63), (1 << 63) - 1  # before every number, and the last that there is
+SWEPT = 50_000  # jobs that are looked at for whether anybody can find them, in one inspection
+FEW = 10_000  # jobs that are always inspected from the first one on
 
 _sql = load("unreadable")
 
 
 # ---- jobs ------------------------------------------------------------------------------------------
 def flawed_after(connection: Connection, number: int, limit: int, now: int, *, live: bool) -> tuple[list[int], int]:
-    """Of the next so many jobs behind a number: those that are to be sorted out, and the last number that was looked at, -1
-    at the end. `live`: only jobs that have not ended."""
+    """Of the next so many jobs behind a number: those that are to be sorted out, and the last number that was looked at,
+    `FIRST` at the end. `live`: only jobs that have not ended."""
     numbers = lists_of(connection.value(_sql["live_numbers" if live else "next_numbers"], (number, limit)))
     found = [row.number for row in rows_of(connection, numbers) if _is_flawed(row.values, now)]
-    return found, numbers[-1] if len(numbers) == limit else -1
+    return found, numbers[-1] if len(numbers) == limit else FIRST
+
+
+class Swept(NamedTuple):
+    """Jobs that nobody can find, bodies without a job, and the number behind which to go on, `FIRST` at the end."""
+
+    silent: list[int]
+    strays: list[int]
+    last: int
+
+
+def sweep(connection: Connection, number: int, swept: int = SWEPT) -> Swept:
+    """Look through the next many jobs behind a number for those that nobody can find, because what they are searched by
+    contradicts their state. At most `AT_ONCE` are named: the rest is found next time."""
+    ((found, last, looked_at),) = connection.rows(_sql["silent"], (number, swept))
+    last = last if looked_at == swept else FIRST
+    strays = connection.rows(_sql["stray_bodies"], (number, LAST if last == FIRST else last, AT_ONCE))
+    return Swept(lists_of(found)[:AT_ONCE], [stray for (stray,) in strays], last)
+
+
+def random_start(connection: Connection) -> int:
+    """A number behind which to begin. A process may end before it has inspected a large store: if all began with the first
+    job, nobody would ever come to the last."""
+    newest = connection.value(_sql["newest_number"])
+    return randrange(newest) if newest > FEW else FIRST
 
 
 def _is_flawed(values: dict[str, Any], now: int) -> bool:
@@ -52,9 +80,11 @@ def inspect_jobs(work: Work, numbers: Sequence[int], now: int) -> int:
     return sort_out(work, numbers, now, unless_leased=True)[1]
 
 
-def remove_stray_bodies(work: Work, now: int) -> int:
-    """Bodies without a job: another job may come to stand beside one, and must not run with its payload."""
-    numbers = [number for (number,) in work.connection.rows(_sql["stray_bodies"], (-(1 << 63), AT_ONCE))]
+def remove_stray_bodies(work: Work, given: Sequence[int], now: int) -> int:
+    """Remove those of these bodies that have no job: a new job may come to stand there, and must not run with this one."""
+    numbers = [
+        number for each in given for (number,) in work.connection.rows(_sql["stray_bodies"], (each - 1, each, 1))
+    ]
     if numbers:
         keep(work, [(str(number), "bodies", ["number"], _body(work.connection, number)) for number in numbers], now)
         work.connection.change(_sql["remove_bodies"], (json_text(numbers),))
@@ -185,14 +215,13 @@ def inspect_tables(work: Work, now: int) -> int:
     """Set aside or put right the rows of the small tables; gives how many."""
     found = sum(_inspect(work, table, now) for table in TABLES)
     found += work.connection.change(_sql["idle_closers"])
-    return found + work.connection.change(_sql["reopen_orphans"]) + remove_stray_bodies(work, now)
+    found += work.connection.change(_sql["let_on_orphans"])
+    return found + work.connection.change(_sql["reopen_orphans"])
 
 
 def any_flawed(connection: Connection, now: int) -> bool:
     """Whether `inspect_tables` would find something."""
     if any(_flaws(table, row, now) for table in TABLES for row in _rows(connection, table)):
-        return True
-    if connection.rows(_sql["stray_bodies"], (-(1 << 63), 1)):
         return True
     return bool(connection.value(_sql["any_idle"]))
 

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal
 
-from perdure.job import ANY, Record
+from perdure.core.job import ANY
+from perdure.core.record import Record
 from perdure.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
-from perdure.storage.filtering import Position, cursor_of, spellings
+from perdure.storage.rules.filters import Position, cursor_of, spellings
 
-from .database import Patiently, Work
 from .driver import Connection
 from .queries import load
 from .raw_rows import records_or_numbers, shown
-from .rows import BODY, RECORD, WHOLE, json_text
+from .records import BODY, RECORD, WHOLE, json_text
+from .writer import Patiently, Work
 
 OnFull = Literal["reject", "drop", "wait"]
 FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
@@ -218,7 +219,9 @@ def configure(work: Work, settings: QueueSettings) -> None:
 
 def pause(work: Work, queue: str, paused: bool) -> None:
     work.connection.change(_sql["pause"], (queue, int(paused)))
+    work.connection.change(_sql["close_gates" if paused else "open_gates"], (queue,))
     if not paused:
+        work.connection.change(_sql["let_on"], (queue,))
         work.ready.add(queue)
 
 

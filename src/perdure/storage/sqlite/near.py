@@ -13,8 +13,8 @@ from itertools import accumulate, chain, repeat
 from operator import attrgetter
 from typing import NamedTuple
 
-from perdure.job import Record
-from perdure.lifecycle import Change
+from perdure.core.lifecycle import Change
+from perdure.core.record import Record
 
 APART = 3  # rows for each job, at most, from the first to the last
 MOST = 20_000  # jobs whose rows are remembered
@@ -26,7 +26,7 @@ _id, _started_at, _result = attrgetter("id"), attrgetter("started_at"), attrgett
 _ROW, _WIDTH = "%s%8d%8d%8d", 60
 
 
-class Near(NamedTuple):
+class RowRange(NamedTuple):
     """Rows from the first to the last; the first of the starts; what is expected in each row; and the results."""
 
     first: int
@@ -36,7 +36,7 @@ class Near(NamedTuple):
     results: bytes
 
 
-class Numbers:
+class RowNumbers:
     """In which rows the jobs are that were claimed here."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Numbers:
             self._numbers.clear()  # of jobs whose end was never told
         self._numbers.update(zip(map(_id, records), numbers, strict=True))
 
-    def near(self, ended: Sequence[Change]) -> Near | None:
+    def near(self, ended: Sequence[Change]) -> RowRange | None:
         """Where these jobs are, which all have results, or none of them; their rows are forgotten now. None: that is not
         known, or they are not close together."""
         ids = [*map(_id, ended)]
@@ -72,7 +72,7 @@ class Numbers:
             rows = "".join(places)
         text = rows.encode()
         fits = len(text) == _WIDTH * (last - first + 1)
-        return Near(first, last, began, text, b"".join(results)) if fits else None
+        return RowRange(first, last, began, text, b"".join(results)) if fits else None
 
     def forget(self, ids: Sequence[str]) -> list[int]:
         """Their ends are about to be told. Gives their rows, -1 where that is not known."""

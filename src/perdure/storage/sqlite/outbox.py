@@ -16,22 +16,22 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
 
-from perdure.clock import Clock, reader
+from perdure.core.clock import Clock, reader
+from perdure.core.record import ROW_VERSION, NewJob
 from perdure.errors import PerdureError, StoreError
-from perdure.job import ROW_VERSION, NewJob
-from perdure.storage import migrate
-from perdure.storage.contract import Insertion
-from perdure.storage.home import Home
+from perdure.storage import migrations
+from perdure.storage.contract import CallerStatements
+from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queues_text, rows_text
 
-from . import shared
-from .database import Database, Work, patience
+from . import process_shared
+from .database_file import DatabaseFile
+from .database_identity import SqliteIdentity
 from .driver import BUSY, LOCKED, Connection, DriverName
-from .home import SqliteHome
-from .place import Place
+from .process_shared import Shared
 from .queries import load
-from .schema import SqliteLedger, outbox_migrations
-from .shared import Shared
+from .schema import SqliteLedger, load_outbox_migrations
+from .writer import Work, Writer, patience
 
 try:
     import fcntl
@@ -49,7 +49,7 @@ def _sql() -> dict[str, str]:
 
 
 @dataclass(frozen=True)
-class OutboxHome(SqliteHome):
+class OutboxIdentity(SqliteIdentity):
     """The file of an outbox."""
 
     role = "outbox"
@@ -66,7 +66,7 @@ class SqliteOutbox(Outbox):
     name = "SQLite"
 
     def __init__(
-        self, place: Place, *, driver: DriverName = "sqlite3", clock: Clock | None = None, migrate: bool = True
+        self, place: DatabaseFile, *, driver: DriverName = "sqlite3", clock: Clock | None = None, migrate: bool = True
     ) -> None:
         self._place = place
         self._driver = driver
@@ -83,7 +83,9 @@ class SqliteOutbox(Outbox):
             self._place.check()
             if not self._migrate and not self._place.exists():
                 raise StoreError(f"{self._place} does not exist: {_remedy(self._place)}")
-            self._shared = shared.take(shared.key_of(str(self._place)), self._place, self._driver, "as it is")
+            self._shared = process_shared.take(
+                process_shared.key_of(str(self._place)), self._place, self._driver, "as it is"
+            )
             try:
                 # its opener may hold the write lock itself, and the writer may be waiting for that: look before writing
                 if not await self._shared.database.read(self._is_ready):
@@ -101,7 +103,7 @@ class SqliteOutbox(Outbox):
         closing, self._shared = self._shared, None
         if closing is not None:
             closing.database.prepares.pop(self, None)
-        if closing is None or closing.process != os.getpid() or not shared.give_back(closing):
+        if closing is None or closing.process != os.getpid() or not process_shared.give_back(closing):
             return
         try:
             await asyncio.get_running_loop().run_in_executor(None, closing.end)
@@ -109,16 +111,16 @@ class SqliteOutbox(Outbox):
             closing.end()
 
     def _is_ready(self, connection: Connection) -> bool:
-        ledger = SqliteLedger(connection, self._place, self._in_use().database.patiently, outbox=True)
-        return not migrate.status(ledger, outbox_migrations()).pending
+        ledger = SqliteLedger(connection, self._place, self._in_use().database.retry_while_busy, outbox=True)
+        return not migrations.status(ledger, load_outbox_migrations()).pending
 
     def _prepare(self, connection: Connection) -> None:
         driver = self._in_use().driver
         ledger = SqliteLedger(connection, self._place, patience(driver, MADE_WITHIN), outbox=True)
         try:
             if self._migrate:
-                migrate.up(ledger, outbox_migrations())
-            elif migrate.status(ledger, outbox_migrations()).pending:
+                migrations.up(ledger, load_outbox_migrations())
+            elif migrations.status(ledger, load_outbox_migrations()).pending:
                 raise StoreError(f"{self._place} has no outbox of this version: {_remedy(self._place)}")
         except driver.error as error:
             if driver.code(error) not in (BUSY, LOCKED):
@@ -129,12 +131,12 @@ class SqliteOutbox(Outbox):
             ) from error
 
     # -- for callers ---------------------------------------------------------------------------------
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         insert = (_sql()["insert"], rows_text(jobs, self._now()))
-        return Insertion((insert,), insert, insert)
+        return CallerStatements((insert,), insert, insert)
 
-    async def home(self, *, fresh: bool = False) -> Home:
-        return OutboxHome(self._place, self._driver)
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
+        return OutboxIdentity(self._place, self._driver)
 
     # -- for the relay -------------------------------------------------------------------------------
     @asynccontextmanager
@@ -177,7 +179,7 @@ class SqliteOutbox(Outbox):
 
     async def set_aside(self, limit: int) -> list[Aside]:
         rows = await self._database().read(lambda connection: connection.rows(_sql()["aside"], (limit,)))
-        return [Aside(*row) for row in rows]
+        return [Aside(number, _shown(id), _shown(error), since) for number, id, error, since in rows]
 
     async def bring_back(self) -> int:
         return await self._database().write(lambda work: work.connection.change(_sql()["bring_back"]))
@@ -201,7 +203,7 @@ class SqliteOutbox(Outbox):
         return self._in_use().signals.listen("ready", wake)
 
     # -- below ---------------------------------------------------------------------------------------
-    def _database(self) -> Database:
+    def _database(self) -> Writer:
         return self._in_use().database
 
     def _in_use(self) -> Shared:
@@ -222,5 +224,10 @@ class SqliteBatch(Batch):
             await self._outbox.settle(moved, aside)
 
 
-def _remedy(place: Place) -> str:
+def _shown(text: bytes | None) -> str:
+    """A text as it can be shown, whatever bytes it has."""
+    return "" if text is None else text.decode("utf-8", "backslashreplace")
+
+
+def _remedy(place: DatabaseFile) -> str:
     return f"run `perdure migrate --outbox sqlite:///{place}` once, or use the app outside of a transaction first"

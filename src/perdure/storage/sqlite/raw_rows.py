@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.job import Record
-from perdure.storage.unreadable import mark
+from perdure.core.record import Record
+from perdure.storage.rules.unreadable import mark
 
 from .driver import Connection
 from .queries import load
-from .rows import BODY, COLUMNS, POLICY, Flawed, json_text, lists_of, records_of
+from .records import BODY, COLUMNS, POLICY, Flawed, json_text, lists_of, records_of
 
 _PLACE = ("in_lane", "apart")
 _COLUMNS = (

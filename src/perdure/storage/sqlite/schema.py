@@ -7,19 +7,19 @@ from collections.abc import Iterator
 from importlib.resources import files
 
 from perdure.errors import StoreError
-from perdure.storage.migrate import Migration, migrations_in
+from perdure.storage.migrations import Migration, migrations_in
 
-from .database import Patiently
+from .database_file import DatabaseFile
 from .driver import Connection
-from .place import Place
 from .queries import load
+from .writer import Patiently
 
 
-def migrations() -> list[Migration]:
+def load_migrations() -> list[Migration]:
     return migrations_in(files(__package__) / "migrations")
 
 
-def outbox_migrations() -> list[Migration]:
+def load_outbox_migrations() -> list[Migration]:
     return migrations_in(files(__package__) / "outbox_migrations")
 
 
@@ -28,7 +28,9 @@ class SqliteLedger:
 
     made_of = "tables"
 
-    def __init__(self, connection: Connection, place: Place, patiently: Patiently, *, outbox: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, place: DatabaseFile, patiently: Patiently, *, outbox: bool = False
+    ) -> None:
         self._connection = connection
         self._place = place
         self._patiently = patiently

@@ -1,4 +1,5 @@
-"""Wake-ups: to the loops of this process directly, to other processes through `post` and from them through `ear`."""
+"""Wake-ups: to the loops of this process directly, to other processes through `datagrams` and from them through
+`wakeup_thread`."""
 
 from __future__ import annotations
 
@@ -6,23 +7,23 @@ import threading
 from collections.abc import Callable, Collection
 
 from perdure.storage.contract import Topic
-from perdure.storage.listeners import Listener
+from perdure.storage.wakeups import Listener
 
-from .ear import Ear
-from .place import Place
-from .post import Post
+from .database_file import DatabaseFile
+from .datagrams import DatagramSender
+from .wakeup_thread import WakeupThread
 
 
 class Signals:
     """Who listens in this process, and the ways to and from the others."""
 
-    def __init__(self, place: Place, ours: Callable[[float], bool]) -> None:
+    def __init__(self, place: DatabaseFile, ours: Callable[[float], bool]) -> None:
         self._place = place
         self._ours = ours
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
-        self._post: Post | None = None
-        self._ear: Ear | None = None
+        self._post: DatagramSender | None = None
+        self._ear: WakeupThread | None = None
 
     def tell(self, ready: Collection[str], changed: bool) -> None:
         """Something is committed here. Called by the writer's thread."""
@@ -30,7 +31,7 @@ class Signals:
         if not self._place.reaches_others:
             return
         if self._post is None:
-            self._post = Post(self._place.beside())
+            self._post = DatagramSender(self._place.beside())
         own = () if self._ear is None else self._ear.names()
         if ready:
             self._post.send("ready", ready, own)
@@ -43,7 +44,7 @@ class Signals:
         listener = Listener(topic, wake, queues)
         with self._lock:
             self._listeners = (*self._listeners, listener)
-            self._prick_up()
+            self._start_listening()
         return lambda: self._stop(listener)
 
     def close(self) -> None:
@@ -68,13 +69,13 @@ class Signals:
             if self._ear is not None:
                 self._ear.listen_for({one.topic for one in self._listeners})
 
-    def _prick_up(self) -> None:
+    def _start_listening(self) -> None:
         if not self._place.reaches_others:
             return
         if self._ear is None:
-            self._ear = Ear(self._place, self._tell_here, self._ours)
+            self._ear = WakeupThread(self._place, self._tell_here, self._ours)
         self._ear.listen_for({one.topic for one in self._listeners})
 
     def _tell_here(self, ready: Collection[str] | None, changed: bool) -> None:
         for listener in self._listeners:
-            listener.tell(ready, changed)
+            listener.notify(ready, changed)

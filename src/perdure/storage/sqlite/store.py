@@ -13,28 +13,28 @@ from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from perdure.clock import Clock, reader
+from perdure.core.clock import Clock, reader
+from perdure.core.lifecycle import Change
+from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import StoreError, StoreMisconfigured
-from perdure.job import Hold, NewJob, Record
-from perdure.lifecycle import Change
-from perdure.storage import migrate
+from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
-    Carried,
+    CallerStatements,
     Claim,
     Durability,
-    Exchanged,
+    EnqueueResult,
+    ExchangeResult,
     Filter,
-    Full,
-    Insertion,
+    JobDump,
     KeptKey,
+    KvEntry,
+    KvWrite,
+    MissingParent,
     Note,
-    Orphan,
-    Placed,
+    QueueAtCapacity,
     QueueRow,
     QueueSettings,
-    Shelved,
-    Shelving,
     Started,
     Storage,
     StoreTransaction,
@@ -44,28 +44,28 @@ from perdure.storage.contract import (
     WorkerRow,
     one_change_each,
 )
-from perdure.storage.filtering import parse_cursor
-from perdure.storage.home import Home
+from perdure.storage.database_identity import DatabaseIdentity
+from perdure.storage.rules.filters import parse_cursor
 
-from . import carry, edges, inspection, listing, shared, shelf, unreadable, upkeep
-from .apply import Changes, apply, check, holding, note, note_started, orphan_among, renew
+from . import edges, inspection, kv, listing, process_shared, transfer, unreadable, upkeep
+from .apply import PreparedChanges, apply, check, holding, note, note_started, orphan_among, renew
+from .caller_insert import insertion
 from .claim import Claimed, promote
 from .claim import claim as claim_jobs
-from .database import BUSY_LIMIT, Database, Work
+from .database_file import DatabaseFile
+from .database_identity import SqliteIdentity
 from .driver import Connection, DriverName
-from .enqueue import Jobs, enqueue
-from .faults import Misread
-from .home import SqliteHome
-from .insertion import insertion
-from .journal import Journal
-from .near import Numbers
-from .place import Place
-from .rows import Flawed, lists_of
-from .schema import SqliteLedger, migrations
-from .settle import any_unsettled, settle
-from .shared import Shared
+from .enqueue import PreparedJobs, enqueue
+from .errors import Misread
+from .journal_mode import Journal
+from .near import RowNumbers
+from .process_shared import Shared
+from .records import Flawed, lists_of
+from .resolve_edges import any_unsettled, settle
+from .schema import SqliteLedger, load_migrations
 from .transaction import SqliteTransaction
 from .unreadable import sort_out
+from .writer import BUSY_LIMIT, Work, Writer
 
 T = TypeVar("T")
 Demand = Literal["full", "normal", "relaxed"]
@@ -85,15 +85,15 @@ class SqliteStorage(Storage):
 
     name = "SQLite"
     chunk = 1_000  # a commit takes as long for these as for half of them
-    in_flight = 2  # one is written while what the other brought is run
-    list_chunk = 2_500
-    lists_ahead = 2  # one is made ready while the other is written
-    head_start = 0.0005
+    exchanges_in_flight = 2  # one is written while what the other brought is run
+    bulk_chunk = 2_500
+    bulk_in_flight = 2  # one is made ready while the other is written
+    bulk_yield_seconds = 0.0005
     gives_up_after = BUSY_LIMIT
 
     def __init__(
         self,
-        place: Place,
+        place: DatabaseFile,
         *,
         driver: DriverName = "sqlite3",
         journal: Journal = "auto",
@@ -109,12 +109,13 @@ class SqliteStorage(Storage):
         self._now = reader(clock)
         self._demand = demand
         self._migrate = migrate
-        self._key = key or shared.key_of(str(place))
+        self._key = key or process_shared.key_of(str(place))
         self._shared: Shared | None = None
         self._opened = False
         self._opening = asyncio.Lock()
-        self._numbers = Numbers()
-        self._inspected = -1  # the number of the last row
+        self._numbers = RowNumbers()
+        self._inspected: int | None = None  # the number of the last row that was inspected; None: none was
+        self._swept = inspection.FIRST  # and of the last that was looked at for whether anybody can find it
         self._looking = asyncio.Lock()  # for a value that could not be read
         self._looks = 0
         self._look_again_at = self._look_pause = 0.0
@@ -127,7 +128,7 @@ class SqliteStorage(Storage):
             self._place.check()
             if not self._migrate and not self._place.in_memory and not self._place.exists():
                 raise StoreError(f"{self._place} does not exist: run `perdure migrate`")
-            self._shared = shared.take(self._key, self._place, self._driver, self._journal)
+            self._shared = process_shared.take(self._key, self._place, self._driver, self._journal)
             self._opened = True
             try:
                 if self._migrate or self._place.in_memory:
@@ -152,7 +153,7 @@ class SqliteStorage(Storage):
         closing.database.prepares.pop(self, None)
         if self._forked():
             return
-        if shared.give_back(closing):
+        if process_shared.give_back(closing):
             try:
                 await asyncio.get_running_loop().run_in_executor(None, closing.end)
             except RuntimeError:  # the interpreter is ending and has no executor any more
@@ -164,37 +165,37 @@ class SqliteStorage(Storage):
     async def durability(self) -> Durability:
         database = self._database()
         keeper = self._in_use().keeper
-        await database.alone(lambda connection: database.patiently(keeper.check, connection))
+        await database.alone(lambda connection: database.retry_while_busy(keeper.check, connection))
         return keeper.durability()
 
     async def now(self) -> int:
         return self._now()
 
     # -- enqueue -------------------------------------------------------------------------------------
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        ready = Jobs(jobs)
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+        ready = PreparedJobs(jobs)
         placed = _unless_refused(await self._write(lambda work: self._enqueue(work, ready)))
         return ready.placed() if placed is None else placed
 
-    def _enqueue(self, work: Work, jobs: Jobs) -> list[Placed] | Full | Orphan | None:
+    def _enqueue(self, work: Work, jobs: PreparedJobs) -> list[EnqueueResult] | QueueAtCapacity | MissingParent | None:
         now = self._now()
         placed = enqueue(work, jobs, now)
         if not jobs.plain and any(job.after is not None for job in jobs.all):
             settle(work, self.chunk, now)
         return placed
 
-    def insertion(self, jobs: Sequence[NewJob]) -> Insertion:
+    def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         return insertion(jobs, self._now())
 
-    async def home(self, *, fresh: bool = False) -> Home:
-        return SqliteHome(self._place, self._driver)
+    async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
+        return SqliteIdentity(self._place, self._driver)
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         one_change_each(changes)
-        ready = Changes(changes, self._numbers)
+        ready = PreparedChanges(changes, self._numbers)
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
         claimed: list[Record] = []
         flawed = False
@@ -207,15 +208,15 @@ class SqliteStorage(Storage):
         if flawed and claim is not None and not claimed:  # all were set aside: there may be others behind them
             again = await self.exchange((), claim)
             return msgspec.structs.replace(again, verdicts=said.verdicts)
-        return Exchanged(said.verdicts, claimed, *said.claimed[1:])
+        return ExchangeResult(said.verdicts, claimed, *said.claimed[1:])
 
     async def _sorted_out(self, numbers: Sequence[int]) -> list[Record]:
         """The jobs in these rows that can be read; the others are set aside."""
         return await self._write(lambda work: sort_out(work, numbers, self._now())[0])
 
     def _exchange(
-        self, work: Work, changes: Changes, claim: Claim | None, started: Sequence[Started]
-    ) -> _Said | Orphan:
+        self, work: Work, changes: PreparedChanges, claim: Claim | None, started: Sequence[Started]
+    ) -> _Said | MissingParent:
         now = self._now()
         orphan = orphan_among(work, changes.adds) if changes.adds else None
         if orphan is not None:
@@ -242,7 +243,7 @@ class SqliteStorage(Storage):
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda connection: check(connection, holds))
 
-    async def holding(self, worker: str, stamp: int) -> list[Record]:
+    async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
         records, unread = await self._read(lambda connection: holding(connection, worker, stamp))
         return await self._sorted_out(unread) if unread else records
 
@@ -250,14 +251,14 @@ class SqliteStorage(Storage):
         return await self._write(lambda work: note(work, notes, self._now()))
 
     # -- edges ---------------------------------------------------------------------------------------
-    async def settle(self, limit: int) -> int:
+    async def resolve_edges(self, limit: int) -> int:
         return await self._write(lambda work: settle(work, limit, self._now()))
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda connection: edges.followers(connection, ids))
 
     # -- the shelf -----------------------------------------------------------------------------------
-    async def shelf(
+    async def kv_read(
         self,
         kind: str,
         names: Sequence[str] | None = None,
@@ -265,16 +266,16 @@ class SqliteStorage(Storage):
         job: str | None = None,
         due: bool = False,
         limit: int = CHUNK,
-    ) -> list[Shelved]:
+    ) -> list[KvEntry]:
         due_by = self._now() if due else None
-        return await self._read(lambda connection: shelf.look_up(connection, kind, names, job, due_by, limit))
+        return await self._read(lambda connection: kv.look_up(connection, kind, names, job, due_by, limit))
 
-    async def shelve(self, writes: Sequence[Shelving]) -> list[bool]:
+    async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         return _unless_refused(await self._write(lambda work: self._shelve(work, writes)))
 
-    def _shelve(self, work: Work, writes: Sequence[Shelving]) -> list[bool] | Full | Orphan:
+    def _shelve(self, work: Work, writes: Sequence[KvWrite]) -> list[bool] | QueueAtCapacity | MissingParent:
         now = self._now()
-        done = shelf.shelve(work, writes, now)
+        done = kv.shelve(work, writes, now)
         if any(job.after is not None for write in writes for job in write.jobs):
             settle(work, self.chunk, now)
         return done
@@ -298,12 +299,16 @@ class SqliteStorage(Storage):
 
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
-        now = self._now()
-        cursor = self._inspected
-        flawed, self._inspected = await self._database().read(
-            lambda connection: inspection.flawed_after(connection, cursor, limit, now, live=False)
-        )
-        return await self._inspect(flawed, now)
+        now, database = self._now(), self._database()
+        if self._inspected is None:
+            self._inspected = self._swept = await database.read(inspection.random_start)
+        look = partial(inspection.flawed_after, number=self._inspected, limit=limit, now=now, live=False)
+        flawed, self._inspected = await database.read(look)
+        silent, strays, self._swept = await database.read(partial(inspection.sweep, number=self._swept))
+        found = await self._inspect(list(dict.fromkeys([*flawed, *silent])), now)
+        if strays:
+            found += await database.write(lambda work: inspection.remove_stray_bodies(work, strays, now))
+        return found
 
     async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
         return await self._read(lambda connection: unreadable.kept(connection, ids, limit))
@@ -339,10 +344,11 @@ class SqliteStorage(Storage):
     async def _look_for_cause(self) -> bool:
         now, until = self._now(), monotonic() + 5.0
         for live in (True, False):
-            cursor = -(1 << 63)
-            while cursor != -1 and monotonic() < until:
+            cursor, more = inspection.FIRST, True
+            while more and monotonic() < until:
                 look = partial(inspection.flawed_after, number=cursor, limit=LOOKED_AT, now=now, live=live)
                 flawed, cursor = await self._database().read(look)
+                more = cursor != inspection.FIRST
                 if await self._inspect(flawed, now):
                     return True
         return False
@@ -353,7 +359,7 @@ class SqliteStorage(Storage):
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
-        patiently, now = self._database().patiently, self._now()
+        patiently, now = self._database().retry_while_busy, self._now()
         return await self._read(lambda connection: listing.find(connection, patiently, filter, limit, after, now))
 
     async def count(self, filter: Filter) -> int:
@@ -371,34 +377,34 @@ class SqliteStorage(Storage):
     async def pause(self, queue: str, paused: bool) -> None:
         await self._write(lambda work: listing.pause(work, queue, paused))
 
-    async def beat(self, worker: WorkerRow) -> None:
+    async def heartbeat(self, worker: WorkerRow) -> None:
         await self._write(lambda work: listing.beat(work, worker, self._now()))
 
-    async def leave(self, worker: str) -> None:
+    async def remove_worker(self, worker: str) -> None:
         await self._write(lambda work: listing.leave(work, worker))
 
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         return await self._write(lambda work: listing.workers(work, seen_within, self._now()))
 
     # -- moving house --------------------------------------------------------------------------------
-    async def export(self, after: tuple[int, str] | None, limit: int) -> list[Carried]:
-        return await self._read(lambda connection: carry.export(connection, after, limit, self._now()))
+    async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
+        return await self._read(lambda connection: transfer.export(connection, after, limit, self._now()))
 
-    async def restore(self, jobs: Sequence[Carried]) -> None:
+    async def restore(self, jobs: Sequence[JobDump]) -> None:
         if jobs:
-            carry.refused(await self._write(lambda work: carry.restore(work, jobs)))
+            transfer.refused(await self._write(lambda work: transfer.restore(work, jobs)))
 
-    async def export_shelf(self, after: tuple[str, str] | None, limit: int) -> list[Shelved]:
-        return await self._read(lambda connection: shelf.page(connection, after, limit))
+    async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
+        return await self._read(lambda connection: kv.page(connection, after, limit))
 
-    async def restore_shelf(self, rows: Sequence[Shelved]) -> None:
-        await self._write(lambda work: shelf.put(work, rows))
+    async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
+        await self._write(lambda work: kv.put(work, rows))
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
-        return await self._read(lambda connection: carry.export_keys(connection, cursor, limit))
+        return await self._read(lambda connection: transfer.export_keys(connection, cursor, limit))
 
     async def restore_keys(self, keys: Sequence[KeptKey]) -> None:
-        await self._write(lambda work: carry.restore_keys(work, keys))
+        await self._write(lambda work: transfer.restore_keys(work, keys))
 
     # -- signals -------------------------------------------------------------------------------------
     async def signal(self, queues: Sequence[str]) -> None:
@@ -414,7 +420,7 @@ class SqliteStorage(Storage):
         return self._in_use().signals.listen(topic, wake, queues)
 
     # -- the handler's own transaction ---------------------------------------------------------------
-    async def begin(self, longest: int) -> StoreTransaction:
+    async def begin_transaction(self, longest: int) -> StoreTransaction:
         transaction = SqliteTransaction(self._in_use(), longest, self._now)
         await transaction.begin()
         return transaction
@@ -436,7 +442,7 @@ class SqliteStorage(Storage):
                 raise
         return await self._database().read(run)
 
-    def _database(self) -> Database:
+    def _database(self) -> Writer:
         return self._in_use().database
 
     def _in_use(self) -> Shared:
@@ -451,19 +457,19 @@ class SqliteStorage(Storage):
 
     def _prepare(self, connection: Connection) -> None:
         database = self._database()
-        ledger = SqliteLedger(connection, self._place, database.patiently)
-        known = migrations()
+        ledger = SqliteLedger(connection, self._place, database.retry_while_busy)
+        known = load_migrations()
         if not self._migrate and not self._place.in_memory:
-            migrate.check(ledger, known)
+            migrations.check(ledger, known)
         else:
-            migrate.status(ledger, known)  # a file that is not ours is left as it is
-        database.patiently(self._in_use().keeper.check, connection)
-        migrate.up(ledger, known)
+            migrations.status(ledger, known)  # a file that is not ours is left as it is
+        database.retry_while_busy(self._in_use().keeper.check, connection)
+        migrations.up(ledger, known)
 
     def _look(self, connection: Connection) -> None:
         """Check the tables and the journal without writing."""
         database = self._database()
-        migrate.check(SqliteLedger(connection, self._place, database.patiently), migrations())
+        migrations.check(SqliteLedger(connection, self._place, database.retry_while_busy), load_migrations())
         self._in_use().keeper.look(connection)
 
     def _check_durability(self) -> None:
@@ -477,8 +483,8 @@ class SqliteStorage(Storage):
         _log.warning("%s", told)
 
 
-def _unless_refused(answer: T | Full | Orphan) -> T:
+def _unless_refused(answer: T | QueueAtCapacity | MissingParent) -> T:
     """Refusals come from the writer's thread as answers, because nothing had been written."""
-    if isinstance(answer, (Full, Orphan)):
+    if isinstance(answer, (QueueAtCapacity, MissingParent)):
         raise answer
     return answer

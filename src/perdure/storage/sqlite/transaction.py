@@ -13,28 +13,28 @@ from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from perdure.clock import SECOND, MicrosReader
+from perdure.core.clock import SECOND, MicrosReader
+from perdure.core.lifecycle import Change
+from perdure.core.record import NewJob
 from perdure.errors import StoreError
-from perdure.job import NewJob
-from perdure.lifecycle import Change
 from perdure.storage.contract import (
     ACCEPTED,
     CHUNK,
     ENDED_BY_HANDLER,
-    Full,
-    Orphan,
-    Placed,
+    EnqueueResult,
+    MissingParent,
+    QueueAtCapacity,
     StoreTransaction,
     Verdict,
 )
 
-from .apply import Changes, apply
-from .database import Work, undo
+from .apply import PreparedChanges, apply
 from .driver import Connection
-from .enqueue import Jobs, enqueue
-from .faults import explained
-from .settle import settle
-from .shared import Shared
+from .enqueue import PreparedJobs, enqueue
+from .errors import explained, is_trouble
+from .process_shared import Shared
+from .resolve_edges import settle
+from .writer import Work, undo
 
 T = TypeVar("T")
 Order = tuple[Callable[[], Any], "Future[Any]"]
@@ -76,10 +76,10 @@ class SqliteTransaction(StoreTransaction):
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
         return await self._order(lambda: self._inside().connection.rows(statement, parameters))
 
-    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Placed]:
-        ready = Jobs(jobs)
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+        ready = PreparedJobs(jobs)
         placed = await self._order(lambda: enqueue(self._inside(), ready, self._now()))
-        if isinstance(placed, (Full, Orphan)):
+        if isinstance(placed, (QueueAtCapacity, MissingParent)):
             raise placed
         return ready.placed() if placed is None else placed
 
@@ -92,6 +92,9 @@ class SqliteTransaction(StoreTransaction):
             await self._order(lambda: self._undone("it was rolled back"))
         except StoreError:
             pass  # it is over already
+
+    async def is_lost(self, error: BaseException) -> bool:
+        return is_trouble(error, self._shared.driver)
 
     # -- from the loop's thread ----------------------------------------------------------------------
     def _order(self, run: Callable[[], T]) -> Future[T]:
@@ -114,11 +117,11 @@ class SqliteTransaction(StoreTransaction):
     # -- in the writer's thread ----------------------------------------------------------------------
     def _carry_out(self, writer: Connection) -> None:
         database = self._shared.database
-        own = writer if self._shared.place.in_memory else database.patiently(self._shared.keeper.connect)
+        own = writer if self._shared.place.in_memory else database.retry_while_busy(self._shared.keeper.connect)
         try:
             with database.turns:
                 # a new connection has SQLite's own kind of rollback journal, which does not survive a power loss
-                database.patiently(self._shared.keeper.check, own)
+                database.retry_while_busy(self._shared.keeper.check, own)
                 database.writing = True
                 self._serve(own)
         finally:
@@ -130,7 +133,7 @@ class SqliteTransaction(StoreTransaction):
 
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database
-        database.patiently(connection.rows, "BEGIN IMMEDIATE")
+        database.retry_while_busy(connection.rows, "BEGIN IMMEDIATE")
         self._work = Work(connection, database.driver, database.known, careful=True)
         self.connection = connection.raw
         deadline = time.monotonic() + self._longest
@@ -159,10 +162,10 @@ class SqliteTransaction(StoreTransaction):
     def _complete(self, change: Change) -> Verdict:
         try:
             work, now = self._inside(), self._now()
-            verdict = apply(work, Changes([change]), now)[0]
+            verdict = apply(work, PreparedChanges([change]), now)[0]
             if verdict is ACCEPTED:
                 settle(work, CHUNK, now)
-                self._shared.database.patiently(work.connection.rows, "COMMIT")
+                self._shared.database.retry_while_busy(work.connection.rows, "COMMIT")
         except BaseException:
             self._undone("it could not be committed")
             raise

@@ -11,19 +11,20 @@ from typing import Any
 
 import msgspec
 
-from perdure.job import FINAL, Record, State
+from perdure.core.job import FINAL, State
+from perdure.core.record import Record
 from perdure.storage.contract import Unreadable
-from perdure.storage.unreadable import Mended, is_leased, log_set_aside, mend, raw_text, read_row
+from perdure.storage.rules.unreadable import Mended, is_leased, kept_entry, log_set_aside, mend, raw_text, read_row
 
 from . import edges
-from .carry import put
-from .database import Work
 from .driver import Connection
-from .gates import know
-from .policies import number_of
+from .enqueue import number_of
+from .limit_gates import register_gates
 from .queries import load
 from .raw_rows import Row, rows_of
-from .rows import POLICY, Many, json_text, lists_of, stands
+from .records import POLICY, Many, json_text, lists_of, stands
+from .transfer import put
+from .writer import Work
 
 _sql = load("unreadable")
 _KEEP = Many(_sql["keep"], 5, (20, 4, 1))
@@ -127,20 +128,28 @@ def _put_in_place(work: Work, rows: Sequence[Row], sound: Sequence[Record]) -> i
             work.ready.add(record.queue)
     _PUT_IN_PLACE.run(work.connection, moved)
     numbers = json_text([row.number for row in rows])
-    know(work, lists_of(work.connection.value(_sql["without_gate"], (numbers,))))
+    register_gates(work, lists_of(work.connection.value(_sql["without_gate"], (numbers,))))
     return len(moved) + _lead_edges(work, numbers)
 
 
 def _lead_edges(work: Work, numbers: str) -> int:
-    """Blocked jobs whose edges are lost: make all of them again from what they were enqueued to wait for."""
+    """Blocked jobs whose edges are lost: make all of them again from what they were enqueued to wait for. Note parents that
+    do not know of their followers, and jobs that wait for nobody, too. Gives how many that were."""
     work.connection.change(_sql["remove_edges"], (numbers,))
     lost = lists_of(work.connection.value(_sql["waits"], (numbers,)))
     if lost:
         edges.put(work, [(parent, child, run_when) for child, parent, run_when in lost])
-        edges.follow(work, {parent for _, parent, _ in lost})
         work.connection.change(_sql["count_waits"], (json_text(sorted({child for child, _, _ in lost})),))
-        work.connection.change(_sql["note_unsettled"], (json_text(sorted({parent for _, parent, _ in lost})),))
-    return len(lost)
+    unaware = sorted(
+        {*(parent for _, parent, _ in lost), *lists_of(work.connection.value(_sql["unaware"], (numbers,)))}
+    )
+    if unaware:
+        edges.follow(work, unaware)
+        work.connection.change(_sql["note_unsettled"], (json_text(unaware),))
+    idle = lists_of(work.connection.value(_sql["waits_for_nobody"], (numbers,)))
+    if idle:
+        work.connection.change(_sql["note_unplaced"], (json_text(idle),))
+    return max(len(lost), len(unaware)) + len(idle)
 
 
 # ---- what was kept ---------------------------------------------------------------------------------
@@ -152,4 +161,13 @@ def kept(connection: Connection, ids: Sequence[str] | None, limit: int) -> list[
         rows = connection.rows(_sql["kept"], (limit,))
     else:
         rows = connection.rows(_sql["kept_of"], (json_text(list(ids)),))[:limit]
-    return [Unreadable(id, at, place, _fields.decode(fields), raw) for id, at, place, fields, raw in rows]
+    return [_kept_entry(dict(zip(("id", "at", "place", "fields", "raw"), row, strict=True))) for row in rows]
+
+
+def _kept_entry(row: dict[str, Any]) -> Unreadable:
+    def read() -> Unreadable:
+        return Unreadable(
+            row["id"].decode(), row["at"], row["place"].decode(), _fields.decode(row["fields"]), row["raw"].decode()
+        )
+
+    return kept_entry(read, _name(row["id"]), row)

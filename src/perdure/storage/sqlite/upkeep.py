@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from perdure.clock import SECOND
-from perdure.job import Record
-from perdure.retry import HIDDEN_FOR
+from perdure.core.clock import SECOND
+from perdure.core.record import Record
+from perdure.core.retention import HIDDEN_FOR
 
-from .database import Work
 from .driver import Connection
 from .queries import load
 from .raw_rows import records_or_numbers
-from .rows import RECORD, WHOLE, json_text, lists_of
+from .records import RECORD, WHOLE, json_text, lists_of
 from .unreadable import sort_out
+from .writer import Work
 
 SMALL = 20_000
 MANY_POLICIES = 1_000  # more than code declares: callers make their own

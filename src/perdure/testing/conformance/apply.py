@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import State, faults_of
-from perdure.lifecycle import Died, Failed, HandedBack, HoldGuard, Skipped, Snoozed, Succeeded, decide
-from perdure.retry import HIDDEN_FOR, Retention
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Died, Failed, HandedBack, HoldGuard, Skipped, Snoozed, Succeeded, decide
+from perdure.core.record import faults_of
+from perdure.core.retention import HIDDEN_FOR, Retention
 from perdure.storage.contract import Claim, Started, Storage, Want
 
 from .tools import (

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import ANY, ROW_VERSION, NewJob, Record, Routing, State
-from perdure.lifecycle import Failed, HandedBack, LeaseEnded, Succeeded, decide
-from perdure.storage.contract import Claim, Exchanged, Storage, Want
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import ANY, Routing, State
+from perdure.core.lifecycle import Failed, HandedBack, LeaseLapsed, Succeeded, decide
+from perdure.core.record import ROW_VERSION, NewJob, Record
+from perdure.storage.contract import Claim, ExchangeResult, Storage, Want
 
 from .tools import LEASE, LONG_ENOUGH, Hand, accepted, changed, fault, ids, job, running, same, seen, told, true
 from .tools import claim as claim_some
@@ -275,13 +276,13 @@ async def case_apply_then_claim_in_one_exchange(store: Storage, clock: Hand) -> 
     same(given.claimed[0].attempt, 2, "a job handed back and claimed in one exchange")
 
 
-async def _exchange(store: Storage, *wants: Want) -> Exchanged:
+async def _exchange(store: Storage, *wants: Want) -> ExchangeResult:
     given = await store.exchange((), Claim("w1", new_stamp(), wants))
-    return Exchanged(list(given.verdicts), list(given.claimed), given.next_due, given.suspects)
+    return ExchangeResult(list(given.verdicts), list(given.claimed), given.next_due, given.suspects)
 
 
 async def _suspect(store: Storage, clock: Hand) -> Record:
     await running(store, lease=LEASE)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    return await told(store, lapsed.id, LeaseEnded(suspect=True))
+    return await told(store, lapsed.id, LeaseLapsed(suspect=True))

@@ -6,23 +6,24 @@ import asyncio
 import json
 from typing import Any
 
-from perdure.clock import SECOND
-from perdure.job import NewJob, Record, State
-from perdure.lifecycle import (
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import (
     Cancelled,
     Completed,
     Continued,
     Deleted,
     Died,
     Failed,
+    Report,
     Retried,
-    Said,
     Skipped,
     Succeeded,
     decide,
 )
-from perdure.retry import Retention
-from perdure.storage.contract import PARENT_CANCELLED, Orphan, Storage
+from perdure.core.record import NewJob, Record
+from perdure.core.retention import Retention
+from perdure.storage.contract import PARENT_CANCELLED, MissingParent, Storage
 
 from .tools import FORGET, Hand, accepted, claim, fault, ids, job, running, same, say, seen, told, true, unique
 
@@ -37,7 +38,7 @@ async def state(store: Storage, *jobs: Any) -> list[State]:
 
 
 async def settle_all(store: Storage) -> None:
-    while await store.settle(500):
+    while await store.resolve_edges(500):
         pass
 
 
@@ -49,7 +50,7 @@ async def case_a_follower_enqueued_while_the_clock_was_ahead(store: Storage, clo
     await store.enqueue([follower])
     clock.advance(-3600)
     await told(store, parent.id, Succeeded())
-    await store.settle(99)
+    await store.resolve_edges(99)
     released = await seen(store, follower.id)
     same(
         (released.state, released.run_at),
@@ -70,7 +71,7 @@ async def case_a_released_follower_is_due_at_its_release(store: Storage, clock: 
     await store.enqueue([earlier, later])
     clock.advance(60)
     await told(store, parent.id, Succeeded())
-    await store.settle(99)
+    await store.resolve_edges(99)
     released = await seen(store, follower.id)
     now = await store.now()
     same((released.state, released.run_at, released.rank), (State.READY, now, now), "due at its release")
@@ -106,7 +107,7 @@ async def case_a_delayed_child_is_scheduled(store: Storage, clock: Hand) -> None
 
 
 async def case_parents_that_have_ended(store: Storage, clock: Hand) -> None:
-    table: list[tuple[Said, str, State]] = [
+    table: list[tuple[Report, str, State]] = [
         (Succeeded(), "succeeded", State.READY),
         (Skipped(), "succeeded", State.READY),
         (Died("no"), "succeeded", State.BLOCKED),
@@ -197,7 +198,7 @@ async def case_an_unknown_parent_is_refused(store: Storage, clock: Hand) -> None
     fine, orphan = job(), after(job())
     try:
         await store.enqueue([fine, orphan])
-    except Orphan as error:
+    except MissingParent as error:
         same((error.job, json.loads(orphan.after or "")), (orphan.id, [error.parent]), "Orphan says who")
     else:
         raise AssertionError("enqueue after an unknown job must raise Orphan")
@@ -214,7 +215,7 @@ async def case_a_deleted_parent_is_unknown(store: Storage, clock: Hand) -> None:
     for parent in (dead, waiting):
         try:
             await store.enqueue([after(parent, run_when="finished")])
-        except Orphan as error:
+        except MissingParent as error:
             same(error.parent, parent.id, "Orphan says for whom")
         else:
             raise AssertionError("enqueue after a job that was deleted before it was done must raise Orphan")
@@ -322,7 +323,7 @@ async def case_many_children(store: Storage, clock: Hand) -> None:
     rows = await store.get(ids(children[: store.chunk])) + await store.get(ids(children[store.chunk :]))
     same({row.state for row in rows if row is not None}, {State.READY}, "all are released")
     same({row.version for row in rows if row is not None}, {2}, "each once")
-    same(await store.settle(9), 0, "there is nothing more to settle")
+    same(await store.resolve_edges(9), 0, "there is nothing more to settle")
 
 
 async def case_many_parents(store: Storage, clock: Hand) -> None:
@@ -366,10 +367,10 @@ async def case_limits_of_a_released_job(store: Storage, clock: Hand) -> None:
 async def case_nobody_is_stranded(store: Storage, clock: Hand) -> None:
     """A child is enqueued while its parent ends."""
     parents = [await running(store) for _ in range(12)]
-    ends: list[Said] = [Succeeded(), Failed(fault(), retryable=False), Cancelled()]
+    ends: list[Report] = [Succeeded(), Failed(fault(), retryable=False), Cancelled()]
     children = [after(parent, run_when="finished") for parent in parents]
 
-    async def end(record: Record, said: Said) -> None:
+    async def end(record: Record, said: Report) -> None:
         await asyncio.sleep(0)
         await store.apply([decide(record, said)])
 

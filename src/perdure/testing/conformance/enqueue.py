@@ -6,11 +6,12 @@ from typing import Any
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.ids import new_ids
-from perdure.job import ROW_VERSION, Alike, NewJob, Record, State
-from perdure.lifecycle import Deleted, Succeeded
-from perdure.storage.contract import Placed, Storage
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_ids
+from perdure.core.job import State
+from perdure.core.lifecycle import Deleted, Succeeded
+from perdure.core.record import ROW_VERSION, NewJob, Record, UniformJobs
+from perdure.storage.contract import EnqueueResult, Storage
 
 from .tools import FORGET, Hand, claim, ids, job, running, same, seen, told, untouched
 
@@ -46,7 +47,7 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
     )
     now = await store.now()
     await store.enqueue([job(id="01900000-0000-7000-8000-000000000003")])
-    same(await store.enqueue([new]), [Placed(new.id)], "enqueue answers with the job's own id")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "enqueue answers with the job's own id")
     wanted = Record(
         id=new.id,
         task="send",
@@ -149,7 +150,7 @@ async def case_repeated_while_waiting(store: Storage, clock: Hand) -> None:
     await store.enqueue([new])
     before = await seen(store, new.id)
     clock.advance(5)
-    same(await store.enqueue([new]), [Placed(new.id)], "an id on record is this very job, and no duplicate")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "an id on record is this very job, and no duplicate")
     untouched(before, await seen(store, new.id), "a repeated enqueue")
     same(len(await claim(store, 5)), 1, "a repeated enqueue stores nothing twice")
 
@@ -158,10 +159,10 @@ async def case_repeated_while_running_or_ended(store: Storage, clock: Hand) -> N
     new = job()
     await store.enqueue([new])
     before = (await claim(store))[0]
-    same(await store.enqueue([new]), [Placed(new.id)], "the repeat of a running job")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of a running job")
     untouched(before, await seen(store, new.id), "a repeated enqueue of a running job")
     ended = await told(store, new.id, Succeeded("1"))
-    same(await store.enqueue([new]), [Placed(new.id)], "the repeat of an ended job")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of an ended job")
     untouched(ended, await seen(store, new.id), "a repeated enqueue of an ended job")
     same(await claim(store), [], "an ended job is not run again by a repeated enqueue")
 
@@ -172,7 +173,7 @@ async def case_repeated_after_delete_on_success(store: Storage, clock: Hand) -> 
     record = (await claim(store))[0]
     await told(store, record.id, Succeeded())
     clock.advance(60)
-    same(await store.enqueue([new]), [Placed(new.id)], "a hidden row is found by a repeated enqueue")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "a hidden row is found by a repeated enqueue")
     same(await claim(store), [], "a job deleted on success must not run again by a repeated enqueue")
 
 
@@ -180,14 +181,18 @@ async def case_repeated_after_deletion(store: Storage, clock: Hand) -> None:
     new = job()
     await store.enqueue([new])
     await told(store, new.id, Deleted())
-    same(await store.enqueue([new]), [Placed(new.id)], "a deleted row is found by a repeated enqueue")
+    same(await store.enqueue([new]), [EnqueueResult(new.id)], "a deleted row is found by a repeated enqueue")
     same(await claim(store), [], "a deleted job does not come back by a repeated enqueue")
 
 
 async def case_repeated_in_part(store: Storage, clock: Hand) -> None:
     old, new = job(), job()
     await store.enqueue([old])
-    same(await store.enqueue([old, new, new]), [Placed(old.id), Placed(new.id), Placed(new.id)], "known ids in a list")
+    same(
+        await store.enqueue([old, new, new]),
+        [EnqueueResult(old.id), EnqueueResult(new.id), EnqueueResult(new.id)],
+        "known ids in a list",
+    )
     same(ids(await claim(store, 5)), [old.id, new.id], "each id is stored once")
 
 
@@ -211,14 +216,18 @@ async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clo
     for number, fields in enumerate(kinds):
         template = job(id="", payload="", queue=f"q{number}", **fields)
         payloads = ['"a"', '{"b":[1,2]}', '"\\u001e\\"\\n ä €"']
-        alike = Alike(template, new_ids(3), payloads)
+        alike = UniformJobs(template, new_ids(3), payloads)
         placed = await store.enqueue(alike)
         listed = [msgspec.structs.replace(each, id=id) for each, id in zip(alike, new_ids(3), strict=True)]
         other = [msgspec.structs.replace(each, queue=f"other{number}") for each in listed]
         if template.unique_key is not None:
-            same(placed, [Placed(alike.ids[0]), *[Placed(alike.ids[0], duplicate=True)] * 2], "their key is one")
+            same(
+                placed,
+                [EnqueueResult(alike.ids[0]), *[EnqueueResult(alike.ids[0], duplicate=True)] * 2],
+                "their key is one",
+            )
             continue
-        same(placed, [Placed(id) for id in alike.ids], "each stands for itself")
+        same(placed, [EnqueueResult(id) for id in alike.ids], "each stands for itself")
         await store.enqueue(other)
         for ours, theirs in zip(alike.ids, other, strict=True):
             like = await seen(store, theirs.id)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perdure.clock import SECOND
-from perdure.lifecycle import Cancelled, Expired, Failed, HandedBack, Succeeded
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Cancelled, Expired, Failed, HandedBack, Succeeded
 from perdure.storage.contract import Storage
 
 from .tools import Hand, claim, fault, ids, job, running, same, seen, told

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
-from perdure.clock import SECOND
-from perdure.job import State
-from perdure.lifecycle import Failed, Snoozed, Succeeded
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Failed, Snoozed, Succeeded
 from perdure.storage.contract import QueueSettings, Storage
-from perdure.storage.fairness import SHARE
+from perdure.storage.rules.fairness import SHARE
 
 from .tools import Hand, claim, fault, ids, job, same, seen, told, true
 

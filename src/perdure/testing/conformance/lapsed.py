@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.clock import SECOND
-from perdure.job import State
-from perdure.lifecycle import Cancelled, Deleted, LeaseEnded, Succeeded
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Deleted, LeaseLapsed, Succeeded
 from perdure.storage.contract import Storage
 
 from .tools import LONG_ENOUGH, Hand, accepted, claim, ids, job, running, same, say, seen, told, true
@@ -35,7 +35,7 @@ async def case_when_the_next_lease_ends(store: Storage, clock: Hand) -> None:
     same(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is told of")
     await told(store, first.id, Cancelled())
     true((await store.next_lapse() or 0) <= 0, "an ended job has its hold until somebody takes it away")
-    accepted(await say(store, await seen(store, first.id), LeaseEnded()), "its end")
+    accepted(await say(store, await seen(store, first.id), LeaseLapsed()), "its end")
     await store.lapsed(9, LONG_ENOUGH)
     same(await store.next_lapse(), None, "nothing is held any more")
 
@@ -108,7 +108,7 @@ async def case_reaped_jobs_are_claimed_again(store: Storage, clock: Hand) -> Non
     record = await running(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, lapsed, LeaseEnded()), "the reaper's word")
+    accepted(await say(store, lapsed, LeaseLapsed()), "the reaper's word")
     same((await seen(store, record.id)).state, State.READY, "a reaped job is ready")
     (again,) = await claim(store, 1, "w2")
     same((again.id, again.attempt, again.leased_by), (record.id, 2, "w2"), "the next attempt")

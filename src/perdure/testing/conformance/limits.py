@@ -5,25 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import NewJob, State
-from perdure.lifecycle import (
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import (
     Cancelled,
     Deleted,
     Died,
     Failed,
     HandedBack,
-    LeaseEnded,
+    LeaseLapsed,
+    Report,
     Retried,
-    Said,
     Skipped,
     Snoozed,
     Stopped,
     Succeeded,
     decide,
 )
-from perdure.storage.contract import Claim, Filter, Full, QueueSettings, Refusal, Storage, Want
+from perdure.core.record import NewJob
+from perdure.storage.contract import Claim, Filter, QueueAtCapacity, QueueSettings, Refusal, Storage, Want
 
 from .tools import LONG_ENOUGH, Hand, accepted, claim, fault, ids, job, refused, same, say, seen, told, true
 
@@ -76,7 +77,7 @@ async def case_at_most_so_many_run(store: Storage, clock: Hand) -> None:
 
 
 async def case_every_end_of_a_hold_makes_room(store: Storage, clock: Hand) -> None:
-    ends: list[Said] = [
+    ends: list[Report] = [
         Succeeded(),
         Failed(fault(), delay=9 * SECOND),
         Snoozed(delay=9 * SECOND),
@@ -101,7 +102,7 @@ async def case_a_lapsed_hold_makes_room_when_reaped(store: Storage, clock: Hand)
     clock.advance(10)
     same(await claim(store, 9, limited=True), [], "a lapsed hold counts until it is reaped")
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, lapsed, LeaseEnded()), "reaping it")
+    accepted(await say(store, lapsed, LeaseLapsed()), "reaping it")
     same(ids(await claim(store, 9, limited=True)), [held.id], "the reaped one is parked again, and first")
 
 
@@ -112,7 +113,7 @@ async def case_holds_are_kept_like_all_others(store: Storage, clock: Hand) -> No
     wants = (Want(9), Want(9, limited=True))
     claimed = await store.claim(Claim("w1", 7, wants))
     same(sorted(ids(claimed)), sorted(ids(jobs)), "jobs of both kinds in one claim")
-    held = sorted(await store.holding("w1", 7), key=lambda record: record.id)
+    held = sorted(await store.recover_claim("w1", 7), key=lambda record: record.id)
     same(held, sorted(claimed, key=lambda record: record.id), "holding tells those under limits too")
     same(sorted(await _running(store)), sorted(ids(jobs)), "and so does a listing")
     clock.advance(-3600)
@@ -139,14 +140,14 @@ async def case_parked_jobs_wait_in_their_queue(store: Storage, clock: Hand) -> N
     await store.enqueue([job(queue="q")])
     try:
         await store.enqueue([job(queue="q")])
-    except Full as full:
+    except QueueAtCapacity as full:
         same((full.queue, full.max_depth), ("q", 4), "parked jobs fill a queue")
     else:
         raise AssertionError("enqueue: parked jobs fill a queue, so Full must be raised")
 
 
 async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: Hand) -> None:
-    words: tuple[Said, ...] = (Cancelled(), Deleted())
+    words: tuple[Report, ...] = (Cancelled(), Deleted())
     for number, said in enumerate(words):
         jobs = limited(2, at_once(1, f"k{number}"), task=f"t{number}")
         await store.enqueue(jobs)
@@ -159,7 +160,7 @@ async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: Hand)
 
 async def case_a_refused_end_leaves_the_hold_to_stopped(store: Storage, clock: Hand) -> None:
     """The code ended before it heard of the cancel, and its end is refused. Slot and key are free as soon as it says so."""
-    ends: tuple[Said, ...] = (Succeeded("1"), Failed(fault()), HandedBack(), Skipped())
+    ends: tuple[Report, ...] = (Succeeded("1"), Failed(fault()), HandedBack(), Skipped())
     for number, end in enumerate(ends):
         task, key = f"t{number}", f"k{number}"
         wanted = {"task": task, "unique_key": key, "unique_scope": "active"}
@@ -257,7 +258,7 @@ async def case_suspects_run_alone(store: Storage, clock: Hand) -> None:
     await claim(store, 1, limited=True)
     clock.advance(10)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await say(store, lapsed, LeaseEnded(suspect=True))
+    await say(store, lapsed, LeaseLapsed(suspect=True))
     answer = await store.exchange([], Claim("w1", new_stamp(), (Want(9, limited=True),)))
     same((list(answer.claimed), answer.suspects), ([], True), "a limited suspect is left out, and told of")
     same(ids(await claim(store, 1, limited=True, alone=True)), [new.id], "alone it runs")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.ids import new_stamp
-from perdure.lifecycle import Cancelled, Succeeded
-from perdure.retry import Retention
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Cancelled, Succeeded
+from perdure.core.retention import Retention
 from perdure.storage.contract import LOG_LINES, Note, Refusal, Storage
 
 from .tools import Hand, accepted, changed, job, refused, running, same, seen, told, untouched

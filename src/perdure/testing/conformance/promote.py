@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.clock import SECOND
-from perdure.job import State
-from perdure.lifecycle import Cancelled, HurriedUp, Snoozed
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, RunNow, Snoozed
 from perdure.storage.contract import Storage
 
 from .tools import Hand, changed, claim, job, running, same, seen, told
@@ -46,7 +46,7 @@ async def case_not_what_has_moved(store: Storage, clock: Hand) -> None:
     cancelled, hurried = job(delay=SECOND), job(delay=SECOND)
     await store.enqueue([cancelled, hurried])
     await told(store, cancelled.id, Cancelled())
-    await told(store, hurried.id, HurriedUp())
+    await told(store, hurried.id, RunNow())
     clock.advance(5)
     same(await store.promote(9), 0, "cancelled and hurried jobs are not promoted")
     same(await _state(store, cancelled.id), State.CANCELLED, "a cancelled job stays cancelled")
@@ -67,7 +67,7 @@ async def case_by_its_latest_time(store: Storage, clock: Hand) -> None:
 async def case_not_by_a_time_that_was_given_up(store: Storage, clock: Hand) -> None:
     new = job(delay=50 * SECOND)
     await store.enqueue([new])
-    await told(store, new.id, HurriedUp())
+    await told(store, new.id, RunNow())
     await claim(store)
     await told(store, new.id, Snoozed(delay=100 * SECOND))
     clock.advance(60)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from perdure.clock import SECOND
-from perdure.job import Record, State
-from perdure.lifecycle import Cancelled, Deleted, Died, LeaseEnded, Retried, Said, Skipped, Succeeded
-from perdure.retry import HIDDEN_FOR, Retention
-from perdure.storage.contract import Filter, Placed, Refusal, Storage
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Deleted, Died, LeaseLapsed, Report, Retried, Skipped, Succeeded
+from perdure.core.record import Record
+from perdure.core.retention import HIDDEN_FOR, Retention
+from perdure.storage.contract import EnqueueResult, Filter, Refusal, Storage
 
 from .tools import (
     FORGET,
@@ -56,7 +57,11 @@ async def case_nothing_is_removed_within_ten_minutes(store: Storage, clock: Hand
         accepted(await say(store, record, Died("x") if number % 2 else Succeeded("1")), "the end")
     same(await store.prune(9), 6, "what is kept no more is taken away")
     same((await _left(store), await store.count(Filter())), (set(), 0), "nobody sees it any more")
-    same(await store.enqueue(new), [Placed(each.id) for each in new], "an enqueue that is repeated is no duplicate")
+    same(
+        await store.enqueue(new),
+        [EnqueueResult(each.id) for each in new],
+        "an enqueue that is repeated is no duplicate",
+    )
     same(await claim(store, 9), [], "and runs nothing again")
     clock.advance(599.999999)
     same(await store.prune(9), 0, "a microsecond too early")
@@ -115,7 +120,7 @@ async def case_hidden_ones_hold_no_key(store: Storage, clock: Hand) -> None:
     await told(store, owner.id, Succeeded())
     await store.prune(9)
     other = unique("active")
-    same(await store.enqueue([other]), [Placed(other.id)], "the key of a job that was taken away is free")
+    same(await store.enqueue([other]), [EnqueueResult(other.id)], "the key of a job that was taken away is free")
 
 
 async def case_days_are_counted_exactly(store: Storage, clock: Hand) -> None:
@@ -232,7 +237,7 @@ async def case_never_one_that_carries_a_hold(store: Storage, clock: Hand) -> Non
     clock.advance(3600)
     same(await store.prune(9), 0, "an ended job that still carries a hold is not pruned")
     for lapsed in await store.lapsed(9, LONG_ENOUGH):
-        await say(store, lapsed, LeaseEnded())
+        await say(store, lapsed, LeaseLapsed())
     same(await store.prune(9), 2, "it goes when the hold is given up")
 
 
@@ -260,7 +265,7 @@ async def case_after_the_clock_went_back(store: Storage, clock: Hand) -> None:
     same(await store.prune(9), 1, "the store's clock decides")
 
 
-async def _ended(store: Storage, said: Said, **fields: str) -> Record:
+async def _ended(store: Storage, said: Report, **fields: str) -> Record:
     record = await running(store, **fields)
     return await told(store, record.id, said)
 

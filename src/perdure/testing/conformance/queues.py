@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from perdure.clock import SECOND
-from perdure.lifecycle import Cancelled
-from perdure.storage.contract import QueueRow, QueueSettings, Room, Storage
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Cancelled
+from perdure.storage.contract import QueueCapacity, QueueRow, QueueSettings, Storage
 
 from .tools import Hand, claim, job, running, same, told
 
@@ -86,9 +86,9 @@ async def case_rooms(store: Storage, clock: Hand) -> None:
     full = QueueSettings("full", max_depth=1)
     for settings in (bounded, full, QueueSettings("free")):
         await store.configure(settings)
-    rooms = await store.rooms()
+    rooms = await store.queue_capacities()
     same(
         rooms,
-        {"bounded": Room(bounded, 3), "full": Room(full, 0)},
+        {"bounded": QueueCapacity(bounded, 3), "full": QueueCapacity(full, 0)},
         "how many more each bounded queue takes, and its policy",
     )

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import Record
-from perdure.lifecycle import (
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import (
     Cancelled,
     Deleted,
     Failed,
     HandedBack,
     HoldGuard,
-    HurriedUp,
-    LeaseEnded,
+    LeaseLapsed,
+    RunNow,
     Snoozed,
     Stopped,
     Succeeded,
     decide,
 )
+from perdure.core.record import Record
 from perdure.storage.contract import Note, Refusal, Storage
 
 from .tools import (
@@ -70,7 +70,7 @@ async def case_given_back_by_the_reaper(store: Storage, clock: Hand) -> None:
     record = await running(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await told(store, lapsed.id, LeaseEnded())
+    await told(store, lapsed.id, LeaseLapsed())
     for said in (Succeeded(), Failed(fault()), Snoozed(delay=1), HandedBack(), Stopped()):
         refused(await say(store, record, said), Refusal.TAKEN, f"{type(said).__name__} after the reaper")
 
@@ -141,10 +141,10 @@ async def case_same_state_twice_is_stale(store: Storage, clock: Hand) -> None:
     new = job(delay=SECOND)
     await store.enqueue([new])
     view = await seen(store, new.id)
-    await told(store, new.id, HurriedUp())
+    await told(store, new.id, RunNow())
     (record,) = await claim(store)
     await told(store, record.id, Snoozed(delay=SECOND))
-    refused(await say(store, view, HurriedUp()), Refusal.STALE, "a state that looks the same as before has moved")
+    refused(await say(store, view, RunNow()), Refusal.STALE, "a state that looks the same as before has moved")
 
 
 async def case_of_two_admins_one_wins(store: Storage, clock: Hand) -> None:
@@ -169,7 +169,7 @@ async def case_lapse_is_looked_at_again(store: Storage, clock: Hand) -> None:
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)
     await store.renew([record.hold])
-    refused(await say(store, view, LeaseEnded()), Refusal.STALE, "reaping a job that was renewed meanwhile")
+    refused(await say(store, view, LeaseLapsed()), Refusal.STALE, "reaping a job that was renewed meanwhile")
     accepted(await say(store, record, Succeeded()), "the end of the job that was renewed in time")
 
 
@@ -177,13 +177,13 @@ async def case_only_one_reaper(store: Storage, clock: Hand) -> None:
     await running(store)
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, view, LeaseEnded(charged=True)), "the first reaper's word")
-    refused(await say(store, view, LeaseEnded(charged=True)), Refusal.STALE, "the second reaper's word")
+    accepted(await say(store, view, LeaseLapsed(charged=True)), "the first reaper's word")
+    refused(await say(store, view, LeaseLapsed(charged=True)), Refusal.STALE, "the second reaper's word")
     same((await seen(store, view.id)).losses, 1, "a loss is charged once")
 
 
 async def _reaped_and_taken(store: Storage, clock: Hand) -> Record:
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await told(store, lapsed.id, LeaseEnded())
+    await told(store, lapsed.id, LeaseLapsed())
     return (await claim(store, 1, "w2"))[0]

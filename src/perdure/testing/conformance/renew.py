@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from perdure.clock import SECOND
-from perdure.ids import new_stamp
-from perdure.job import Hold, State
-from perdure.lifecycle import Cancelled, Deleted, Died, Failed, LeaseEnded, Said, Succeeded
-from perdure.retry import Retention
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Deleted, Died, Failed, LeaseLapsed, Report, Succeeded
+from perdure.core.record import Hold
+from perdure.core.retention import Retention
 from perdure.storage.contract import Note, Refusal, Started, Storage
 
 from .tools import (
@@ -69,7 +70,7 @@ async def case_a_longer_lease_is_not_cut(store: Storage, clock: Hand) -> None:
     same(await store.lapsed(9, LONG_ENOUGH), [], "it lasts as long as it was asked for")
     clock.advance(0.000001)
     same(ids(await store.lapsed(9, LONG_ENOUGH)), [record.id], "and is over then")
-    await told(store, record.id, LeaseEnded())
+    await told(store, record.id, LeaseLapsed())
     (again,) = await claim(store)
     same(again.leased_until, await store.now() + 600 * SECOND, "a later attempt has the lease that is on record")
 
@@ -85,7 +86,7 @@ async def case_a_short_lease_is_over_soon(store: Storage, clock: Hand) -> None:
     same(
         await store.lapsed(9, 20 * SECOND - 1), [], "who reaps must have reached the store for a third of the job's own"
     )
-    await told(store, record.id, LeaseEnded())
+    await told(store, record.id, LeaseLapsed())
     same(ids(await claim(store)), [record.id], "then another may take it")
 
 
@@ -137,7 +138,7 @@ async def case_reaped_and_taken(store: Storage, clock: Hand) -> None:
     first = await running(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await told(store, lapsed.id, LeaseEnded())
+    await told(store, lapsed.id, LeaseLapsed())
     refused((await store.renew([first.hold]))[0], Refusal.TAKEN, "the renewal of a job that was reaped")
     (second,) = await claim(store, 1, "w2")
     verdicts = await store.renew([second.hold, first.hold])
@@ -147,12 +148,12 @@ async def case_reaped_and_taken(store: Storage, clock: Hand) -> None:
 
 async def case_taken_and_ended_by_another(store: Storage, clock: Hand) -> None:
     """Who lost a job to another worker is told so, whatever that one made of it."""
-    ends: list[Said] = [Succeeded(), Succeeded(), Died("x"), Cancelled(), Deleted()]
+    ends: list[Report] = [Succeeded(), Succeeded(), Died("x"), Cancelled(), Deleted()]
     rules = [FOR_EVER, Retention.delete().text(), FOR_EVER, FOR_EVER, FOR_EVER]
     for said, rule in zip(ends, rules, strict=True):
         first = await running(store, retention=rule)
         clock.advance(60)
-        await told(store, first.id, LeaseEnded())
+        await told(store, first.id, LeaseLapsed())
         (second,) = await claim(store, 1, "w2")
         same((second.id, second.attempt), (first.id, 2), "another worker has it")
         await told(store, first.id, said)
@@ -166,7 +167,7 @@ async def case_taken_and_ended_by_another(store: Storage, clock: Hand) -> None:
 async def case_reaped_for_good(store: Storage, clock: Hand) -> None:
     record = await running(store, max_attempts=1)
     clock.advance(60)
-    await told(store, record.id, LeaseEnded(fault(), charged=True))
+    await told(store, record.id, LeaseLapsed(fault(), charged=True))
     same((await seen(store, record.id)).state, State.DEAD, "upkeep made a dead letter of it")
     refused((await store.renew([record.hold]))[0], Refusal.TAKEN, "the renewal of a job that was reaped for good")
 

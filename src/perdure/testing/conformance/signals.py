@@ -6,8 +6,8 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from perdure.clock import SECOND
-from perdure.lifecycle import Cancelled, HurriedUp, Snoozed, Succeeded
+from perdure.core.clock import SECOND
+from perdure.core.lifecycle import Cancelled, RunNow, Snoozed, Succeeded
 from perdure.storage.contract import Note, Storage, Topic
 
 from .tools import Hand, job, running, same, told
@@ -50,7 +50,7 @@ async def case_whatever_becomes_ready_wakes(store: Storage, clock: Hand) -> None
     ear = Ear(store, "ready")
     await told(store, record.id, Snoozed(delay=0))
     await ear.hears("a job that comes back at once")
-    await told(store, late.id, HurriedUp())
+    await told(store, late.id, RunNow())
     await ear.hears("a job that is to run now")
     ear.stop()
 

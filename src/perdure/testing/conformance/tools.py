@@ -6,12 +6,13 @@ from typing import Any, Protocol
 
 import msgspec
 
-from perdure.clock import SECOND
+from perdure.core.backoff import DEFAULT_BACKOFF
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_id, new_stamp
+from perdure.core.lifecycle import Report, decide
+from perdure.core.record import Fault, NewJob, Record
+from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
 from perdure.errors import StoreError
-from perdure.ids import new_id, new_stamp
-from perdure.job import Fault, NewJob, Record
-from perdure.lifecycle import Said, decide
-from perdure.retry import DEFAULT_BACKOFF, DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
 from perdure.storage.contract import Claim, Refusal, Storage, StoreTransaction, Verdict, Want
 
 LEASE = 60 * SECOND
@@ -68,12 +69,12 @@ async def seen(store: Storage, id: str) -> Record:
     return record
 
 
-async def say(store: Storage, record: Record, said: Said) -> Verdict:
+async def say(store: Storage, record: Record, said: Report) -> Verdict:
     """Decide on the record as it was seen, and apply."""
     return (await store.apply([decide(record, said)]))[0]
 
 
-async def told(store: Storage, id: str, said: Said) -> Record:
+async def told(store: Storage, id: str, said: Report) -> Record:
     """Decide on the row as it stands, apply, expect it accepted, and give the row afterwards."""
     accepted(await say(store, await seen(store, id), said), f"a rightful {type(said).__name__}")
     return await seen(store, id)
@@ -82,7 +83,7 @@ async def told(store: Storage, id: str, said: Said) -> Record:
 async def begin(store: Storage, longest: int = 5 * SECOND) -> StoreTransaction:
     """A handler's transaction, if the store has them."""
     try:
-        return await store.begin(longest)
+        return await store.begin_transaction(longest)
     except StoreError as error:
         raise NotOffered(str(error)) from None
 

@@ -7,16 +7,17 @@ import time
 from collections.abc import Awaitable, Callable
 from functools import wraps
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Succeeded, decide
+from perdure.core.record import NewJob
 from perdure.errors import StoreError
-from perdure.ids import new_stamp
-from perdure.job import NewJob, State
-from perdure.lifecycle import Cancelled, Succeeded, decide
 from perdure.storage.contract import (
     Claim,
+    EnqueueResult,
     Filter,
-    Orphan,
-    Placed,
+    MissingParent,
     QueueSettings,
     Refusal,
     Storage,
@@ -119,7 +120,7 @@ async def case_committed_together(store: Storage, clock: Hand, table: Table) -> 
     tx = await begin(store)
     await table.insert(tx)
     same(await table.rows(store, tx), 1, "a statement's rows, seen inside")
-    same(await tx.enqueue([new]), [Placed(new.id)], "an enqueue inside answers as outside")
+    same(await tx.enqueue([new]), [EnqueueResult(new.id)], "an enqueue inside answers as outside")
     accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
     after = await seen(store, record.id)
     same((after.state, after.result, after.settled), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
@@ -148,7 +149,7 @@ async def case_rolled_back(store: Storage, clock: Hand, table: Table) -> None:
     same(await table.rows(store), 0, "a rolled-back row is nowhere")
     untouched(record, await seen(store, record.id), "a rolled-back transaction")
     again = unique("active")
-    same(await store.enqueue([again]), [Placed(again.id)], "a rolled-back job holds no key")
+    same(await store.enqueue([again]), [EnqueueResult(again.id)], "a rolled-back job holds no key")
     accepted(await say(store, record, Succeeded()), "the job's end after a rollback")
 
 
@@ -225,9 +226,9 @@ async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
     record = await running(store, queue="other")
     first, second = unique("any", "x"), unique("any", "x")
     tx = await begin(store)
-    same(await tx.enqueue([unique("active")]), [Placed(owner.id, duplicate=True)], "a key taken outside")
-    same(await tx.enqueue([first]), [Placed(first.id)], "a free key")
-    same(await tx.enqueue([second]), [Placed(first.id, duplicate=True)], "a key taken inside")
+    same(await tx.enqueue([unique("active")]), [EnqueueResult(owner.id, duplicate=True)], "a key taken outside")
+    same(await tx.enqueue([first]), [EnqueueResult(first.id)], "a free key")
+    same(await tx.enqueue([second]), [EnqueueResult(first.id, duplicate=True)], "a key taken inside")
     accepted(await tx.complete(decide(record, Succeeded())), "the completion")
     same([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
 
@@ -240,7 +241,7 @@ async def case_a_duplicate_inside_needs_no_room(store: Storage, clock: Hand) -> 
         await store.enqueue([owner])
         tx = await begin(store)
         again = await tx.enqueue([unique("active", policy, queue=policy)])
-        same(again, [Placed(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
+        same(again, [EnqueueResult(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
         accepted(await tx.complete(decide(record, Succeeded())), "the completion")
 
 
@@ -251,7 +252,7 @@ async def case_an_unknown_parent_inside_is_refused_at_once(store: Storage, clock
         tx = await begin(store)
         try:
             await tx.enqueue(orphans)
-        except Orphan as orphan:
+        except MissingParent as orphan:
             same(orphan.job, orphans[-1].id, "Orphan says who")
             true(missing in (None, orphan.parent), "a parent that would be dropped is an unknown one")
         else:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from perdure.clock import SECOND
-from perdure.job import State
-from perdure.lifecycle import (
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import (
     Cancelled,
     Deleted,
     Died,
     Failed,
-    LeaseEnded,
+    LeaseLapsed,
     Retried,
     Skipped,
     Snoozed,
@@ -20,7 +20,7 @@ from perdure.lifecycle import (
     Succeeded,
     decide,
 )
-from perdure.storage.contract import Filter, Placed, Refusal, Storage
+from perdure.storage.contract import EnqueueResult, Filter, Refusal, Storage
 
 from .tools import (
     FORGET,
@@ -76,7 +76,7 @@ async def case_cancelled_while_waiting_frees_at_once(store: Storage, clock: Hand
 async def case_duplicates_store_nothing(store: Storage, clock: Hand) -> None:
     owner, other = unique("active"), unique("active")
     await store.enqueue([owner])
-    same(await store.enqueue([other]), [Placed(owner.id, duplicate=True)], "a duplicate is told its owner")
+    same(await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], "a duplicate is told its owner")
     same(await store.get([other.id]), [None], "nothing is stored for a duplicate")
 
 
@@ -84,7 +84,7 @@ async def case_two_of_one_key_in_a_list(store: Storage, clock: Hand) -> None:
     for scope in ("waiting", "active", "any", "window"):
         first, second, plain = (unique(scope, scope, unique_window=SECOND) for _ in range(3))
         plain = job()
-        wanted = [Placed(first.id), Placed(first.id, duplicate=True), Placed(plain.id)]
+        wanted = [EnqueueResult(first.id), EnqueueResult(first.id, duplicate=True), EnqueueResult(plain.id)]
         same(await store.enqueue([first, second, plain]), wanted, f"two of one {scope} key in one list")
         same(await store.get([second.id]), [None], "the second one is not stored")
 
@@ -92,7 +92,9 @@ async def case_two_of_one_key_in_a_list(store: Storage, clock: Hand) -> None:
 async def case_known_id_before_key(store: Storage, clock: Hand) -> None:
     owner = unique("active")
     await store.enqueue([owner])
-    same(await store.enqueue([owner]), [Placed(owner.id)], "the owner, enqueued again, is no duplicate of itself")
+    same(
+        await store.enqueue([owner]), [EnqueueResult(owner.id)], "the owner, enqueued again, is no duplicate of itself"
+    )
 
 
 async def case_different_keys_do_not_meet(store: Storage, clock: Hand) -> None:
@@ -107,7 +109,7 @@ async def case_waiting_is_freed_by_the_first_claim(store: Storage, clock: Hand) 
     record = (await claim(store))[0]
     same(record.holds_key, False, "the first claim frees a waiting key")
     second = unique("waiting")
-    same(await store.enqueue([second]), [Placed(second.id)], "a waiting key is free while its job runs")
+    same(await store.enqueue([second]), [EnqueueResult(second.id)], "a waiting key is free while its job runs")
     back = await told(store, first.id, Snoozed(delay=0))
     same((back.state, back.holds_key), (State.READY, False), "a job that comes back does not take its key again")
     await _is_duplicate(store, "waiting", second.id, "the successor owns it")
@@ -127,7 +129,7 @@ async def case_waiting_and_active_share_their_names(store: Storage, clock: Hand)
     first, second = unique("waiting", "x"), unique("active", "y")
     await store.enqueue([first, second])
     crossed = await store.enqueue([unique("active", "x"), unique("waiting", "y")])
-    wanted = [Placed(first.id, duplicate=True), Placed(second.id, duplicate=True)]
+    wanted = [EnqueueResult(first.id, duplicate=True), EnqueueResult(second.id, duplicate=True)]
     same(crossed, wanted, "waiting and active are one namespace")
 
 
@@ -135,7 +137,7 @@ async def case_kept_keys_and_live_keys_never_meet(store: Storage, clock: Hand) -
     jobs = [unique("active"), unique("any")]
     same([placed.duplicate for placed in await store.enqueue(jobs)], [False, False], "any and active are apart")
     window = unique("window", unique_window=SECOND)
-    same(await store.enqueue([window]), [Placed(jobs[1].id, duplicate=True)], "any and window are one namespace")
+    same(await store.enqueue([window]), [EnqueueResult(jobs[1].id, duplicate=True)], "any and window are one namespace")
 
 
 async def case_any_outlives_its_job(store: Storage, clock: Hand) -> None:
@@ -156,7 +158,7 @@ async def case_any_outlives_cancel_and_deletion(store: Storage, clock: Hand) -> 
         await store.enqueue([owner])
         await told(store, owner.id, said)
         other = unique("any", type(said).__name__)
-        same(await store.enqueue([other]), [Placed(owner.id, duplicate=True)], f"any outlives {said}")
+        same(await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], f"any outlives {said}")
 
 
 async def case_own_kept_key(store: Storage, clock: Hand) -> None:
@@ -166,7 +168,7 @@ async def case_own_kept_key(store: Storage, clock: Hand) -> None:
     await told(store, owner.id, Succeeded())
     clock.advance(3600)
     await store.prune(10)
-    same(await store.enqueue([owner]), [Placed(owner.id)], "a job that meets its own kept key is no duplicate")
+    same(await store.enqueue([owner]), [EnqueueResult(owner.id)], "a job that meets its own kept key is no duplicate")
     same(await store.get([owner.id]), [None], "a job that meets its own kept key is not stored again")
 
 
@@ -179,7 +181,7 @@ async def case_window_holds_until_it_has_passed(store: Storage, clock: Hand) -> 
     await _is_duplicate(store, "window", owner.id, "inside the window, after its end")
     clock.advance(1)
     successor = unique("window", unique_window=10 * SECOND)
-    same(await store.enqueue([successor]), [Placed(successor.id)], "the window is over when its time has passed")
+    same(await store.enqueue([successor]), [EnqueueResult(successor.id)], "the window is over when its time has passed")
     clock.advance(9)
     await _is_duplicate(store, "window", successor.id, "in the successor's window")
 
@@ -232,7 +234,7 @@ async def case_cancelled_while_running_keeps_the_key_until_the_lease_ends(store:
         clock.advance(1)
         lapsed = await store.lapsed(10, 3600 * SECOND)
         same(ids(lapsed), [owner.id], "lapsed finds ended jobs with a hold, hidden ones too")
-        accepted(await say(store, lapsed[0], LeaseEnded()), "upkeep's LeaseEnded")
+        accepted(await say(store, lapsed[0], LeaseLapsed()), "upkeep's LeaseEnded")
         await _is_free(store, "active", "after the lease")
         await _cancel_all(store)
 
@@ -299,12 +301,12 @@ async def case_many_at_once_have_one_owner(store: Storage, clock: Hand) -> None:
 async def _is_duplicate(store: Storage, scope: str, owner: str, when: str) -> None:
     other = unique(scope, unique_window=SECOND)
     promise = f"the key of scope {scope} is taken {when}"
-    same(await store.enqueue([other]), [Placed(owner, duplicate=True)], promise)
+    same(await store.enqueue([other]), [EnqueueResult(owner, duplicate=True)], promise)
 
 
 async def _is_free(store: Storage, scope: str, when: str, **fields: Any) -> None:
     other = unique(scope, **fields)
-    same(await store.enqueue([other]), [Placed(other.id)], f"the key of scope {scope} is free {when}")
+    same(await store.enqueue([other]), [EnqueueResult(other.id)], f"the key of scope {scope} is free {when}")
 
 
 async def _cancel_all(store: Storage) -> None:

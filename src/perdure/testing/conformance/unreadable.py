@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 
-from perdure.clock import SECOND
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Retried, Succeeded, decide
+from perdure.core.record import NewJob, Record, unreadable_fields
 from perdure.errors import IllegalMove, StoreError
-from perdure.job import NewJob, Record, State, unreadable_fields
-from perdure.lifecycle import Cancelled, Retried, Succeeded, decide
-from perdure.storage.contract import Carried, Filter, QueueSettings, Storage
-from perdure.storage.limiting import Limiting
+from perdure.storage.contract import Filter, JobDump, QueueSettings, Storage
+from perdure.storage.rules.limits import Limiting
 
 from .tools import LONG_ENOUGH, Hand, NotOffered, claim, ids, job, running, same, say, seen, true
 
@@ -31,7 +32,8 @@ TEXTS: dict[str, str] = {
     "run_when": "whenever",
     "unique_scope": "somewhere",
 }
-NUMBERS: dict[str, int] = dict.fromkeys(("version", "attempt", "failures", "losses", "timeout", "lease"), TOO_LARGE)
+COUNTERS = ("version", "attempt", "failures", "losses")  # a store may keep these in 32 bits
+NUMBERS: dict[str, int] = dict.fromkeys((*COUNTERS, "timeout", "lease"), TOO_LARGE)
 FLAWS: dict[str, Any] = {**TEXTS, **NUMBERS}
 
 
@@ -47,7 +49,22 @@ async def spoil(store: Storage, id: str, **flaws: Any) -> None:
     """Change fields of a stored job to values that no verb would write."""
     (carried,) = [each for each in await store.export(None, 1000) if each.record.id == id]
     spoiled = msgspec.structs.replace(carried.record, **flaws)
-    await store.restore([Carried(spoiled, carried.lines, carried.waits_for, carried.kept_for)])
+    await store.restore([JobDump(spoiled, carried.lines, carried.waits_for, carried.kept_for)])
+
+
+async def plant_largest(store: Storage, new: NewJob, counter: str) -> int:
+    """Put a job on record with the largest value that the store keeps in this counter; gives that value. A store that keeps
+    32 bits refuses a larger one, changes nothing by it, and says so by an error that no waiting mends."""
+    await plant(store, new)
+    before = await seen(store, new.id)
+    try:
+        await spoil(store, new.id, **{counter: TOO_LARGE})
+    except StoreError as refused:
+        same(type(refused), StoreError, f"a {counter} that does not fit is refused as such")
+        same(await seen(store, new.id), before, "a job that is refused leaves the one on record as it was")
+        await spoil(store, new.id, **{counter: LARGEST_OF_32_BITS})
+        return LARGEST_OF_32_BITS
+    return TOO_LARGE
 
 
 async def set_aside(store: Storage, id: str, *fields: str) -> Record:
@@ -64,11 +81,10 @@ async def set_aside(store: Storage, id: str, *fields: str) -> Record:
 async def case_a_claim_sets_it_aside(store: Storage, clock: Hand) -> None:
     for field, value in FLAWS.items():
         bad, good = job(), job()
-        try:
+        if field in COUNTERS:
+            value = await plant_largest(store, bad, field)
+        else:
             await plant(store, bad, **{field: value})
-        except StoreError:  # the column is not so wide: the largest value that it holds, then
-            value = LARGEST_OF_32_BITS
-            await spoil(store, bad.id, **{field: value})
         await store.enqueue([good])
         claimed = ids(await claim(store, 10))
         if good.id not in claimed:
@@ -136,8 +152,8 @@ async def case_a_lost_answer(store: Storage, clock: Hand) -> None:
     bad = await running(store)
     await plant(store, job(delay=60 * SECOND))
     await spoil(store, bad.id, errors="broken")
-    true(bad.id not in ids(await store.holding("w1", bad.stamp or 0)), "holding never hands it out")
-    same(ids(await store.holding("w1", record.stamp or 0)), [record.id], "holding gives the others")
+    true(bad.id not in ids(await store.recover_claim("w1", bad.stamp or 0)), "holding never hands it out")
+    same(ids(await store.recover_claim("w1", record.stamp or 0)), [record.id], "holding gives the others")
 
 
 async def case_followers_are_settled(store: Storage, clock: Hand) -> None:
@@ -150,7 +166,7 @@ async def case_followers_are_settled(store: Storage, clock: Hand) -> None:
     (record,) = await claim(store, 1)
     await say(store, record, Cancelled("no more"))
     for _ in range(3):
-        await store.settle(100)
+        await store.resolve_edges(100)
     same((await seen(store, good.id)).state, State.CANCELLED, "one follower that cannot be read holds up no other")
     await set_aside(store, bad.id, "retention")
 

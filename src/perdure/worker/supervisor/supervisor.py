@@ -21,19 +21,19 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-from ...clock import boottime, reader
+from ...core.clock import boottime, reader
+from ...core.ids import new_id
 from ...errors import StoreError
-from ...ids import new_id
 from ...observe import log
-from ...observe.scale import Scale, scale
+from ...observe.scaling_hint import Scale, scale
 from ...storage.contract import Storage
-from ..board import Seen
-from ..evidence import ending
-from ..probe import Condition, Probe
+from ..health.crash_evidence import ending
+from ..health.probe import Condition, Probe
+from ..leases.status_board import Seen
 from ..service import Service
-from .losses import Death, report
-from .member import Member, Phase
-from .renewals import Renewals
+from .lease_renewals import Renewals
+from .loss_reports import Death, report
+from .runner_process import Phase, RunnerProcess
 
 TICK, IDLE_TICK = 0.1, 0.5  # seconds between two looks; a death and a word wake it at once
 FLUSH_WITHIN = 0.5  # seconds for a condemned runner to say what can be said
@@ -77,7 +77,7 @@ def supervise(team: Team) -> Ended:
 class Supervisor:
     def __init__(self, team: Team) -> None:
         self._team = team
-        self._members: list[Member] = []
+        self._members: list[RunnerProcess] = []
         self._number = 0
         self._generation = 0
         self._starts = float(team.processes)  # how many may be started now
@@ -152,7 +152,7 @@ class Supervisor:
                 member.blameless, member.killed_because = True, "did not stop in time, and was killed"
                 member.kill()
 
-    def _watch(self, member: Member, now: float) -> None:
+    def _watch(self, member: RunnerProcess, now: float) -> None:
         if member.phase not in (Phase.WORKING, Phase.LEAVING):
             return
         if not member.came_to_work and member.worked:
@@ -171,7 +171,7 @@ class Supervisor:
             member.phase = Phase.CONDEMNED
             self._spawn(self._condemn(member, frozenset(seen.hold for seen in stuck)))
 
-    async def _condemn(self, member: Member, overdue: frozenset[Any]) -> None:
+    async def _condemn(self, member: RunnerProcess, overdue: frozenset[Any]) -> None:
         """Stop claiming there, let it say what it can, kill it. Its jobs are handed back when it is gone, not before."""
         jobs = ", ".join(sorted(hold.id for hold in overdue))
         log.runner_condemned(member.name, f"job {jobs} is over its timeout and does not stop")
@@ -216,7 +216,7 @@ class Supervisor:
                 return
             self._start()
 
-    def _stale(self, member: Member) -> bool:
+    def _stale(self, member: RunnerProcess) -> bool:
         leaving = member.phase in (Phase.LEAVING, Phase.CONDEMNED)
         return leaving or member.worn or member.generation < self._generation
 
@@ -233,7 +233,7 @@ class Supervisor:
         self._number += 1
         name = f"{self._team.name}.{self._number}.{new_id()[-6:]}"
         try:
-            member = Member(self._team.command, name, self._team.options, self._generation)
+            member = RunnerProcess(self._team.command, name, self._team.options, self._generation)
         except OSError as error:  # no more processes, memory or descriptors; or Python is being replaced
             log.runner_not_started(name, str(error), self._pause_starts(), others=bool(self._members))
             return
@@ -241,7 +241,7 @@ class Supervisor:
         self._spawn(member.listen(self._wake.set))
         log.runner_started(name, member.pid)
 
-    def _alone(self, member: Member) -> bool:
+    def _alone(self, member: RunnerProcess) -> bool:
         """Its hello tells of the store. One that lives in a process cannot be shared with us."""
         assert member.hello is not None
         if member.hello["alone"] is None:
@@ -266,7 +266,7 @@ class Supervisor:
                     leaving += 1
                     log.runner_leaves(member.name, why)
 
-    def _worn(self, member: Member) -> str | None:
+    def _worn(self, member: RunnerProcess) -> str | None:
         team, board = self._team, member.board
         if team.max_jobs is not None and board.settled >= team.max_jobs:
             return f"it has run {board.settled} jobs"
@@ -276,12 +276,12 @@ class Supervisor:
             return f"it occupies {memory / 1_048_576:.0f} MB"
         return None
 
-    def _comes_to_work(self, member: Member) -> None:
+    def _comes_to_work(self, member: RunnerProcess) -> None:
         member.came_to_work = self._worked = True
         self._failures = 0
 
     # -- who is gone ---------------------------------------------------------------------------------
-    def _gone(self, member: Member, code: int) -> None:
+    def _gone(self, member: RunnerProcess, code: int) -> None:
         self._members.remove(member)
         member.kill_group()
         self._wake.set()
@@ -297,7 +297,7 @@ class Supervisor:
             log.runner_left(member.name)
         self._spawn(self._bury(member, message, seen, claims))
 
-    async def _bury(self, member: Member, message: str, seen: list[Seen], claims: list[int]) -> None:
+    async def _bury(self, member: RunnerProcess, message: str, seen: list[Seen], claims: list[int]) -> None:
         if seen or claims or (member.leaves and member.process.returncode != 0):
             death = Death(
                 worker=member.name,
@@ -314,12 +314,12 @@ class Supervisor:
             await report(self._store, death, self._stopping)
         if member.process.returncode != 0 and member.hello is not None:
             try:
-                await (await self._store()).leave(member.name)
+                await (await self._store()).remove_worker(member.name)
             except Exception as error:
                 log.service_failed("goodbye of a runner", error)
         await member.link.close()
 
-    def _not_started(self, member: Member, code: int) -> None:
+    def _not_started(self, member: RunnerProcess, code: int) -> None:
         """It never came to work. If it ended by itself, the app is broken: it cannot be imported, it has no tasks, an option
         or the URL is wrong. Then we end too, unless a runner has worked before. One that was killed is started again."""
         if self._stopping.is_set():

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 
-from perdure.job import ROW_VERSION
-from perdure.storage.queries import named
+from perdure.core.record import ROW_VERSION
+from perdure.storage.sql_files import named
 
 _WORD = re.compile(r"\{([a-z_]+)\}")
 _WORDS = {

@@ -37,8 +37,9 @@ w.queue, w.task, w.route, -2147483648 AS urgency, -9223372036854775808 AS rank, 
 
 -- name: all_lanes
 -- The lanes that hold wanted jobs, in every queue: a loose scan of the claim index, one seek per lane, however many jobs it
--- holds. Where there are very many, the lanes of the best jobs alone, which are found along the lines; unless paused queues
--- hold so many jobs that passing them by would take longer.
+-- holds. Where there are very many, the lanes of the best jobs alone, which are found along the lines. The jobs of paused queues
+-- that stand first there are marked, and no later claim reads them; only where there are very many of them, this claim looks
+-- at every lane.
 SELECT {from_start}
 FROM (
     WITH RECURSIVE lane AS (
@@ -51,20 +52,14 @@ FROM (
     ),
     first AS MATERIALIZED (SELECT * FROM lane LIMIT 129),
     many AS MATERIALIZED (SELECT count(*) > 128 AS so FROM first),
-    held_up AS MATERIALIZED (
-        SELECT count(*) > 1000 AS so FROM (
-            SELECT 1 FROM {schema}.queues CROSS JOIN LATERAL (
-                SELECT 1 FROM {schema}.waiting AS w
-                WHERE hashtextextended(w.queue, 0) = hashtextextended(queues.name, 0) AND {can_be_claimed} LIMIT 1001) AS each
-            WHERE queues.paused LIMIT 1001) AS counted
-    ),
+    held_up AS MATERIALIZED (SELECT {schema}.hold_up((SELECT so FROM many), 20000) AS so),
     line AS (
-        (SELECT w.task, w.route FROM {schema}.waiting AS w WHERE {can_be_claimed} ORDER BY {line_hash} LIMIT 1)
+        (SELECT w.task, w.route FROM {schema}.waiting AS w WHERE {in_line} ORDER BY {line_hash} LIMIT 1)
         UNION ALL
         SELECT next.task, next.route
         FROM line CROSS JOIN LATERAL (
             SELECT w.task, w.route FROM {schema}.waiting AS w
-            WHERE {can_be_claimed} AND {line_hash} > {hash_of_line} ORDER BY {line_hash} LIMIT 1) AS next
+            WHERE {in_line} AND {line_hash} > {hash_of_line} ORDER BY {line_hash} LIMIT 1) AS next
     )
     SELECT * FROM first WHERE NOT (SELECT so FROM many)
     UNION ALL
@@ -73,7 +68,7 @@ FROM (
     SELECT DISTINCT best.queue, best.task, best.route
     FROM line CROSS JOIN LATERAL (
         SELECT w.queue, w.task, w.route FROM {schema}.waiting AS w
-        WHERE {line_hash} = {hash_of_line} AND {can_be_claimed} AND (w.task, w.route) = (line.task, line.route)
+        WHERE {line_hash} = {hash_of_line} AND {in_line} AND (w.task, w.route) = (line.task, line.route)
             AND {wanted} AND {can_run}
         ORDER BY w.urgency, w.rank, w.id LIMIT %(limit)s::integer {line_lock}) AS best
     WHERE (SELECT so FROM many) AND NOT (SELECT so FROM held_up)
@@ -192,7 +187,7 @@ UNION ALL
 SELECT {usual_columns}, {no_outlook} FROM taken AS j WHERE j.usual GROUP BY {in_common}
 
 -- name: usual
--- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `usual.py`.
+-- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `claimed_of` in records.py.
 num_nonnulls(gone.run_at, gone.expires_at, gone.settled, nullif(gone.min_version, {row_version}), gone.version,
     gone.attempt, gone.failures, gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at,
     j.chain_id, j.run_when, j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0

@@ -192,8 +192,12 @@ NOT EXISTS (
 
 -- name: mend
 -- Should word have been lost: slots whose hold is not there are given up, gates that have been closed for long are looked at
--- again, and lanes that nobody knows are told of. Starts that ceased to count a day ago are forgotten.
+-- again, and lanes that nobody knows are told of. Jobs that the pause of a queue held up which is not paused are let on. Starts that ceased to count a day ago are forgotten.
 WITH over AS (DELETE FROM {schema}.limit_starts WHERE until < {now} - 86400000000),
+let_on AS (
+    UPDATE {schema}.waiting AS w SET held_up = NULL
+    WHERE w.held_up AND NOT EXISTS (SELECT 1 FROM {schema}.queues WHERE queues.name = w.queue AND queues.paused)
+),
 lost AS (
     INSERT INTO {schema}.limit_news (job, stamp)
     SELECT DISTINCT slot.job, slot.stamp FROM {schema}.limit_slots AS slot

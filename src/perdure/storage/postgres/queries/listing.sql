@@ -64,6 +64,10 @@ ON CONFLICT (name) DO UPDATE SET max_depth = excluded.max_depth, on_full = exclu
 INSERT INTO {schema}.queues (name, paused) VALUES (%(name)s::text, %(paused)s::boolean)
 ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 
+-- name: let_on
+-- Let claims along lines read the jobs of a resumed queue again.
+UPDATE {schema}.waiting SET held_up = NULL WHERE held_up AND queue = %(name)s::text;
+
 -- name: claims_under_way
 -- Transactions that are about to hold jobs, or to let them go.
 SELECT virtualtransaction FROM pg_catalog.pg_locks

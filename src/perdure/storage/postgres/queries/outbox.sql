@@ -54,7 +54,8 @@ UPDATE {schema}.perdure_outbox SET set_aside_at = NULL, error = NULL WHERE set_a
 
 -- name: standing
 -- How many wait, for how long the oldest has, and how many were set aside.
-SELECT count(*) - count(set_aside_at), {now} - min(enqueued_at) FILTER (WHERE set_aside_at IS NULL), count(set_aside_at)
+SELECT count(*) - count(set_aside_at), {now} - min(greatest(enqueued_at, 0)) FILTER (WHERE set_aside_at IS NULL),
+    count(set_aside_at)
 FROM {schema}.perdure_outbox;
 
 -- name: aside

@@ -70,6 +70,10 @@ hashtextextended(w.task, hashtextextended(w.route, 0))
 -- The same of a line that is known by its names.
 hashtextextended(line.task, hashtextextended(line.route, 0))
 
+-- name: in_line
+-- Whether a job is in the index of lines: no claim has met it in a paused queue.
+{can_be_claimed} AND w.held_up IS NOT TRUE
+
 -- name: can_be_claimed
 -- Whether a job is in the claim index.
 w.state = 'ready' AND NOT w.parked AND NOT w.suspect

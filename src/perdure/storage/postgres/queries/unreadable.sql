@@ -13,6 +13,32 @@ SELECT {record}, {beside}
 FROM (SELECT * FROM {schema}.jobs WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer) AS j {moving_by_id}
 ORDER BY j.id;
 
+-- name: silent_waiting
+-- Of the next waiting jobs behind an id, those that no claim or promotion can find; and the last that was looked at.
+WITH page AS MATERIALIZED (
+    SELECT id, state, run_at, parked, gate FROM {schema}.waiting
+    WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer
+)
+SELECT page.id::text, false FROM page
+WHERE state NOT IN ('ready', 'scheduled', 'blocked') OR (state = 'scheduled' AND run_at IS NULL)
+    OR parked <> (gate IS NOT NULL AND state = 'ready')
+UNION ALL SELECT (SELECT page.id::text FROM page ORDER BY page.id OFFSET %(limit)s::integer - 1), true;
+
+-- name: silent_jobs
+-- Of the next jobs behind an id, those without a moving row; and the last that was looked at.
+WITH page AS MATERIALIZED (
+    SELECT id FROM {schema}.jobs WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer
+)
+SELECT page.id::text, false FROM page
+WHERE NOT EXISTS (SELECT 1 FROM {schema}.outcomes WHERE outcomes.id = page.id)
+    AND NOT EXISTS (SELECT 1 FROM {schema}.waiting WHERE waiting.id = page.id)
+    AND NOT EXISTS (SELECT 1 FROM {schema}.holds WHERE holds.id = page.id)
+UNION ALL SELECT (SELECT page.id::text FROM page ORDER BY page.id OFFSET %(limit)s::integer - 1), true;
+
+-- name: make_due
+-- Scheduled jobs without the time at which they are due.
+UPDATE {schema}.waiting SET run_at = rank WHERE id = ANY(%(ids)s::uuid[]) AND state = 'scheduled' AND run_at IS NULL;
+
 -- name: live_ids
 -- The next jobs behind an id that wait or run.
 (SELECT id::text FROM {schema}.waiting WHERE (%(behind)s::uuid IS NULL OR id > %(behind)s::uuid) ORDER BY id LIMIT %(limit)s::integer)

@@ -52,32 +52,90 @@ end
 
 local put_back, looked_at = {}, {} -- looked_at: lanes of the rows
 
--- A blocked job waits for as many as it has open edges. Both ends of an edge find it.
+-- The jobs that a job was enqueued to wait for; false if its body does not tell. A name that is no id stands for a job that is
+-- not on record.
+local function parents_named(id)
+  local AFTER = 10 -- where it stands in a body: see `Body` in rows.py
+  local readable, after = pcall(function() return cjson.decode(cmsgpack.unpack(call('HGET', jobs, id))[AFTER]) end)
+  if not readable or type(after) ~= 'table' then return false end
+  local parents = {}
+  for number, name in ipairs(after) do
+    local digits = string.gsub(tostring(name), '-', '')
+    local is_id = #digits == 32 and not match(digits, '%X')
+    parents[number] = is_id and string.gsub(digits, '..', function(pair) return string.char(tonumber(pair, 16)) end)
+      or string.rep('\255', 16)
+  end
+  return parents
+end
+
+-- A blocked job that waits for nobody is let go.
+local function let_go(row)
+  gone, came = {}, {}
+  lift(row)
+  enter(row, details(row).run_at > now and SCHEDULED or READY)
+  row[VERSION] = row[VERSION] + 1
+  set_back(row)
+  flush()
+end
+
+-- Make the edges of a blocked job again from what it was enqueued to wait for. `open`: the parents to which it has edges.
+local function make_edges(row, open)
+  local found, parents = details(row), parents_named(row[ID])
+  if not parents then
+    leave_unread(row[ID])
+    return false
+  end
+  local known, count = {}, 0
+  for _, list in ipairs({ open, parents }) do
+    for _, parent in ipairs(list) do
+      if not known[parent] then
+        known[parent], count = true, count + 1
+        note(put_back, edges, 0, 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID])
+        note(put_back, edges, 0, 'c' .. row[ID] .. parent)
+        note(put_back, unsettled, 0, parent)
+      end
+    end
+  end
+  found.waits = count
+  row[REST_TEXT] = rest_of(found)
+  note(set, rows, row[ID], written(row))
+  return true
+end
+
+-- Whether somebody has to look at a parent to which a blocked job has an edge: it is not on record, or does not know that it is
+-- followed, or the edge cannot be found from its side. One that has ended is met by `forgotten`.
+local function is_unaware(parent, row)
+  local other = 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID]
+  if not call('ZSCORE', edges, other) then
+    note(put_back, edges, 0, other)
+    return true
+  end
+  local text = call('HGET', rows, parent)
+  local before = text and read(parent, text)
+  return not text or (before and not has(before, FOLLOWED))
+end
+
+-- A blocked job waits for as many as it has open edges, and its parents know of it. Gives whether that was put right.
 local function check_edges(row)
   local prefix = 'c' .. row[ID]
   local from, to = '[' .. prefix, '[' .. prefix .. string.rep('\255', 16)
-  local found = details(row)
-  local open = call('ZLEXCOUNT', edges, from, to)
-  for _, member in ipairs(call('ZRANGEBYLEX', edges, from, to, 'LIMIT', 0, AT_ONCE)) do
-    local parent = sub(member, 18)
-    local other = 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID]
-    if #parent == 16 and not call('ZSCORE', edges, other) then
-      note(put_back, edges, 0, other)
+  local waits, count = details(row).waits, call('ZLEXCOUNT', edges, from, to)
+  if not has(row, WAITED) then
+    if waits == 0 and count == 0 then let_go(row) end
+    return waits == 0 and count == 0
+  end
+  local lost, open, mended = count == 0 or count ~= waits, {}, false
+  for number, member in ipairs(call('ZRANGEBYLEX', edges, from, to, 'LIMIT', 0, lost and -1 or AT_ONCE)) do
+    open[number] = sub(member, 18)
+  end
+  if lost then return make_edges(row, open) end
+  for _, parent in ipairs(open) do
+    if is_unaware(parent, row) and not call('ZSCORE', unsettled, parent) then
       note(put_back, unsettled, 0, parent)
+      mended = true
     end
   end
-  if open == found.waits then return false end
-  gone, came = {}, {}
-  lift(row)
-  found.waits = open
-  row[REST_TEXT] = rest_of(found)
-  if open == 0 then
-    enter(row, found.run_at > now and SCHEDULED or READY)
-    row[VERSION] = row[VERSION] + 1
-  end
-  set_back(row)
-  flush()
-  return true
+  return mended
 end
 
 -- A lease that was given long after now: a clock that went back is dealt with elsewhere, this was written by somebody else.
@@ -103,7 +161,7 @@ local function audit_row(row)
   end
   woken = before
   if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
-  if row[STATE] == BLOCKED and has(row, WAITED) and check_edges(row) then mended = mended + 1 end
+  if row[STATE] == BLOCKED and check_edges(row) then mended = mended + 1 end
 end
 
 local found = scanned('HSCAN', rows)
@@ -130,7 +188,7 @@ for number = 1, #listed, 2 do
     local at, window = 0, 0
     if whole then at, window = parse('>I8I8', member, #key + 3) end
     if not whole or at + window - 2 * 2251799813685248 + DAY <= now then note(gone, limits, member) end
-  elseif not match(kind, '[bopt]') then
+  elseif not match(kind, '[bopqt]') then
     note(gone, limits, member) -- nobody's
   end
 end

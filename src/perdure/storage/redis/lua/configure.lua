@@ -13,7 +13,29 @@ local function write_heads()
     if first then call('ZREM', heads, (head_of_lane(lane, first))) end
   end
   for _, kind in ipairs({ 'r', 's', 'p' }) do
-    for _, version in ipairs(versions_under(kind)) do each_lane(kind, version, queue, write) end
+    for _, version in ipairs(versions_under(lanes, kind)) do each_lane(kind, version, queue, write) end
+  end
+end
+
+-- The same for the heads of its lines under limits.
+local function write_heads_of_lines()
+  for _, kind in ipairs({ 'or', 'os' }) do
+    for _, version in ipairs(versions_under(limits, kind)) do
+      local prefix = kind .. version .. queue .. '\0'
+      local from = '[' .. prefix
+      while true do
+        local found = call('ZRANGEBYLEX', limits, from, beyond(prefix), 'LIMIT', 0, AT_ONCE)
+        for _, head in ipairs(found) do
+          if what == 'resume' then
+            call('ZADD', limits, 0, (head_over_queues(head)))
+          else
+            call('ZREM', limits, (head_over_queues(head)))
+          end
+        end
+        if #found < AT_ONCE then break end
+        from = '(' .. found[#found]
+      end
+    end
   end
 end
 
@@ -25,6 +47,7 @@ else
   call('HSETNX', queues, queue, '')
   if what == 'pause' then call('SADD', paused, queue) else call('SREM', paused, queue) end
   write_heads()
+  write_heads_of_lines()
   if what == 'resume' then
     woken[queue] = true
     publish(origin)

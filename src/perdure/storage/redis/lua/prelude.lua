@@ -137,7 +137,7 @@ end
 local gone, came = {}, {} -- members that leave a sorted set, scores and members that join one: by key
 local unset, set = {}, {} -- fields that leave a hash, fields and values that join one: by key
 local counted = {} -- differences of counts, by lane and state
-local slots = {} -- differences of how many hold under a key of limits, by its field in `gates`: see places.lua
+local slots = {} -- differences of how many hold under a key of limits, by its field in `gates`: see indexes.lua
 local woken, ended_some = {}, false
 local owned = {} -- owners of unique keys of rows, as this script has left them; false: nobody
 local touched, freed = {}, {} -- lines of parked jobs that changed, keys of limits whose holds were given up: see gates.lua
@@ -221,7 +221,7 @@ local function flush()
 end
 
 -- Whoever empties the server under a running app takes the format's number away; jobs bring it back.
-local function note_format() call('HSETNX', meta, 'format', 4) end
+local function note_format() call('HSETNX', meta, 'format', 5) end
 
 -- Tell other processes; they may be forbidden to us, and nobody waits for a signal.
 local function publish(origin)
@@ -256,11 +256,11 @@ local function names_under(index, prefix, most)
   end
 end
 
--- The versions of rows in the lanes of a kind.
-local function versions_under(kind)
+-- The versions of rows in the lanes of a kind, in an index.
+local function versions_under(index, kind)
   local found, from = {}, '[' .. kind
   while true do
-    local member = call('ZRANGEBYLEX', lanes, from, below(kind), 'LIMIT', 0, 1)[1]
+    local member = call('ZRANGEBYLEX', index, from, below(kind), 'LIMIT', 0, 1)[1]
     if not member then return found end
     local version = string.byte(member, #kind + 1) or 0
     found[#found + 1] = string.char(version)
@@ -281,7 +281,7 @@ end
 -- Make the heads of all lanes, where none are left.
 local function make_heads()
   for _, kind in ipairs({ 'r', 's', 'p' }) do
-    for _, version in ipairs(versions_under(kind)) do
+    for _, version in ipairs(versions_under(lanes, kind)) do
       for _, queue in ipairs(names_under(lanes, kind .. version)) do each_lane(kind, version, queue, keep_head) end
     end
   end

@@ -32,7 +32,7 @@ local function look_into(queue, lane)
 end
 
 for _, kind in ipairs({ 'r', 's' }) do
-  for _, version in ipairs(versions_under(kind)) do
+  for _, version in ipairs(versions_under(lanes, kind)) do
     for _, queue in ipairs(names_under(lanes, kind .. version)) do
       each_lane(kind, version, queue, function(lane) look_into(queue, lane) end)
     end

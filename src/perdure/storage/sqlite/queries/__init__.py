@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from perdure.storage.queries import named
+from perdure.storage.sql_files import named
 
 
 def load(name: str, **parts: str) -> dict[str, str]:

@@ -34,12 +34,13 @@ UPDATE perdure_jobs SET
 FROM given WHERE perdure_jobs.id = given.id;
 
 -- name: move_on
--- What moves tell beside that.
-WITH given (id, errors, next_id) AS (VALUES {values})
+-- What moves tell beside that. The numbers are found first: in a plain join SQLite reads all bodies for each job of the list.
+WITH given (id, errors, next_id) AS (VALUES {values}),
+found (number, errors, next_id) AS MATERIALIZED (
+    SELECT job.number, given.errors, given.next_id FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
 UPDATE perdure_bodies SET
-    errors = coalesce(given.errors, perdure_bodies.errors), next_id = coalesce(given.next_id, perdure_bodies.next_id)
-FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
-WHERE perdure_bodies.number = job.number;
+    errors = coalesce(found.errors, perdure_bodies.errors), next_id = coalesce(found.next_id, perdure_bodies.next_id)
+FROM found WHERE perdure_bodies.number = found.number;
 
 -- name: let_go
 -- Give up the hold and the key of an ended job; the rest stays.
@@ -73,10 +74,11 @@ WHERE perdure_jobs.id = given.id AND state = 'running'
     AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
 
 -- name: progress
--- Write the progress that handlers told.
-WITH given (id, progress) AS (VALUES {values})
-UPDATE perdure_bodies SET progress = given.progress FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
-WHERE perdure_bodies.number = job.number;
+-- Write the progress that handlers told. The numbers are found first, as in move_on.
+WITH given (id, progress) AS (VALUES {values}),
+found (number, progress) AS MATERIALIZED (
+    SELECT job.number, given.progress FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
+UPDATE perdure_bodies SET progress = found.progress FROM found WHERE perdure_bodies.number = found.number;
 
 -- name: log
 -- Append lines to jobs' logs.

@@ -30,7 +30,7 @@ WITH RECURSIVE lane (head) AS (
 )
 SELECT
     (SELECT min(run_at) FROM perdure_jobs WHERE apart = 'scheduled'),
-    (SELECT json_group_array(name) FROM perdure_queues WHERE paused = 1),
+    (SELECT json_group_array(name) FROM (SELECT name FROM perdure_queues WHERE paused = 1 LIMIT {paused_told})),
     EXISTS (SELECT 1 FROM perdure_jobs WHERE apart = 'suspect'),
     EXISTS (SELECT 1 FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL),
     EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
@@ -77,44 +77,49 @@ SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'perdure_jobs_line';
 
 -- name: make_lines
 -- What can be claimed, in lines of task and routing key over all queues.
-CREATE INDEX IF NOT EXISTS perdure_jobs_line ON perdure_jobs (task, routing_key, priority DESC, rank, id) WHERE in_lane = 1;
+CREATE INDEX IF NOT EXISTS perdure_jobs_line ON perdure_jobs (task, routing_key, priority DESC, rank, id)
+    WHERE in_lane = 1 AND held_up IS NOT 1;
 
 -- name: lines
 -- All lines that hold jobs: a loose scan of their index.
 WITH RECURSIVE line (head) AS (
     SELECT (
-        SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line WHERE in_lane = 1 ORDER BY task, routing_key LIMIT 1)
+        SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line WHERE in_lane = 1 AND held_up IS NOT 1 ORDER BY task, routing_key LIMIT 1)
     UNION ALL
     SELECT coalesce(
         CASE WHEN last.routing_key IS NULL THEN (
             SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND task = last.task AND routing_key >= ''
+            WHERE in_lane = 1 AND held_up IS NOT 1 AND task = last.task AND routing_key >= ''
             ORDER BY routing_key LIMIT 1)
         ELSE (
             SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND task = last.task AND routing_key > last.routing_key
+            WHERE in_lane = 1 AND held_up IS NOT 1 AND task = last.task AND routing_key > last.routing_key
             ORDER BY routing_key LIMIT 1)
         END,
         (SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND task > last.task
+            WHERE in_lane = 1 AND held_up IS NOT 1 AND task > last.task
             ORDER BY task, routing_key LIMIT 1))
     FROM line JOIN perdure_jobs AS last ON last.number = line.head
 )
 SELECT json_group_array(json_array(task, routing_key))
 FROM line JOIN perdure_jobs ON perdure_jobs.number = line.head;
 
--- name: held_up
--- How many jobs paused queues hold in lanes, counted up to a bound.
-SELECT count(*) FROM (
-    SELECT 1 FROM json_each(?) AS paused CROSS JOIN perdure_jobs AS job ON job.queue = paused.value AND job.in_lane = 1 LIMIT ?);
+-- name: in_paused_queues
+-- Those of some jobs whose queue is paused.
+SELECT json_group_array(job.number) FROM json_each(?) AS given CROSS JOIN perdure_jobs AS job ON job.number = given.value
+WHERE EXISTS (SELECT 1 FROM perdure_queues AS paused WHERE paused.name = job.queue AND paused.paused = 1);
+
+-- name: hold_up
+-- Let no claim along lines read these jobs until their queue is resumed.
+UPDATE perdure_jobs SET held_up = 1 WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: line
--- One line in the order of a claim, without jobs that have expired, that a newer version wrote for itself, or whose queue is
--- paused.
+-- One line in the order of a claim, without jobs that have expired, that a newer version wrote for itself, or that a claim has
+-- met in a paused queue.
 SELECT number, priority, rank, id FROM {whole}
 WHERE task = :task{lane} AND routing_key IS :routing_key{lane} AND in_lane = 1 AND state = 'ready'
     AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)
-    AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1)
+    AND held_up IS NOT 1
 
 -- name: due
 -- Of the jobs that promote will make ready: their queues, and those that are under limits.

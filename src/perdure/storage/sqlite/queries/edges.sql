@@ -115,10 +115,12 @@ SELECT json_group_array(json_array(id, queue, limits IS NOT NULL AND suspect = 0
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked';
 
 -- name: lower
--- So many of the jobs that blocked ones wait for have let them go.
-WITH given (id, closed) AS (VALUES {values})
-UPDATE perdure_bodies SET waits = waits - given.closed FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
-WHERE perdure_bodies.number = job.number;
+-- So many of the jobs that blocked ones wait for have let them go. The numbers are found first: in a plain join SQLite reads
+-- all bodies for each job of the list.
+WITH given (id, closed) AS (VALUES {values}),
+found (number, closed) AS MATERIALIZED (
+    SELECT job.number, given.closed FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
+UPDATE perdure_bodies SET waits = waits - found.closed FROM found WHERE perdure_bodies.number = found.number;
 
 -- name: let_go
 -- Blocked jobs that wait for nobody any more. They are due now, unless their time is to come (one that was due at once stays

@@ -75,6 +75,18 @@ ON CONFLICT (name) DO UPDATE SET
 -- Pause or resume a queue.
 INSERT INTO perdure_queues (name, paused) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
 
+-- name: close_gates
+-- Close the open gates of a paused queue.
+UPDATE perdure_gates SET closed_by = 'paused' WHERE closed_by = '' AND queue = ?;
+
+-- name: open_gates
+-- Open the gates that the pause of a queue has closed.
+UPDATE perdure_gates SET closed_by = '' WHERE closed_by <> '' AND closed_by = 'paused' AND queue = ?;
+
+-- name: let_on
+-- Let claims along lines read the jobs of a resumed queue again.
+UPDATE perdure_jobs SET held_up = NULL WHERE held_up = 1 AND queue = ?;
+
 -- name: beat
 -- A worker's sign of life.
 INSERT INTO perdure_workers (id, started_at, seen_at, running, about) VALUES (?, ?, ?, ?, ?)

@@ -6,8 +6,9 @@ SELECT json_extract(given.value, '$.enqueued_at'), json_extract(given.value, '$.
 FROM json_each(?) AS given ORDER BY json_extract(given.value, '$.number');
 
 -- name: batch
--- The first rows that wait, of all queues but some, up to a number of rows and of bytes.
-SELECT number, enqueued_at, job FROM (
+-- The first rows that wait, of all queues but some, up to a number of rows and of bytes. A job comes as bytes: one that is not
+-- UTF-8 is read, and set aside, like any other that holds no job.
+SELECT number, enqueued_at, CAST(job AS BLOB) FROM (
     SELECT number, enqueued_at, job, sum(length(job)) OVER (ORDER BY number) - length(job) AS before FROM (
         SELECT number, enqueued_at, job FROM perdure_outbox
         WHERE set_aside_at IS NULL AND min_version <= :version AND queue NOT IN (SELECT value FROM json_each(:full))
@@ -35,4 +36,5 @@ FROM perdure_outbox;
 
 -- name: aside
 -- Rows that were set aside.
-SELECT number, id, error, set_aside_at FROM perdure_outbox WHERE set_aside_at IS NOT NULL ORDER BY number LIMIT ?;
+SELECT number, CAST(id AS BLOB), CAST(error AS BLOB), set_aside_at
+FROM perdure_outbox WHERE set_aside_at IS NOT NULL ORDER BY number LIMIT ?;

@@ -1,0 +1,1 @@
+"""How soon the jobs of a dead host come back."""

@@ -1,0 +1,1 @@
+"""What a claim costs with few queues and with very many."""

@@ -1,0 +1,1 @@
+"""Enqueueing jobs and waiting for them."""

@@ -1,0 +1,1 @@
+"""Data and rules of jobs: pure, without any input or output."""

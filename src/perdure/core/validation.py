@@ -1,0 +1,59 @@
+"""Which texts may name a thing: the same rule on every store, before anything is stored."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ..errors import InvalidCall
+from .job import ANY, Routing
+from .sizes import KEY_BYTES, NAME_BYTES
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def checked_name(value: object, what: str) -> str:
+    """A name of a task, queue, tenant, tag …: 1 to 200 bytes without control characters."""
+    text = _text(value, what, NAME_BYTES)
+    if _CONTROL.search(text):
+        raise InvalidCall(f"{what}={text!r} has control characters; a name is printable text")
+    return text
+
+
+def checked_names(values: object, what: str) -> tuple[str, ...]:
+    """A list of at least one name; a task stands for its own."""
+    if isinstance(values, str):
+        raise InvalidCall(f"{what} is a list of names, not one text; write [{values!r}]")
+    if not isinstance(values, Iterable):
+        raise InvalidCall(f"{what} is a list of names, not {type(values).__name__}")
+    names = tuple(checked_name(getattr(value, "name", value), f"a name in {what}") for value in values)
+    if not names:
+        raise InvalidCall(f"{what}=[] would take nothing; leave it out for all {what}")
+    return names
+
+
+def checked_routing(value: object) -> Routing:
+    """What a receiver takes: ANY, None for only what has no routing key, or one key."""
+    return value if value is ANY or value is None else checked_name(value, "routing_key")
+
+
+def checked_key(value: object, what: str = "key") -> str:
+    """A key: 1 to 512 bytes, without NUL."""
+    text = _text(value, what, KEY_BYTES)
+    if "\x00" in text:
+        raise InvalidCall(f"{what}={text!r} has a NUL character")
+    return text
+
+
+def _text(value: object, what: str, limit: int) -> str:
+    if not isinstance(value, str):
+        raise InvalidCall(f"{what} must be a text, not {type(value).__name__}")
+    if not value:
+        raise InvalidCall(f"{what} must not be empty")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise InvalidCall(f"{what}={value!r} has a lone surrogate, which is no character") from None
+    if size > limit:
+        raise InvalidCall(f"{what} has {size} bytes; at most {limit} are allowed ({value[:40]!r}…)")
+    return str(value)

@@ -1,0 +1,165 @@
+"""Running a task here and now, without a store: `task.run(…)`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ..client.call_list import bound_to
+from ..core.clock import reader
+from ..core.job import State
+from ..core.outcome import Outcome
+from ..core.record import NewJob, Record
+from ..errors import ArgumentsDoNotFit, InvalidCall
+from ..flow.build_jobs import with_argument
+from ..flow.graph import Continuing, Flow, Node
+from ..tasks.middleware import call_through
+from ..tasks.providers import opened
+from .context import Context, _current
+from .item import BatchContext, Item, results_of
+
+if TYPE_CHECKING:
+    from ..app import Perdure
+    from ..tasks.definition import TaskBinding, TaskDefinition
+
+_KEPT = frozenset(Record.__struct_fields__) & frozenset(NewJob.__struct_fields__)
+
+
+Parents = tuple[tuple[str, str | None], ...]  # task and result, as JSON text
+
+
+async def run_inline(app: Perdure, definition: TaskDefinition, job: NewJob, parents: Parents = ()) -> Any:
+    """Call the handler with the arguments as a worker would pass them: written to JSON and read back. What it continues
+    with is run too, one call after the other, and the result is that of the last."""
+    value = await _run_one(app, definition, job, parents)
+    while isinstance(value, Continuing):
+        value = await (_run_group(app, value.flow) if value.flow._many else _run_on(app, value.flow))
+    return value
+
+
+async def _run_group(app: Perdure, flow: Flow[Any]) -> list[Any]:
+    """Run the calls of a group, one after the other; gives their results."""
+    values = []
+    for node in flow._nodes:
+        bound, job, parents = _given(app, node, {})
+        values.append(await run_inline(app, bound.definition, job, parents))
+    return values
+
+
+async def _run_on(app: Perdure, flow: Flow[Any]) -> Any:
+    """Run the calls of a flow; gives what the last handler gave, which may continue in its turn."""
+    results: dict[Node[Any], tuple[str, str | None]] = {}
+    *before, last = flow._nodes
+    for node in before:
+        bound, job, parents = _given(app, node, results)
+        value = await run_inline(app, bound.definition, job, parents)
+        results[node] = (job.task, bound.definition.encode_result(value))
+    bound, job, parents = _given(app, last, results)
+    return await _run_one(app, bound.definition, job, parents)
+
+
+def _given(
+    app: Perdure, node: Node[Any], results: Mapping[Node[Any], tuple[str, str | None]]
+) -> tuple[TaskBinding, NewJob, Parents]:
+    """What a call of a flow is run with: its job, and the results of those before it."""
+    bound = bound_to(app, node._call)
+    parents = tuple(results[parent] for parent in node._after)
+    job = bound.plan.job(node._call._payload, bound.definition.arguments_hash)
+    if node._takes is None:
+        return bound, job, parents
+    texts = [text or "null" for _, text in parents]
+    value = f"[{','.join(texts)}]" if node._takes == "list" else texts[0]
+    payload = with_argument(job.payload, node._call._task._first_parameter(), value)
+    return bound, msgspec.structs.replace(job, payload=payload), parents
+
+
+async def _run_one(app: Perdure, definition: TaskDefinition, job: NewJob, parents: Parents) -> Any:
+    if definition.batch is not None:
+        return await _run_batch(app, definition, job, parents)
+    context = Context.detached(app, _running(app, job))
+    context._parents = parents
+    token = _current.set(context)
+    try:
+        async with AsyncExitStack() as stack:
+            context._given = await opened(definition.provided.values(), stack)
+            return await call_through(
+                definition.middleware, context, partial(_called, definition, context, job.payload)
+            )
+    finally:
+        _current.reset(token)
+
+
+def _arguments(definition: TaskDefinition, payload: str) -> tuple[Sequence[Any], dict[str, Any]]:
+    """The arguments of a call. A handler may make this call: if they do not fit, that says nothing about its own job."""
+    try:
+        return definition.arguments(payload)
+    except ArgumentsDoNotFit as error:
+        raise InvalidCall(*error.args) from None
+
+
+async def _called(definition: TaskDefinition, context: Context, payload: str) -> Any:
+    given, kwargs = _arguments(definition, payload)
+    args = definition.completed(given, kwargs, context.get)
+    if definition.takes_context:
+        args = (context, *args)
+    if not definition.is_async and definition.run_in != "loop":
+        return await asyncio.to_thread(definition.handler, *args, **kwargs)
+    return await definition.handler(*args, **kwargs)
+
+
+async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, parents: Parents) -> Any:
+    """A batch of one."""
+    settled = _Settled()
+    (args,), _ = _arguments(definition, job.payload)
+    detached = Context.detached(app, _running(app, job))
+    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
+    item._parents = parents
+    context = BatchContext([item])
+    token = _current.set(context)
+    try:
+        async with AsyncExitStack() as stack:
+            context._given = item._given = await opened(definition.provided.values(), stack)
+            value = await call_through(definition.middleware, context, partial(_called_batch, definition, item))
+    finally:
+        _current.reset(token)
+    if settled.outcome is not None:
+        raise settled.outcome
+    return settled.value if item._said is not None else results_of(definition.name, [item], value)[0]
+
+
+async def _called_batch(definition: TaskDefinition, item: Item[Any]) -> Any:
+    kwargs: dict[str, Any] = {}
+    args = definition.completed([[item]], kwargs, item.get)
+    if definition.run_in == "thread":
+        return await asyncio.to_thread(definition.handler, *args, **kwargs)
+    return await definition.handler(*args, **kwargs)
+
+
+class _Settled:
+    value: object = None
+    outcome: Outcome | None = None
+
+    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
+        self.value, self.outcome = value, outcome
+
+
+def _running(app: Perdure, job: NewJob) -> Record:
+    now = reader(app.clock)()
+    kept = {name: value for name, value in msgspec.structs.asdict(job).items() if name in _KEPT}
+    return Record(
+        **kept,
+        state=State.RUNNING,
+        rank=now,
+        version=1,
+        attempt=1,
+        failures=0,
+        losses=0,
+        created_at=now,
+        run_at=now,
+        started_at=now,
+    )

@@ -1,0 +1,154 @@
+"""The shelf: named texts, each one document whose id is its kind and name.
+
+A write reads what is there in its transaction and judges it in Python, as with jobs: who has written meanwhile is a
+conflict. A hold that guards a write is pinned by a write to its job, so that nobody ends it between the look and the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+from bson import ObjectId
+from bson.max_key import MaxKey
+from bson.min_key import MinKey
+
+from perdure.core.record import Hold
+from perdure.storage.contract import ACCEPTED, KvEntry, KvWrite
+from perdure.storage.rules.guards import standing
+
+from .enqueue import Enqueued, enqueue
+from .operations import Steps, delete, find, update
+from .records import Document
+from .resolve_edges import EdgeResolution
+from .updates import look as look_at_jobs
+
+Name = tuple[str, str]  # kind, name
+
+
+def look(
+    kind: str, names: Sequence[str] | None, job: str | None, due_by: int | None, limit: int
+) -> Steps[list[KvEntry]]:
+    of_job: Document = {} if job is None else {"job": job}
+    if names is not None:
+        wanted: Document = {"_id": {"$in": [_id(kind, name) for name in names]}}
+        return _rows((yield from find("shelf", wanted | of_job, sort={"_id": 1})))
+    if limit <= 0:
+        return []
+    if due_by is not None:
+        due: Document = {"_id.kind": kind, "due_at": {"$lte": due_by}}
+        return _rows((yield from find("shelf", due | of_job, sort={"due_at": 1, "_id.name": 1}, limit=limit)))
+    ours: Document = {"_id.kind": kind} if of_job else {"_id": {"$gt": _id(kind, MinKey()), "$lt": _id(kind, MaxKey())}}
+    return _rows((yield from find("shelf", ours | of_job, sort={"_id": 1}, limit=limit)))
+
+
+def shelve(
+    writes: Sequence[KvWrite], pinned: Collection[str], now: int, chunk: int, way: EdgeResolution
+) -> Steps[tuple[list[bool], Enqueued]]:
+    """Write what takes hold, with its jobs."""
+    done = yield from _write(writes, pinned)
+    jobs = [job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs]
+    return done, (yield from enqueue(jobs, now, chunk, way))
+
+
+def shelved(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
+    """The answer to `kv_write` if all that it wrote is on record, else None: then it may be written again."""
+    rows = yield from _found({(write.kind, write.name) for write in writes})
+    for write in writes:
+        row = rows.get((write.kind, write.name))
+        if write.version is None or (None if row is None else row.text) != write.text:
+            return None
+        if row is not None and row.version != write.version + 1:
+            return None
+    queues = {job.queue for write in writes for job in write.jobs}
+    return [True] * len(writes), Enqueued([], queues, [], [], False)
+
+
+def _write(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
+    """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
+    standing_holds = yield from _standing(writes, pinned)
+    rows = yield from _found({(write.kind, write.name) for write in writes})
+    before = dict(rows)
+    done = [_written(rows, write, standing_holds) for write in writes]
+    yield from _store(before, rows)
+    return done
+
+
+def forget(jobs: Sequence[str]) -> Steps[None]:
+    """What belongs to these jobs goes with them."""
+    yield from delete("shelf", {"job": {"$in": list(jobs)}})
+
+
+# ---- moving house ----------------------------------------------------------------------------------
+def export(after: Name | None, limit: int) -> Steps[list[KvEntry]]:
+    behind: Document = {} if after is None else {"_id": {"$gt": _id(*after)}}
+    return _rows((yield from find("shelf", behind, sort={"_id": 1}, limit=limit))) if limit > 0 else []
+
+
+def restore(rows: Sequence[KvEntry]) -> Steps[None]:
+    yield from _put({(row.kind, row.name): row for row in rows}.values())
+
+
+# ---- below -----------------------------------------------------------------------------------------
+def _id(kind: str, name: object) -> Document:
+    return {"kind": kind, "name": name}
+
+
+def _rows(documents: Iterable[Document]) -> list[KvEntry]:
+    return [_row(document) for document in documents]
+
+
+def _row(document: Document) -> KvEntry:
+    due_at = document.get("due_at")
+    return KvEntry(
+        kind=document["_id"]["kind"],
+        name=document["_id"]["name"],
+        text=document["text"],
+        version=int(document["version"]),
+        due_at=None if due_at is None else int(due_at),
+        job=document.get("job"),
+    )
+
+
+def _found(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
+    found = yield from find("shelf", {"_id": {"$in": [_id(*name) for name in names]}})
+    return {(row.kind, row.name): row for row in _rows(found)}
+
+
+def _standing(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[Hold]]:
+    holds = {write.hold for write in writes if write.hold is not None}
+    jobs = yield from look_at_jobs({hold.id for hold in holds})
+    stand = {hold for hold in holds if standing(jobs.get(hold.id), hold) is ACCEPTED}
+    if free := sorted({hold.id for hold in stand} - set(pinned)):
+        yield from update("jobs", [{"q": {"_id": {"$in": free}}, "u": {"$set": {"pins": ObjectId()}}, "multi": True}])
+    return stand
+
+
+def _written(rows: dict[Name, KvEntry], write: KvWrite, holds: Collection[Hold]) -> bool:
+    name = (write.kind, write.name)
+    version = rows[name].version if name in rows else 0
+    if write.version not in (None, version) or (write.hold is not None and write.hold not in holds):
+        return False
+    if write.text is None:
+        rows.pop(name, None)
+    else:
+        rows[name] = KvEntry(*name, write.text, version + 1, write.due_at, write.job)
+    return True
+
+
+def _store(before: dict[Name, KvEntry], after: dict[Name, KvEntry]) -> Steps[None]:
+    if gone := [_id(*name) for name in sorted(before) if name not in after]:
+        yield from delete("shelf", {"_id": {"$in": gone}})
+    yield from _put(row for name, row in sorted(after.items()) if before.get(name) != row)
+
+
+def _put(rows: Iterable[KvEntry]) -> Steps[None]:
+    yield from update(
+        "shelf", [{"q": {"_id": _id(row.kind, row.name)}, "u": _document(row), "upsert": True} for row in rows]
+    )
+
+
+def _document(row: KvEntry) -> Document:
+    document: Document = {"text": row.text, "version": row.version}
+    if row.due_at is not None:
+        document["due_at"] = row.due_at
+    return document if row.job is None else {**document, "job": row.job}

@@ -1,0 +1,60 @@
+"""The store's clock: the server's, read through this machine's steady one.
+
+A server tells its time in milliseconds, and asking costs a round trip. So the difference between its clock and the clock of
+this machine that never jumps is measured when the store opens and every few seconds, and the time in between is counted
+here, in microseconds. The difference is left as it is while a measurement agrees with it within its own error, so that
+time does not flicker; when the server's clock is set, it is followed within seconds. Small corrections never let time go
+back. Where the clock that this machine shows agrees with the server's, as it does when both keep time by NTP, it is taken
+for it: then an instant that a worker reads for itself is never later than the store's next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from perdure.core.clock import SECOND, SYSTEM, boottime
+
+AGAIN = 10 * SECOND  # microseconds after which the server is asked again
+TICK = 1_000  # what a server's answer leaves open
+FIRST = 3  # measurements to begin with, of which the quickest counts
+
+
+class ServerClock:
+    """Reads the server's time. `ask` gives it in microseconds, cut to milliseconds."""
+
+    def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
+        self._ask = ask
+        self._ahead: int | None = None  # the server's clock minus ours
+        self._measured = 0
+        self._last = 0
+
+    def __call__(self) -> int:
+        now = _steady() + (self._ahead or 0)
+        if now < self._last < now + SECOND:
+            return self._last
+        self._last = now
+        return now
+
+    async def follow(self) -> None:
+        """Ask the server if the last time was long ago."""
+        if self._ahead is not None and _steady() - self._measured < AGAIN:
+            return
+        measured = [await self._measure() for _ in range(1 if self._ahead is not None else FIRST)]
+        error, ahead = min(measured)
+        shown = SYSTEM.micros() - _steady()
+        if abs(ahead - shown) <= error + TICK:
+            self._ahead = shown
+        elif self._ahead is None or abs(ahead - self._ahead) > error + TICK:
+            self._ahead = ahead
+        self._measured = _steady()
+
+    async def _measure(self) -> tuple[int, int]:
+        """How far the measurement may be off, and how far the server is ahead."""
+        asked = _steady()
+        told = await self._ask()
+        answered = _steady()
+        return (answered - asked) // 2, told + TICK // 2 - (asked + answered) // 2
+
+
+def _steady() -> int:
+    return int(boottime() * SECOND)

@@ -1,0 +1,90 @@
+"""Long enqueues of one loop: several are under way at once, each on a connection of its own, and keep their order.
+
+The order of a list is that of its jobs' instants, and ids break ties. Two sessions that read the clock by themselves may
+read it in any order; so long enqueues are given their instants one after the other, and then stored side by side.
+
+Where what becomes of a job depends on those before it (a bounded or fair queue, a unique key, a parent, an id that is on
+record already), they are stored one after the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from perdure.core.record import NewJob, UniformJobs
+from perdure.storage.contract import EnqueueResult
+
+from .bulk_copy import can_be_copied
+from .enqueue import Enqueue
+from .server import Connection, Server
+
+COPIED = 1_000  # jobs of one enqueue from which COPY is quicker
+
+
+class LongEnqueues:
+    """Those of one loop."""
+
+    def __init__(self, enqueue: Enqueue, clock: Callable[[Connection], Coroutine[Any, Any, int]]) -> None:
+        self._enqueue = enqueue
+        self._clock = clock
+        self._in_order = asyncio.Lock()
+        self._waiting_first = False
+        self._last: asyncio.Future[None] | None = None  # done when the one before, and all before that, are stored
+
+    async def put(self, server: Server, jobs: Sequence[NewJob], now: int | None) -> list[EnqueueResult]:
+        """Put jobs on record in a transaction of their own, behind those of earlier calls."""
+        before, own = self._last, asyncio.get_running_loop().create_future()
+        self._last = own
+        try:
+            placed = await self._beside_others(server, jobs, now)
+            if placed is None:
+                if before is not None:
+                    await asyncio.wait([before])
+                put_planned = self._enqueue.put_planned
+                placed = await server.run_indexed(lambda connection: put_planned(connection, jobs, now), repeat=True)
+            return placed
+        finally:
+            _done_after(own, before)
+
+    async def _beside_others(
+        self, server: Server, jobs: Sequence[NewJob], now: int | None
+    ) -> list[EnqueueResult] | None:
+        """None: they have to wait for those before them."""
+        if isinstance(jobs, UniformJobs) and len(jobs) >= COPIED and can_be_copied(jobs) and not server.pooled:
+            return await self._copied(server, jobs, now)
+        async with self._in_order:
+            instant = await server.run_indexed(self._clock, repeat=True) if now is None else now
+        inserts, put_at_once = self._enqueue.ready(jobs, instant), self._enqueue.put_at_once
+        if not inserts:
+            return None
+        return await server.run_indexed(lambda connection: put_at_once(connection, jobs, inserts), repeat=True)
+
+    async def _copied(self, server: Server, jobs: UniformJobs, now: int | None) -> list[EnqueueResult] | None:
+        """The next may read the clock as soon as these have."""
+        turn = ExitStack()
+        await self._in_order.acquire()
+        turn.callback(self._in_order.release)
+        self._waiting_first = waiting_first = not self._waiting_first
+        read = now
+
+        def instant(clock: int) -> int:
+            nonlocal read
+            read = clock if read is None else read  # one that is repeated keeps its place
+            turn.close()
+            return read
+
+        put_copied = self._enqueue.put_copied
+        with turn:
+            return await server.run_indexed(
+                lambda connection: put_copied(connection, jobs, instant, waiting_first=waiting_first), repeat=True
+            )
+
+
+def _done_after(own: asyncio.Future[None], before: asyncio.Future[None] | None) -> None:
+    if before is None or before.done():
+        own.set_result(None)
+    else:
+        before.add_done_callback(lambda _: own.set_result(None))

@@ -1,0 +1,158 @@
+"""Claims of limited jobs where that is simple, by one statement: the successes of the last ones, a turn, and the claim.
+
+Gates of one key without a rate are the most common by far. Where there are no others one statement writes the ends, takes a
+turn, looks, counts, claims and closes: one round trip, one transaction. All ends are written before the turn is taken, so
+that what they give up is room for this claim, and nobody waits for a turn that is spent on writing them.
+
+**The mark.** As in `claim.py`, a worker that claims full batches goes on behind those that it has claimed in each lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+from typing import Any, NamedTuple
+
+from perdure.core.record import Record
+from perdure.storage.contract import Claim, Want
+from perdure.storage.rules.limits import limits_of
+
+from .claim import FEW, MANY, Marks, claimer, marked, wanted
+from .queries import load
+from .records import COLUMNS, array, claimed_of, digest, numbers
+from .server import Connection, Statement, pipeline
+
+LOOK = 128  # gates that are looked at together
+NEWS = 1_000  # that are heard together
+INVOLVED = 1.0  # seconds after which the simple way is tried again
+_SHARED = ("wanted", "can_run", "claimed_columns", "usual_columns", "in_common", "few", "many", "saying_nothing")
+_WAYS = {"few": FEW, "many": "{usual}"}
+
+
+class Passed(NamedTuple):
+    """The answer. `claimed` is None where nothing was claimed: it was not simple, or something else comes first (jobs that
+    wait for one that ended, `followed`; or that are due). `more`: there are jobs left that may start. `accepted` are the
+    successes that took hold, None: all of them; `limited` the queues of jobs that gave up room."""
+
+    claimed: list[Record] | None
+    more: bool = False
+    suspects: bool = False
+    accepted: list[str] | None = None
+    followed: bool = False
+    limited: Sequence[str] = ()
+
+
+class LimitedClaimStatement:
+    """The statements of one schema, and the marks of whoever claims through this store."""
+
+    def __init__(self, schema: str, doubtful: list[str]) -> None:
+        self._doubtful = doubtful
+        claims = load("claim", schema, no_outlook="{no_outlook}", usually=FEW)
+        parts = {name: claims[name] for name in _SHARED}
+        parts["nothing"] = ", ".join(["NULL"] * len(COLUMNS))
+        told = load("apply", schema)["succeeding"]
+        ends = {
+            False: {"succeeding": "{saying_nothing}", "something_first": "{nothing_first}"},
+            True: {"succeeding": told},
+        }
+        self._pass = {
+            (says, way): load(
+                "limits", schema, **parts, **words, moved=_moved(schema, usually), claimed_rows=f"{{{way}}}"
+            )["pass"]
+            for says, words in ends.items()
+            for way, usually in _WAYS.items()
+        }
+        self._sql = load("limits", schema)
+        self._marks = Marks()
+        self._came = 0  # with the last claim
+        self._involved_until = 0.0
+
+    def is_simple(self, want: Want) -> bool:
+        """Whether to try."""
+        return not want.alone and monotonic() >= self._involved_until
+
+    async def claim(self, connection: Connection, claim: Claim, want: Want, now: int | None) -> Passed:
+        return await self.exchange(connection, {}, 0, claim, want, now)
+
+    async def exchange(
+        self,
+        connection: Connection,
+        successes: Mapping[str, Any],
+        told: int,
+        claim: Claim,
+        want: Want,
+        now: int | None,
+    ) -> Passed:
+        """Say that so many jobs succeeded and claim limited ones."""
+        marks = self._marks.of(want, monotonic())
+        values = {**wanted(want), **claimer(claim, want.limit), **marked(marks), **bounds(now)}
+        first = self._pass[told > 0, "few" if max(told, self._came) < MANY else "many"]
+        rows, row = await _passed(connection, [(first, {**successes, **values, "told": told})])
+        last = row
+        if row.unread:
+            read = self._reading(dict(zip(row.unread, row.limits or (), strict=True)))
+            again = (self._pass[False, "few"], {**values, "told": 0})
+            rows, last = await _passed(connection, [(self._sql["turn"], {}), read, again])
+        answer = Passed(None, False, last.suspects, row.accepted, row.followed, row.gave_up or ())
+        if row.withheld:
+            return answer
+        if last.simple is False:
+            self._involved_until = monotonic() + (0.0 if last.unread else INVOLVED)
+            return answer
+        claimed = claimed_of(rows, self._doubtful)
+        self._came = len(claimed)
+        self._marks.note(want, claimed, last.took or 0.0, from_start=marks is None)
+        missed = marks is not None and len(claimed) < want.limit and self._marks.of(want, monotonic()) is None
+        return answer._replace(claimed=claimed, more=missed or bool(last.more))
+
+    def _reading(self, unread: Mapping[int, str]) -> Statement:
+        values = {
+            "numbers": numbers(unread),
+            "mosts": numbers(_most(limits) for limits in unread.values()),
+            "keys": array(_simple_key(limits) or "NULL" for limits in unread.values()),
+        }
+        return self._sql["read"], values
+
+
+class _Told(NamedTuple):
+    """The last row of `pass`. `unread`: the numbers of lanes whose limits nobody has read yet."""
+
+    simple: bool | None
+    more: bool | None
+    suspects: bool
+    unread: list[int] | None
+    limits: list[str] | None
+    took: float | None
+    accepted: list[str] | None
+    withheld: bool
+    followed: bool
+    gave_up: list[str] | None
+
+
+async def _passed(connection: Connection, statements: Sequence[Statement]) -> tuple[Sequence[Sequence[Any]], _Told]:
+    rows = await (await pipeline(connection, statements))[-1].fetchall()
+    return rows, _Told(*rows.pop()[len(COLUMNS) : -1])
+
+
+def _moved(schema: str, usually: str) -> str:
+    return load("claim", schema, slot="{slot_of_lane}", usually=usually)["moved"]
+
+
+def bounds(now: int | None) -> dict[str, Any]:
+    return {"now": now, "most": NEWS, "look": LOOK}
+
+
+def _most(limits: str) -> int:
+    """How many may start at once at best."""
+    return min(most for limit in limits_of(limits) for most in (limit.most, limit.starts) if most is not None)
+
+
+def _simple_key(limits: str) -> str | None:
+    """The key of limits that are one number of jobs that run at once."""
+    (first, *others) = limits_of(limits)
+    return None if others or first.most is None or first.starts is not None else digest(first.key)
+
+
+def is_as_read(limits: str, most: int | None, key: str | None) -> bool:
+    """Whether this is what a gate with these limits has once they were read; or they were not read yet."""
+    return (most, key) in ((None, None), (_most(limits), _simple_key(limits)))

@@ -1,0 +1,1 @@
+"""Rules that all stores share: pure functions on records, limits, fairness and filters."""

@@ -1,0 +1,86 @@
+"""The shelf: named texts under their guards, with the jobs that come with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.storage.contract import KvEntry, KvWrite, MissingParent, QueueAtCapacity
+from perdure.storage.rules.guards import standing
+
+from .apply import look_and_mend
+from .driver import Connection
+from .enqueue import PreparedJobs, enqueue
+from .queries import load
+from .records import Many
+from .writer import Work
+
+_sql = load("kv")
+_NAMED = Many(_sql["named"], 1)
+_VERSIONS = Many(_sql["versions"], 2, (100, 10, 1))
+_PUT = Many(_sql["put"], 6, (100, 10, 1))
+_TAKE_OFF = Many(_sql["take_off"], 2, (100, 10, 1))
+
+Place = tuple[str, str]  # kind, name
+
+
+def look_up(
+    connection: Connection, kind: str, names: Sequence[str] | None, job: str | None, due_by: int | None, limit: int
+) -> list[KvEntry]:
+    """Texts of a kind: those asked for by name, those that are due, or the first of all."""
+    if names is not None:
+        rows = _NAMED.rows(connection, [(name,) for name in sorted(set(names))], kind)
+        return [row for row in map(_shelved, rows) if job in (None, row.job)]
+    if due_by is not None:
+        rows = connection.rows(_sql["due"], {"kind": kind, "due_by": due_by, "job": job, "limit": limit})
+    elif job is not None:
+        rows = connection.rows(_sql["of_job"], {"job": job, "kind": kind, "limit": limit})
+    else:
+        rows = connection.rows(_sql["of_kind"], (kind, limit))
+    return [_shelved(row) for row in rows]
+
+
+def shelve(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | QueueAtCapacity | MissingParent:
+    """Write what takes hold, with its jobs. A refusal is an answer, because nothing has been written when it is found."""
+    places = {(write.kind, write.name) for write in writes}
+    versions = {(kind, name): version for kind, name, version in _VERSIONS.rows(work.connection, sorted(places))}
+    held = look_and_mend(work, [write.hold.id for write in writes if write.hold is not None], now)
+    done: list[bool] = []
+    written: dict[Place, KvEntry | None] = {}
+    for write in writes:
+        place = (write.kind, write.name)
+        stands = write.hold is None or standing(held.get(write.hold.id), write.hold).accepted
+        done.append(stands and write.version in (None, versions.get(place, 0)))
+        if done[-1]:
+            written[place] = _after(write, versions)
+    jobs = [job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs]
+    placed = enqueue(work, PreparedJobs(jobs), now) if jobs else None
+    if isinstance(placed, (QueueAtCapacity, MissingParent)):
+        return placed
+    _TAKE_OFF.run(work.connection, [place for place, row in written.items() if row is None])
+    put(work, [row for row in written.values() if row is not None])
+    return done
+
+
+def _after(write: KvWrite, versions: dict[Place, int]) -> KvEntry | None:
+    """What stands there after a write, None if nothing does. The versions are those that the next write will find."""
+    place = (write.kind, write.name)
+    if write.text is None:
+        versions.pop(place, None)
+        return None
+    versions[place] = versions.get(place, 0) + 1
+    return KvEntry(write.kind, write.name, write.text, versions[place], write.due_at, write.job)
+
+
+def page(connection: Connection, after: Place | None, limit: int) -> list[KvEntry]:
+    behind = "" if after is None else "WHERE (kind, name) > (?, ?)"
+    return [_shelved(row) for row in connection.rows(_sql["page"].replace("{behind}", behind), (*(after or ()), limit))]
+
+
+def put(work: Work, rows: Sequence[KvEntry]) -> None:
+    """Texts as they are, in place of what is there."""
+    values = [(row.kind, row.name, row.text, row.version, row.due_at, row.job) for row in rows]
+    _PUT.run(work.connection, values)
+
+
+def _shelved(row: Sequence[object]) -> KvEntry:
+    return KvEntry(*row)  # type: ignore[arg-type]

@@ -1,0 +1,318 @@
+"""The terms in which a store is asked and answers. `contract` gives them all on, and says what is promised in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from ..core.job import ANY, Loss, Routing, State
+from ..core.record import Hold, NewJob, Record
+from ..errors import UnknownParent
+
+
+# ---- enqueue ---------------------------------------------------------------------------------------
+class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
+    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
+
+    id: str
+    duplicate: bool = False
+    dropped: bool = False
+
+
+class QueueAtCapacity(Exception):
+    """A bounded queue has no room; nothing of the call was stored. `waits`: its policy is to wait."""
+
+    def __init__(self, queue: str, max_depth: int, *, waits: bool) -> None:
+        super().__init__(f"queue {queue!r} holds its {max_depth} jobs")
+        self.queue = queue
+        self.max_depth = max_depth
+        self.waits = waits
+
+
+class MissingParent(UnknownParent):
+    """A job would wait for one that is not on record; nothing of the call was stored."""
+
+    def __init__(self, job: str, parent: str) -> None:
+        super().__init__(f"job {job} would wait for job {parent}, which is not on record")
+        self.job = job
+        self.parent = parent
+
+
+class CallerStatements(msgspec.Struct, frozen=True, gc=False):
+    """An enqueue as data, for a connection that the caller owns: only INSERT and plain SELECT.
+
+    Run `inserts` in order, then `readback`, whose rows are (position in the list, id that stands for it).
+    `owners` gives such rows before the inserts: the id that stands for it already, or NULL.
+    Each statement has exactly one parameter, a JSON text, written as `?`; it contains no other question mark or
+    percent sign.
+    """
+
+    inserts: tuple[tuple[str, str], ...]
+    readback: tuple[str, str]
+    owners: tuple[str, str]
+
+
+class CallerSession(Protocol):
+    """An enqueue for a session of the store's own driver, which the caller owns and commits."""
+
+    def blocking(self, session: Any) -> list[EnqueueResult]:
+        """Store the jobs inside the session's transaction, in the thread that owns it."""
+
+    async def awaited(self, session: Any) -> list[EnqueueResult]:
+        """The same for a session of the driver's asynchronous form."""
+
+    def durable(self, session: Any) -> bool:
+        """Whether the caller's commit will be as durable as ours."""
+
+
+# ---- claim and apply -------------------------------------------------------------------------------
+class Want(msgspec.Struct, frozen=True, gc=False):
+    """What a claimer would take: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
+
+    `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out. `limited` asks for jobs
+    under limits, which are parked while they are ready, and for no others; otherwise they are left out.
+    """
+
+    limit: int
+    queues: tuple[str, ...] | None = None
+    tasks: tuple[str, ...] | None = None
+    routing: Routing = ANY
+    alone: bool = False
+    limited: bool = False
+
+
+class Claim(msgspec.Struct, frozen=True, gc=False):
+    """Who claims, under which fresh stamp, and what it wants, in order of preference."""
+
+    worker: str
+    stamp: int
+    wants: tuple[Want, ...]
+
+
+class Started(msgspec.Struct, frozen=True, gc=False):
+    """A handler began. Noted with the next exchange, so that a reaper knows which jobs ran when a worker died."""
+
+    hold: Hold
+    at: int
+
+
+class Refusal(StrEnum):
+    """Why a change or a renewal did not take hold."""
+
+    TAKEN = "taken"  # another claim, or given back by a reaper
+    COMPLETED = "completed"  # ended from outside
+    CANCELLED = "cancelled"
+    NOT_FOUND = "not_found"  # deleted, or never there
+    STALE = "stale"  # the row has moved since it was read: read, decide, apply again
+    KEY_TAKEN = "key_taken"  # its unique key belongs to another job now
+
+
+LOSS_OF = {
+    Refusal.TAKEN: Loss.TAKEN_BY_ANOTHER_WORKER,
+    Refusal.COMPLETED: Loss.ALREADY_COMPLETED,
+    Refusal.CANCELLED: Loss.CANCELLED,
+    Refusal.NOT_FOUND: Loss.NOT_FOUND,
+}
+
+
+class Verdict(msgspec.Struct, frozen=True, gc=False):
+    """Accepted, accepted before (a repeated word), or refused."""
+
+    refusal: Refusal | None = None
+    repeated: bool = False
+
+    @property
+    def accepted(self) -> bool:
+        return self.refusal is None
+
+
+ACCEPTED = Verdict()
+REPEATED = Verdict(repeated=True)
+REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
+
+
+class ExchangeResult(msgspec.Struct, frozen=True, gc=False):
+    """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is) or, with a
+    want for limited jobs, until a rate lets one of them start; None if there is none. `suspects`: there are still
+    suspects that one of the wants would get with `alone`. Both are told only with a claim. `unsettled`: `resolve_edges` has
+    more to do."""
+
+    verdicts: Sequence[Verdict] = ()
+    claimed: Sequence[Record] = ()
+    next_due: int | None = None
+    suspects: bool = False
+    unsettled: bool = False
+
+
+class Note(msgspec.Struct, frozen=True, gc=False):
+    """What a handler says on its way: progress (JSON text) and log lines. Fenced by the hold."""
+
+    hold: Hold
+    progress: str | None = None
+    lines: tuple[str, ...] = ()
+
+
+# ---- the shelf -------------------------------------------------------------------------------------
+class KvEntry(msgspec.Struct, frozen=True, gc=False):
+    """A named text that the store keeps: a schedule, a subscription, the result of a step … `version` rises with every
+    write, from 1. One that belongs to a job is removed with it."""
+
+    kind: str
+    name: str
+    text: str
+    version: int = 1
+    due_at: int | None = None
+    job: str | None = None
+
+
+class KvWrite(msgspec.Struct, frozen=True, gc=False):
+    """Write a text on the shelf, or take it off (None). It takes hold if its guards do: `version` is that of the row now (0:
+    there must be none; None: whatever is there), and `hold` stands. `jobs` are put on record with it."""
+
+    kind: str
+    name: str
+    text: str | None
+    version: int | None = None
+    due_at: int | None = None
+    job: str | None = None
+    hold: Hold | None = None
+    jobs: tuple[NewJob, ...] = ()
+
+
+# ---- reading ---------------------------------------------------------------------------------------
+class Filter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
+    case, in the payload, key, reason or errors, as it is or as JSON writes it. since ≤ created_at < before. A job
+    without chain_id has its own id's."""
+
+    states: tuple[State, ...] | None = None
+    task: str | None = None
+    queue: str | None = None
+    tenant: str | None = None
+    key: str | None = None
+    tag: str | None = None
+    routing: Routing = ANY
+    chain_id: str | None = None
+    text: str | None = None
+    since: int | None = None
+    before: int | None = None
+
+
+class QueueSettings(msgspec.Struct, frozen=True, gc=False):
+    """What is configured for a queue; all of it durable."""
+
+    name: str
+    paused: bool = False
+    max_depth: int | None = None
+    on_full: Literal["reject", "drop", "wait"] = "reject"
+    drop_below: int | None = None  # None: with "drop", every job is dropped
+    fair: bool = False
+    weights: str | None = None  # JSON object
+
+    def drops(self, priority: int) -> bool:
+        """Whether a job of this priority is dropped when there is no room."""
+        return self.on_full == "drop" and (self.drop_below is None or priority < self.drop_below)
+
+
+class QueueCapacity(msgspec.Struct, frozen=True, gc=False):
+    """How many more jobs a bounded queue takes. Of its settings only what concerns its bound is told."""
+
+    settings: QueueSettings
+    left: int
+
+
+def bound_of(settings: QueueSettings) -> QueueSettings:
+    """The part of them that concerns the bound."""
+    return QueueSettings(
+        settings.name, max_depth=settings.max_depth, on_full=settings.on_full, drop_below=settings.drop_below
+    )
+
+
+class QueueRow(msgspec.Struct, frozen=True, gc=False):
+    """A queue as it stands. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
+    oldest ready job has been due."""
+
+    settings: QueueSettings
+    depth: int
+    oldest: int | None
+
+
+class JobDump(msgspec.Struct, frozen=True):
+    """A job as it is carried to another store: the whole record, its log, oldest line first, the jobs that it still waits
+    for, and those that waited for it and have not ended, so that it is kept for them; both by id."""
+
+    record: Record
+    lines: tuple[str, ...] = ()
+    waits_for: tuple[str, ...] = ()
+    kept_for: tuple[str, ...] = ()
+
+
+class KeptKey(msgspec.Struct, frozen=True, gc=False):
+    """A unique key of scope any (`ends` is None) or window, and the job that took it."""
+
+    key: str
+    job: str
+    ends: int | None = None
+
+
+class WorkerRow(msgspec.Struct, frozen=True, gc=False):
+    """A worker's sign of life. `about` is JSON: host, pid, queues, tasks, version."""
+
+    id: str
+    started_at: int
+    seen_at: int
+    running: int
+    about: str
+
+    def read_about(self) -> dict[str, Any] | None:
+        """What it says of itself; None if that cannot be read."""
+        try:
+            return msgspec.json.decode(self.about, type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            return None
+
+    def read_tasks(self, *names: str) -> frozenset[str] | None:
+        """The tasks that it names under the first of these names that tells any; None: it names none, so it takes every
+        task. One that cannot be read knows no task."""
+        about = self.read_about()
+        if about is None:
+            return frozenset()
+        listed = next((found for name in names if (found := about.get(name))), None)
+        if listed is None:
+            return None
+        return frozenset(task for task in listed if isinstance(task, str)) if isinstance(listed, list) else frozenset()
+
+
+class Durability(msgspec.Struct, frozen=True, gc=False):
+    """How safe an acknowledged job is: A survives power loss and failover, B power loss, C may lose up to two
+    seconds, D keeps nothing on disk. `remedy` says what would mend it."""
+
+    grade: Literal["A", "B", "C", "D"]
+    detail: str
+    remedy: str | None = None
+
+
+class Finding(msgspec.Struct, frozen=True, gc=False):
+    """What a store has to say about its server when a doctor asks: version, memory, latency …"""
+
+    name: str
+    status: Literal["ok", "warn", "fail"]
+    found: str
+    remedy: str | None = None
+
+
+class Unreadable(msgspec.Struct, frozen=True, gc=False):
+    """A row that could not be read, as it was found. `id`: of its job, or another name of the row where it has no job.
+    `where`: "jobs", or another table or kind of key. `fields`: what could not be read. `raw`: the row, a JSON object."""
+
+    id: str
+    at: int
+    where: str
+    fields: tuple[str, ...]
+    raw: str
+
+
+Topic = Literal["ready", "changed"]

@@ -1,0 +1,1 @@
+"""Declaring tasks: decorators, options, arguments, middleware and provided values."""

@@ -1,0 +1,54 @@
+"""Another store for an app, for the time of a test."""
+
+from __future__ import annotations
+
+import dataclasses
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from perdure.client.runtime import LoopRuntimes
+from perdure.core.clock import Clock
+from perdure.settings import checked_clock
+
+if TYPE_CHECKING:
+    from perdure.app import Perdure
+
+
+class swap:  # read as a verb: with swap(app, "memory://"): …
+    """Give an app another store inside a `with` or `async with` block, and its own again afterwards.
+
+    >>> from perdure import Perdure
+    >>> app = Perdure("sqlite:///jobs.db")
+    >>> with swap(app, "memory://"):
+    ...     app.jobs.sync.count()
+    0
+    """
+
+    def __init__(self, app: Perdure, url: str = "memory://", *, clock: Clock | None = None) -> None:
+        self._app = app
+        self._settings = dataclasses.replace(app.settings, url=url, clock=checked_clock(clock) or app.settings.clock)
+
+    def __enter__(self) -> Perdure:
+        app = self._app
+        self._before = app.settings, app._places
+        app.settings, app._places = self._settings, LoopRuntimes(self._settings)
+        return app
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        from perdure.sync import run_if_running
+
+        places = self._app._places
+        self._app.settings, self._app._places = self._before
+        run_if_running(places.close)
+
+    async def __aenter__(self) -> Perdure:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        places = self._app._places
+        await places.close()
+        self.__exit__(kind, error, trace)

@@ -1,0 +1,1 @@
+"""Enqueueing inside the caller's own database transaction (`connection=`)."""

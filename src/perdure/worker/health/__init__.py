@@ -1,0 +1,1 @@
+"""Watching the worker itself: blocked loops, silent claims, crashes, probes and throughput."""

@@ -1,0 +1,133 @@
+"""Trouble of the store under a handler: it is not charged to the job, and nothing is claimed until the store answers again.
+
+A handler's call may fail because the store is out of reach, has no connection left or fails over. The job goes back free of
+charge. The worker's own exchanges may work all the same, on connections that it has; it would claim the job again at once,
+and others with it. So it stops claiming, and tries what handlers need, a transaction, until that works.
+
+A job may also cause the trouble itself: it ends its own connection, or runs a statement that crashes the server. So the
+number of free hand-backs in a row has a limit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from time import monotonic
+
+from ...core.clock import SECOND
+from ...errors import StoreError, StoreUnavailable
+from ...observe import log
+from ...storage.contract import Storage
+from ..claiming.answer_timeout import AnswerTimeout
+
+SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # seconds between two tries
+NEW_TROUBLE = 10.0  # seconds after which trouble that comes again is a new one
+FREE_ALONE = 5  # free hand-backs of a job in a row while the store works for everybody else
+FREE_AT_ALL = 25  # free hand-backs of a job in a row, whoever else has trouble
+COUNTED_JOBS = 10_000
+LONG_WAIT = 1.0  # seconds: a store that has not answered for so long is in trouble
+_NO_JOB = "00000000-0000-7000-8000-000000000000"
+ANSWERS_WITHIN = 2.0  # seconds that a store gets to show that it works
+
+
+def is_store_trouble(error: BaseException, place: str) -> bool:
+    """Whether the store at this place is the one to blame: for this error, or for all errors of an exception group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(is_store_trouble(each, place) for each in error.exceptions)
+    return isinstance(error, StoreUnavailable) and error.place == place
+
+
+def is_long_wait(seconds: float, timeout: float) -> bool:
+    """Whether an attempt whose time ended has waited so long for one answer of the store that the store is to blame."""
+    return seconds >= min(LONG_WAIT, timeout / 2)
+
+
+async def works_for_handlers(store: Storage) -> bool:
+    """Whether the store does, within a short time, what handlers need."""
+    try:
+        async with asyncio.timeout(ANSWERS_WITHIN):
+            await _try_what_handlers_need(store)
+    except (StoreError, TimeoutError):
+        return False
+    return True
+
+
+class FreeHandBacks:
+    """Counts how often in a row jobs went back free of charge because of the store."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}  # by job
+        self._last = ""  # the job that was handed back last
+        self._alone = 0  # how often it was, while the store worked for everybody else
+
+    def take_one(self, job: str) -> bool:
+        """Count one more hand-back of this job. False when it had its share: this one is a failure of the job."""
+        if len(self.counts) >= COUNTED_JOBS and job not in self.counts:
+            self.forget(next(iter(self.counts)))
+        if job != self._last:
+            self._last, self._alone = job, 0
+        self._alone += 1
+        count = self.counts[job] = self.counts.get(job, 0) + 1
+        return self._alone <= FREE_ALONE and count <= FREE_AT_ALL
+
+    def forget(self, job: str) -> None:
+        """The job ended in another way."""
+        if self.counts.pop(job, None) is not None and job == self._last:
+            self.saw_outage()
+
+    def saw_outage(self) -> None:
+        """The store failed others too: no single job is to blame."""
+        self._last, self._alone = "", 0
+
+
+class StoreRecovery:
+    """Waits until a store that failed a handler works again, then calls `recovered`. `saw_outage` is called when it does not
+    work at the first try."""
+
+    def __init__(self, store: Storage, recovered: Callable[[], None], saw_outage: Callable[[], None]) -> None:
+        self._store = store
+        self._recovered = recovered
+        self._saw_outage = saw_outage
+        self._patience = AnswerTimeout(store.answer_timeout)
+        self._pause = SHORTEST_PAUSE
+        self._recovered_at = -NEW_TROUBLE
+        self._trying: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        if monotonic() - self._recovered_at >= NEW_TROUBLE:
+            self._pause = SHORTEST_PAUSE
+        self._trying = asyncio.get_running_loop().create_task(self._try(), name="perdure recovery")
+
+    def close(self) -> None:
+        if self._trying is not None:
+            self._trying.cancel()
+
+    async def _try(self) -> None:
+        while True:
+            await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            try:
+                await self._patience.answer(_try_what_handlers_need(self._store))
+                break
+            except StoreError:
+                self._saw_outage()
+                continue
+            except Exception as error:  # a mistake of ours must not stop all work
+                log.service_failed("looking whether the store works again", error)
+                break
+        self._recovered_at = monotonic()
+        log.claims_again()
+        self._recovered()
+
+
+async def _try_what_handlers_need(store: Storage) -> None:
+    try:
+        transaction = await store.begin_transaction(SECOND)
+    except StoreUnavailable:
+        raise
+    except StoreError:  # it has no transactions
+        await store.now()
+    else:
+        await transaction.rollback()
+        await store.get([_NO_JOB])  # a driver may begin and end a transaction without asking its server
