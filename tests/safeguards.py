@@ -101,7 +101,7 @@ SAFEGUARDS = [
     Safeguard(
         8,
         "storage/rules/guards.py",
-        "return REPEATED if row.settled == guard.stamp else _lost(",
+        "return REPEATED if row.accepted_stamp == guard.stamp else _lost(",
         "return _lost(",
         _case("memory-apply-a_repeated_word"),
     ),
@@ -240,7 +240,7 @@ SAFEGUARDS = [
     Safeguard(
         27,
         "storage/memory/edges.py",
-        "        if unsettled:\n            self.unsettled[parent] = None\n",
+        "        if unresolved:\n            self.unresolved[parent] = None\n",
         "",
         _case("memory-edges-nobody_is_stranded"),
     ),

@@ -64,6 +64,6 @@ async def test_what_was_still_to_follow_has_followed(house, name):
         children = [job(after=f'["{parent.id}"]', waits=1) for _ in range(source.chunk + 1)]
         await source.enqueue(children[1:])
         await source.enqueue(children[:1])
-        assert (await source.exchange([decide(parent, Succeeded())])).unsettled
+        assert (await source.exchange([decide(parent, Succeeded())])).unresolved
         await move(source, target, silent)
         assert await target.count(Filter(states=(State.READY,))) == len(children)

@@ -192,18 +192,18 @@ class SqliteCaller:
 # The database itself writes down every change of a row, in the transaction that makes it.
 SQLITE_MOVES = (
     """create table moves (
-    number integer primary key, id text, was text, now text, attempt integer, stamp integer, settled integer,
+    number integer primary key, id text, was text, now text, attempt integer, stamp integer, accepted_stamp integer,
     failures integer, losses integer, version integer, key text, holds_key integer, result_changed integer, worker text)""",
     """create trigger watch_inserts after insert on perdure_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+    insert into moves (id, was, now, attempt, stamp, accepted_stamp, failures, losses, version, key, holds_key,
         result_changed, worker)
-    values (new.id, null, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
+    values (new.id, null, new.state, new.attempt, new.stamp, new.accepted_stamp, new.failures, new.losses, new.version,
         new.unique_key, new.holds_key, 0, null);
 end""",
     """create trigger watch_updates after update on perdure_jobs begin
-    insert into moves (id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key,
+    insert into moves (id, was, now, attempt, stamp, accepted_stamp, failures, losses, version, key, holds_key,
         result_changed, worker)
-    values (new.id, old.state, new.state, new.attempt, new.stamp, new.settled, new.failures, new.losses, new.version,
+    values (new.id, old.state, new.state, new.attempt, new.stamp, new.accepted_stamp, new.failures, new.losses, new.version,
         new.unique_key, new.holds_key, new.result is not old.result,
         old.leased_by);
 end""",
@@ -298,7 +298,7 @@ class PostgresCaller:
 
 POSTGRES_MOVES = """
 create table {schema}.moves (
-    number bigserial primary key, id text, was text, now text, attempt integer, stamp bigint, settled bigint,
+    number bigserial primary key, id text, was text, now text, attempt integer, stamp bigint, accepted_stamp bigint,
     failures integer, losses integer, version integer, key text, holds_key integer, worker text, leased_by text);
 create index on {schema}.moves (id);
 create function {schema}.write_down() returns trigger language plpgsql as $$
@@ -312,9 +312,9 @@ begin
     end if;
     select * into last from {schema}.moves where id = row ->> 'id' order by number desc limit 1;
     insert into {schema}.moves (
-        id, was, now, attempt, stamp, settled, failures, losses, version, key, holds_key, worker, leased_by)
+        id, was, now, attempt, stamp, accepted_stamp, failures, losses, version, key, holds_key, worker, leased_by)
     values (row ->> 'id', last.now, state, coalesce((row ->> 'attempt')::integer, 0), (row ->> 'stamp')::bigint,
-        (row ->> 'settled')::bigint, coalesce((row ->> 'failures')::integer, 0),
+        (row ->> 'accepted_stamp')::bigint, coalesce((row ->> 'failures')::integer, 0),
         coalesce((row ->> 'losses')::integer, 0), coalesce((row ->> 'version')::integer, 1),
         (select unique_key from {schema}.jobs where jobs.id = (row ->> 'id')::uuid),
         (row ->> 'held_key' is not null)::integer, last.leased_by, row ->> 'leased_by');

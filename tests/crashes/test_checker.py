@@ -16,7 +16,7 @@ def row(**fields) -> dict:
 
 def move(was, now, version, **fields) -> dict:
     return {
-        "id": "a", "was": was, "now": now, "version": version, "attempt": 1, "stamp": None, "settled": None,
+        "id": "a", "was": was, "now": now, "version": version, "attempt": 1, "stamp": None, "accepted_stamp": None,
         "failures": 0, "losses": 0, "key": None, "holds_key": 0, "worker": None, **fields,
     }  # fmt: skip
 
@@ -25,7 +25,7 @@ ACKNOWLEDGED = {"event": "acknowledged", "id": "a"}
 BEGAN = {"event": "began", "id": "a", "attempt": 1}
 ENQUEUED = move(None, "ready", 1, attempt=0)
 CLAIMED = move("ready", "running", 2, stamp=7)
-SUCCEEDED = move("running", "succeeded", 3, settled=7, worker="w")
+SUCCEEDED = move("running", "succeeded", 3, accepted_stamp=7, worker="w")
 ENDED = {"event": "ended", "id": "a", "attempt": 1}
 LIMITED = [BEGAN | {"at": 1.0, "limit": "l", "at_most": 1}, ENDED | {"at": 2.0}]
 FOLLOWED = [

@@ -82,7 +82,7 @@ class MongoTarget(Target):
         return found
 
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
-        """A caller's own transaction leaves edges to be settled."""
+        """A caller's own transaction leaves edges to be resolved."""
         with self._client.start_session() as session, session.start_transaction():
             store.caller_session(followers).blocking(session)
         row = msgspec.json.encode(Unreadable("a row", 1, "seed", (), "{}")).decode()

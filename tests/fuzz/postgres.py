@@ -21,7 +21,7 @@ OWNERS = {  # the job that a row belongs to
     **dict.fromkeys(BY_JOB, "id"),
     "edges": "child",
     "shelf": "job",
-    "unsettled": "coalesce(child, parent)",
+    "unresolved": "coalesce(child, parent)",
     "log": "job",
     "kept_keys": "job",
     "held_keys": "job",
@@ -58,7 +58,7 @@ ORDER BY c.relname, a.attnum
 class PostgresTarget(Target):
     at_once = 250
     short_lived = frozenset(
-        ("holds", "unsettled", "limit_news", "limit_slots", "limit_room", "limit_gates", "limit_starts", "workers")
+        ("holds", "unresolved", "limit_news", "limit_slots", "limit_room", "limit_gates", "limit_starts", "workers")
     )
     left_alone = {"meta": "test_ledger.py spoils it: without a readable version nobody opens the schema"}
 
@@ -89,7 +89,7 @@ class PostgresTarget(Target):
         return found
 
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
-        """A caller's own transaction leaves edges to be settled."""
+        """A caller's own transaction leaves edges to be resolved."""
         with self._raw.transaction():
             for statement, text in store.caller_statements(followers).inserts:
                 self._raw.execute(statement.replace("?", "%s").encode(), (text,))

@@ -51,7 +51,7 @@ VALUES: dict[str, dict[str, Any]] = {
     "marks": {"none": 0, "all": 0xFFFF, "ran": 256, "held": 512, "parked": 2, "limited": 4096, "some": 0x5555},
     **dict.fromkeys(("version", "attempt", "failures", "losses", "waits"), COUNTERS),
     "stamp": {"none": bytes(8), "other": b"\xff" * 8},
-    "settled": {"other": b"\xff" * 8},
+    "accepted_stamp": {"other": b"\xff" * 8},
     **dict.fromkeys(("leased_until", "started_at", "finished_at", "prune_at", "keep_last", "lease"), DOUBLES),
     **dict.fromkeys(("created_at", "run_at", "rank", "expires_at"), DOUBLES),
     "leased_by": {"empty": b"", "invalid UTF-8": b"\xff\xfe", "long": b"x" * 5000},
@@ -128,7 +128,7 @@ _RUN_FIELDS = [
     "failures",
     "losses",
     "stamp",
-    "settled",
+    "accepted_stamp",
     "leased_until",
     "started_at",
     "finished_at",
@@ -139,7 +139,7 @@ _REST_FIELDS = ["priority", "waits", "min_version", "created_at", "run_at", "ran
 
 
 class RedisTarget(Target):
-    short_lived = frozenset(("unsettled", "unread", "limits", "gates"))
+    short_lived = frozenset(("unresolved", "unread", "limits", "gates"))
 
     def __init__(self, url: str, seed: int) -> None:
         self.url = url
@@ -162,10 +162,10 @@ class RedisTarget(Target):
         return 0 if kind == "none" else 1 if length is None else int(length(key))
 
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
-        """Edges stay unsettled where a parent has very many; a job stays unread until the next look."""
+        """Edges stay unresolved where a parent has very many; a job stays unread until the next look."""
         await store.enqueue(followers)
         ids = [bytes.fromhex(id.replace("-", "")) for id in parents]
-        self._raw.zadd(self._keys["unsettled"], dict.fromkeys(ids, 0))
+        self._raw.zadd(self._keys["unresolved"], dict.fromkeys(ids, 0))
         self._raw.zadd(self._keys["unread"], dict.fromkeys(ids, 0))
         row = Unreadable("a row", 1, "seed", (), "{}")
         self._raw.hset(self._keys["unreadable"], b"jseed", msgspec.json.encode(row))

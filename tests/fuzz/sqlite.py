@@ -17,14 +17,14 @@ from .target import Missing, Mutation, Refused, Target
 from .values import BYTES, NOTHING, NUMBERS, TEXTS
 
 BY_JOB = ("jobs", "bodies")
-OWNERS = {"edges": "child", "shelf": "job", "unsettled": "job", "log": "job", "keys": "job"}  # columns with a job
+OWNERS = {"edges": "child", "shelf": "job", "unresolved": "job", "log": "job", "keys": "job"}  # columns with a job
 COLUMN_NUMBERS = {**NOTHING, **NUMBERS, "a word": "nonsense"}
 COLUMN_TEXTS = {**NOTHING, **TEXTS, **BYTES, "one": 1}
 REFUSALS = (sqlite3.IntegrityError, sqlite3.OperationalError, OverflowError, apsw.Error)
 
 
 class SqliteTarget(Target):
-    short_lived = frozenset(("unsettled", "gates", "closers", "starts", "workers"))
+    short_lived = frozenset(("unresolved", "gates", "closers", "starts", "workers"))
     left_alone = {"meta": "test_ledger.py spoils it: without a readable version nobody opens the file"}
 
     def __init__(self, path: Path, scheme: str = "sqlite") -> None:
@@ -56,7 +56,7 @@ class SqliteTarget(Target):
         return [kind for (kind,) in self._connection().execute("SELECT DISTINCT kind FROM perdure_shelf ORDER BY kind")]
 
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
-        """A caller's own transaction leaves edges to be settled."""
+        """A caller's own transaction leaves edges to be resolved."""
         raw = self._connection()
         raw.execute("BEGIN IMMEDIATE")
         for statement, text in store.caller_statements(followers).inserts:

@@ -62,7 +62,7 @@ class Target(ABC):
 
     @abstractmethod
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
-        """Put these followers on record in a way that leaves their edges unsettled. No worker runs."""
+        """Put these followers on record in a way that leaves their edges unresolved. No worker runs."""
 
     @abstractmethod
     def close(self) -> None:

@@ -84,15 +84,15 @@ class Jobs:
         self.room = _pairs(few, "room", ("{}", 1, None, None))
         self.parents = [new_job() for _ in each]
         self.followers = [new_job(after=json.dumps([parent.id]), waits=1) for parent in self.parents]
-        self.unsettled_parents = [new_job(queue="open") for _ in few]  # a queue that is not paused
-        self.unsettled = [new_job(after=json.dumps([parent.id]), waits=1) for parent in self.unsettled_parents]
+        self.unresolved_parents = [new_job(queue="open") for _ in few]  # a queue that is not paused
+        self.unresolved = [new_job(after=json.dumps([parent.id]), waits=1) for parent in self.unresolved_parents]
         self.stepping = [new_job(task="stepping") for _ in few]
         self.answered = [new_job(task="answered") for _ in few]
         self.dying = [new_job(task="dying", max_attempts=1) for _ in few]
         self.succeeded = [new_job(queue="done") for _ in each]
         self.dead = [new_job(queue="done") for _ in each]
         self.needs: dict[str, set[str]] = {}  # a job, and those without which it cannot end
-        for parents, children in ((self.parents, self.followers), (self.unsettled_parents, self.unsettled)):
+        for parents, children in ((self.parents, self.followers), (self.unresolved_parents, self.unresolved)):
             self.needs |= {child.id: {parent.id} for parent, child in zip(parents, children, strict=True)}
 
     def kinds(self) -> list[list[NewJob]]:
@@ -142,7 +142,7 @@ async def fill(store: Storage, target: Target, number: int) -> Jobs:
     await store.configure(QueueSettings("fair", max_depth=100_000, fair=True, weights='{"t1":2}'))
     parked = (jobs.limited, jobs.limited_twice)  # they come last: a claim would take away the word of them
     for kind in jobs.kinds():
-        if kind is not jobs.unsettled and kind not in parked:
+        if kind is not jobs.unresolved and kind not in parked:
             await _enqueue(store, kind)
     await _claim(store, len(jobs.held), "held")
     await _claim(store, len(jobs.held_limited), "held", limited=True)
@@ -154,7 +154,7 @@ async def fill(store: Storage, target: Target, number: int) -> Jobs:
     await store.heartbeat(
         WorkerRow(GONE, await store.now(), 0, 3, '{"host":"h","pid":1,"queues":["held"],"tasks":["work"]}')
     )
-    await target.seed(store, jobs.unsettled, [job.id for job in jobs.unsettled_parents])
+    await target.seed(store, jobs.unresolved, [job.id for job in jobs.unresolved_parents])
     return jobs
 
 

@@ -48,7 +48,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     - puts `adds` on record, whatever the bounds of their queues, and writes next_id when it is given; if that one is a
       duplicate, the id of the job that has its key;
     - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
-    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it notes the stamp as settled
+    - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it stores the stamp as `accepted_stamp`
       (not when `state` is None: that was no word about the job);
     - frees, takes or leaves the unique key; a key that cannot be taken refuses this change alone.
     """

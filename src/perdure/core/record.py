@@ -129,7 +129,7 @@ class Record(msgspec.Struct, gc=False, kw_only=True):
     prune_at: int | None = None
     keep_last: int | None = None
     stamp: int | None = None  # of the claim that holds it
-    settled: int | None = None  # stamp of the last hold whose word was accepted
+    accepted_stamp: int | None = None  # stamp of the last hold whose word was accepted
     leased_by: str | None = None
     leased_until: int | None = None
     suspect: bool = False
@@ -168,9 +168,9 @@ UNREADABLE: Final = "unreadable: "
 # a job that lost one of these can be run again: what stands in its place changes neither what runs nor beside what it runs
 HARMLESS_FLAWS: Final = frozenset(
     """
-    attempt failures losses version rank created_at run_at started_at finished_at expires_at prune_at keep_last stamp settled
-    leased_by leased_until suspect parked hidden holds_key result progress errors reason tags meta waits followed next_id
-    max_attempts timeout lease backoff retention dead_retention state
+    attempt failures losses version rank created_at run_at started_at finished_at expires_at prune_at keep_last stamp
+    accepted_stamp leased_by leased_until suspect parked hidden holds_key result progress errors reason tags meta waits
+    followed next_id max_attempts timeout lease backoff retention dead_retention state
     """.split()  # noqa: SIM905
 )
 

@@ -208,12 +208,12 @@ class Storage(ABC):
         """Apply the changes, note the started, then claim: one transaction.
 
         Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused
-        one by one and hurt nobody. A holder's change that was accepted before (its stamp is the row's `settled`) is
+        one by one and hurt nobody. A holder's change that was accepted before (its stamp is the row's `accepted_stamp`) is
         "repeated". Two changes of one job in a call are a mistake: ValueError, before anything is written. Refusals to
         a holder: no row → NOT_FOUND; a later attempt, or dead without a word of this holder → TAKEN; a hidden row →
         NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else: no
-        row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has its edges settled at once, up to
-        `chunk` of them; `unsettled` tells of more.
+        row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has its edges resolved at once, up to
+        `chunk` of them; `unresolved` tells of more.
 
         Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first;
         their version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked (only parked
@@ -409,7 +409,7 @@ class Storage(ABC):
     async def restore(self, jobs: Sequence[JobDump]) -> None:
         """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they
         hold. What is on record under their ids is replaced, so that saying it again changes nothing; the edges that
-        lead to them are those of `waits_for`, and are not settled (a parent may come later; those that are there are
+        lead to them are those of `waits_for`, and are not resolved (a parent may come later; those that are there are
         marked by their own record), and closed ones lead to those of `kept_for`, who may come later too. Neither the
         bounds of queues nor the clock are looked at. StoreError, and nothing written, when another job holds one of the
         keys."""

@@ -137,14 +137,14 @@ REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
 class ExchangeResult(msgspec.Struct, frozen=True, gc=False):
     """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is) or, with a
     want for limited jobs, until a rate lets one of them start; None if there is none. `suspects`: there are still
-    suspects that one of the wants would get with `alone`. Both are told only with a claim. `unsettled`: `resolve_edges` has
+    suspects that one of the wants would get with `alone`. Both are told only with a claim. `unresolved`: `resolve_edges` has
     more to do."""
 
     verdicts: Sequence[Verdict] = ()
     claimed: Sequence[Record] = ()
     next_due: int | None = None
     suspects: bool = False
-    unsettled: bool = False
+    unresolved: bool = False
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):

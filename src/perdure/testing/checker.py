@@ -12,7 +12,7 @@ A history has three parts.
 - `rows`: the jobs as the store held them after all faults were over and everything had drained, column by column.
 - `effects`: rows (`job`, `attempt`) that handlers wrote in the transaction of their completion.
 - `moves`: where the store was watched, every change of a row as it was committed: `id`, `was`, `now`, `attempt`,
-  `stamp`, `settled`, `failures`, `losses`, `version`, `key`, `holds_key`, and `worker`, whose hold ended by it.
+  `stamp`, `accepted_stamp`, `failures`, `losses`, `version`, `key`, `holds_key`, and `worker`, whose hold ended by it.
 
 Invariants are named as in the project's list: I1 nothing lost … I14 nothing left by a rollback.
 """
@@ -184,12 +184,14 @@ def _one_success(history: History) -> Iterator[str]:
         ends = [move for move in moves if move["was"] == "running" and move["now"] == "succeeded"]
         if len(ends) > 1:
             yield f"I4: {id} succeeded {len(ends)} times"
-        settled = Counter(
-            move["settled"] for before, move in pairwise(moves) if move["settled"] not in (None, before["settled"])
+        accepted_stamp = Counter(
+            move["accepted_stamp"]
+            for before, move in pairwise(moves)
+            if move["accepted_stamp"] not in (None, before["accepted_stamp"])
         )
-        for stamp, times in settled.items():
+        for stamp, times in accepted_stamp.items():
             if times > 1:
-                yield f"I4: hold {stamp} of {id} was settled {times} times"
+                yield f"I4: hold {stamp} of {id} was accepted {times} times"
 
 
 # ---- I5 --------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 Every round looks when the next lease ends, and for lapsed leases if one may be over. If a lease ends before the next round
 is due, there is a look at that moment, so that the jobs of a dead host come back right after their lease.
 
-Every other round does a chore as well, in turns: edges that are unsettled, expired jobs, answers that were not heard,
+Every other round does a chore as well, in turns: edges that are unresolved, expired jobs, answers that were not heard,
 promotion, pruning. (A claim promotes due jobs by itself; this is for workers whose slots are full.) One chore in ten also
 inspects some rows, for those that cannot be read. Where jobs are known to expire, or to be kept for a short time only, the
 rounds between look for those: who does not use that pays nothing for it.

@@ -147,7 +147,7 @@ async def test_a_fan_out_and_a_fan_in_of_thousands():
         last = after(*children)
         await store.enqueue([last])
         await settle_all(store)
-        assert (await store.exchange([decide(root, Succeeded())])).unsettled
+        assert (await store.exchange([decide(root, Succeeded())])).unresolved
         await settle_all(store)
         assert await store.count(Filter(states=(State.READY,))) == 2_000
         for _ in range(4):

@@ -88,7 +88,7 @@ STRANGE = {
     "edges": {"_id": "nonsense", "parent": ["a"], "child": 5, "open": True},
     "gates": {"_id": "(nonsense", "shut_by": None, "at": "x"},
     "slots": {"_id": "nonsense", "limits": 5, "keys": "k"},
-    "notes": {"_id": "unsettled/nonsense", "what": "nothing"},
+    "notes": {"_id": "unresolved/nonsense", "what": "nothing"},
     "queues": {"_id": "nonsense", "max_depth": "x", "paused": 5},
     "workers": {"_id": "nonsense", "seen_at": 9e18, "running": "x"},
     "keys": {"_id": "nonsense", "ends": "x"},

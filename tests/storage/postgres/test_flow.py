@@ -129,7 +129,7 @@ async def test_thousands_of_children_and_of_parents(url):
         for begin in range(0, len(children), 500):
             await store.enqueue(children[begin : begin + 500])
         answer = await store.exchange([decide(await seen(store, parent.id), Succeeded())])
-        assert answer.unsettled
+        assert answer.unresolved
         assert await store.resolve_edges(100) in range(100, 202)
         await settle_all(store)
         assert await store.count(Filter(states=(State.READY,))) == 2_000

@@ -59,7 +59,7 @@ async def test_a_fan_out_and_a_fan_in(url):
         await store.enqueue([last])
         (record,) = await store.claim(claim(9))
         answer = await store.exchange([decide(record, Succeeded())])
-        assert answer.unsettled
+        assert answer.unresolved
         await settled(store)
         done = 0
         while held := await store.claim(claim(500)):
@@ -69,7 +69,7 @@ async def test_a_fan_out_and_a_fan_in(url):
         assert done == 3001
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == 3002
         with client(url) as raw:
-            assert raw.zcard(keys(url)["unsettled"]) == 0
+            assert raw.zcard(keys(url)["unresolved"]) == 0
 
 
 async def test_parents_that_are_needed_do_not_hold_up_a_prune(url):

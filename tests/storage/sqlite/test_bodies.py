@@ -136,9 +136,8 @@ async def test_a_file_of_the_second_version_is_migrated_in_place(tmp_path):
     columns = (
         "task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at"
     )
-    columns += (
-        ", run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, settled, leased_by, leased_until"
-    )
+    columns += ", run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, accepted_stamp"
+    columns += ", leased_by, leased_until"
     columns += (
         ", suspect, parked, hidden, result, progress, errors, reason, key, tenant, routing_key, tags, meta, unique_key"
     )

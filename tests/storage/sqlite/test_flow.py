@@ -30,7 +30,7 @@ async def work_off(store, *, limited=False, limit=500):
         answer = await store.exchange(changes, claim(limit, limited=limited))
         ids += [record.id for record in answer.claimed]
         changes = [decide(record, Succeeded()) for record in answer.claimed]
-        if not changes and not answer.unsettled:
+        if not changes and not answer.unresolved:
             return ids
 
 
@@ -125,12 +125,12 @@ async def test_a_crash_between_two_steps_leaves_nobody_behind(tmp_path):
         (held,) = (await store.exchange((), claim())).claimed
         store.chunk = 5
         answer = await store.exchange([decide(held, Succeeded())])
-        assert answer.unsettled
+        assert answer.unresolved
         assert await store.resolve_edges(5) > 0
     async with store_at(path) as store:
         assert {record.state for record in await store.get([one.id for one in children])} == {"ready", "blocked"}
         answer = await store.exchange((), claim(0))
-        assert not answer.unsettled
+        assert not answer.unresolved
         assert {record.state for record in await store.get([one.id for one in children])} == {"ready"}
 
 

@@ -199,4 +199,4 @@ async def test_what_is_rolled_back_was_never_there(tmp_path, clock):
         raw.rollback()
         assert await states(store, jobs) == [None] * 3
         assert (await store.resolve_edges(9), await store.followers([parent.id])) == (0, [[]])
-        assert raw.execute("select count(*) from perdure_unsettled").fetchone() == (0,)
+        assert raw.execute("select count(*) from perdure_unresolved").fetchone() == (0,)

@@ -11,19 +11,19 @@ from collections.abc import Callable, Iterable
 
 
 class Edges:
-    """Edges by parent and by child; `unsettled` are parents to be looked at, in the order in which they came."""
+    """Edges by parent and by child; `unresolved` are parents to be looked at, in the order in which they came."""
 
     def __init__(self) -> None:
-        self.unsettled: dict[str, None] = {}
+        self.unresolved: dict[str, None] = {}
         self._children: defaultdict[str, set[str]] = defaultdict(set)
         self._parents: defaultdict[str, set[str]] = defaultdict(set)
         self._closed: defaultdict[str, set[str]] = defaultdict(set)
 
-    def add(self, parent: str, child: str, *, unsettled: bool = True) -> None:
+    def add(self, parent: str, child: str, *, unresolved: bool = True) -> None:
         self._children[parent].add(child)
         self._parents[child].add(parent)
-        if unsettled:
-            self.unsettled[parent] = None
+        if unresolved:
+            self.unresolved[parent] = None
 
     def close(self, parent: str, child: str) -> None:
         self._children[parent].discard(child)
@@ -69,4 +69,4 @@ class Edges:
             self.close_all(job)
             for edges in (self._children, self._parents, self._closed):
                 edges.pop(job, None)
-            self.unsettled.pop(job, None)
+            self.unresolved.pop(job, None)

@@ -171,7 +171,7 @@ class Rows:
         for job in jobs:
             self.edges.close_all(job.record.id)
             for parent in job.waits_for:
-                self.edges.add(parent, job.record.id, unsettled=False)
+                self.edges.add(parent, job.record.id, unresolved=False)
             self.edges.keep(job.record.id, job.kept_for)
         for account, rank in charged(records).items():
             self._accounts[account] = max(rank, self._accounts.get(account, 0))
@@ -207,7 +207,7 @@ class Rows:
         if held and record.stamp is None and record.limits is not None:
             self.woken.add(record.queue)
         if record.followed and record.state in FINAL:
-            self.edges.unsettled[record.id] = None
+            self.edges.unresolved[record.id] = None
         owners = owners_among(change.adds, self.place(change.adds, now, bounded=False))
         if change.next_id in owners:
             record.next_id = owners[change.next_id]
@@ -300,10 +300,10 @@ class Rows:
 
     # ---- edges -------------------------------------------------------------------------------------
     def settle(self, limit: int, now: int) -> int:
-        """Look at edges that are unsettled; gives how many were looked at."""
+        """Look at edges that are unresolved; gives how many were looked at."""
         looked = 0
-        while self.edges.unsettled and looked < limit:
-            for parent in sorted(self.edges.unsettled):
+        while self.edges.unresolved and looked < limit:
+            for parent in sorted(self.edges.unresolved):
                 if looked < limit:
                     looked += self._settle(parent, limit - looked, now)
         return looked
@@ -322,7 +322,7 @@ class Rows:
                 return looked
             looked += 1
             self._follow(record, parent, child, what, now)
-        del self.edges.unsettled[parent]
+        del self.edges.unresolved[parent]
         return looked
 
     def _follow(self, parent: Record | None, id: str, child: Record, what: EdgeDecision, now: int) -> None:
@@ -382,7 +382,7 @@ class Rows:
         self._set_back(mended)
         self.changed = True
         if mended.followed:
-            self.edges.unsettled[record.id] = None
+            self.edges.unresolved[record.id] = None
 
     def inspect(self, limit: int, now: int) -> int:
         """Look at the next so many jobs; gives how many were set aside or put right."""
@@ -409,14 +409,14 @@ class Rows:
             self._set_back(record)
             return True
         unaware = [parent for parent in open_ones if self._does_not_know(parent, record.run_when)]
-        self.edges.unsettled.update(dict.fromkeys(unaware))
+        self.edges.unresolved.update(dict.fromkeys(unaware))
         return bool(unaware)
 
     def _does_not_know(self, id: str, run_when: str) -> bool:
         """Whether a job that another waits for has to be looked at, and nobody has noted that."""
         parent = self.by_id.get(id)
         to_do = parent is None or not parent.followed or decide_edge(parent, run_when) is not EdgeDecision.STAY
-        return to_do and id not in self.edges.unsettled
+        return to_do and id not in self.edges.unresolved
 
     # ---- upkeep ------------------------------------------------------------------------------------
     def promote(self, limit: int, now: int) -> int:

@@ -104,14 +104,14 @@ class MemoryStorage(Storage):
             verdicts = [_apply(rows, change, now) for change in changes]
             rows.note_started(started)
             rows.settle(self.chunk, now)
-            unsettled = bool(rows.edges.unsettled)
+            unresolved = bool(rows.edges.unresolved)
             if claim is None:
-                return ExchangeResult(verdicts, unsettled=unsettled)
+                return ExchangeResult(verdicts, unresolved=unresolved)
             rows.promote(self.chunk, now)
             claimed = rows.claim(claim, now)
             due = [at for at in (rows.next_due(), rows.gates_open_at(claim.wants, now)) if at is not None]
             next_due = max(0, min(due) - now) if due else None
-            return ExchangeResult(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now), unsettled)
+            return ExchangeResult(verdicts, claimed, next_due, rows.any_suspect(claim.wants, now), unresolved)
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None

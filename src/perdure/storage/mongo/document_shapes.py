@@ -93,7 +93,7 @@ _SHAPES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "shelf": ({"_id": _is_name_of_text, "text": is_text, "version": is_number}, {"due_at": is_number, "job": is_text}),
 }
 _NOTES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
-    "unsettled": (
+    "unresolved": (
         _ID | {"job": is_text, "what": _is_one_of("edges", "share", "make", "loose")},
         {"made": is_number},
     ),

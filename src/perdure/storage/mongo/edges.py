@@ -44,7 +44,7 @@ class Followed(NamedTuple):
 def leave(jobs: Iterable[str], what: Literal["edges", "share", "make", "loose"] = "edges") -> Steps[list[str]]:
     """Put jobs on the list, for `resolve_edges` to do what is left to do: look at their edges, give them their share of a
     fair queue, make the edges that lead to them, close those. Gives the ids of the entries."""
-    return (yield from add("unsettled", [{"job": id, "what": what} for id in jobs]))
+    return (yield from add("unresolved", [{"job": id, "what": what} for id in jobs]))
 
 
 def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:

@@ -70,7 +70,7 @@ def exchange(
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
         yield from insert("notes", knocks)
-        return ExchangeOutcome(ExchangeResult(applied.verdicts, unsettled=bool(left)), ready, changed, left)
+        return ExchangeOutcome(ExchangeResult(applied.verdicts, unresolved=bool(left)), ready, changed, left)
     taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
     exchanged = ExchangeResult(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
     return ExchangeOutcome(exchanged, ready | taken.ready, changed, left)
@@ -236,4 +236,4 @@ def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Excha
         return None
     rows = yield from look([change.id for change in changes])
     verdicts = [judged(rows.get(change.id), change, now) for change in changes]
-    return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unsettled=True), set(), True, [])
+    return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unresolved=True), set(), True, [])

@@ -57,7 +57,7 @@ def _not_on_the_list(records: Sequence[Record]) -> Steps[list[Record]]:
 
 def _listed(ids: Sequence[str]) -> Steps[set[str]]:
     """Those of these jobs that settling will look at."""
-    notes = yield from find("notes", {"_id": kind("unsettled"), "job": {"$in": list(ids)}}, {"job": 1})
+    notes = yield from find("notes", {"_id": kind("unresolved"), "job": {"$in": list(ids)}}, {"job": 1})
     return {note["job"] for note in notes if "job" in note}
 
 

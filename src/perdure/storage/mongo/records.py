@@ -48,8 +48,8 @@ _DEFAULTS = {
 }
 MAY_CHANGE = tuple(
     """
-    state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp settled leased_by
-    lease leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
+    state version attempt failures losses rank run_at started_at finished_at prune_at keep_last stamp accepted_stamp
+    leased_by lease leased_until suspect parked hidden result progress errors reason holds_key waits followed next_id
     """.split()  # noqa: SIM905
 )
 _values = attrgetter(*MAY_CHANGE)

@@ -66,7 +66,7 @@ def settle(limit: int, now: int, only: Sequence[str] | None = None) -> Steps[Fol
     if limit <= 0:
         return NOTHING
     if only is None:
-        entries = yield from first("unsettled", limit)
+        entries = yield from first("unresolved", limit)
     else:
         entries = yield from find("notes", {"_id": {"$in": list(only[:limit])}}, sort={"_id": 1})
     sorted_out: dict[str, list[Document]] = {"edges": [], "share": [], "make": [], "loose": []}

@@ -1,6 +1,6 @@
 """The collection of small things: each is found by its id alone, which begins with what kind of thing it is.
 
-    unsettled/…   a job whose edges are to be looked at, or that waits for its share      as they came
+    unresolved/…   a job whose edges are to be looked at, or that waits for its share      as they came
     knock/…       what a claim under limits has to hear of                                as they came
     holder/KEY    the job that holds a unique key
     starts/KEY    when jobs started under a key with a rate

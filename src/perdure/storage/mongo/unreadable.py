@@ -124,8 +124,8 @@ def _leave_indexes(documents: Sequence[Document]) -> Steps[None]:
     yield from add(KNOCK, [{"key": key} for key in keys_of(held)])
     edges = yield from find("edges", {"$or": [{"child": {"$in": ids}}, {"parent": {"$in": ids}}], "open": True})
     waiting, followed = {edge["child"] for edge in edges}, {edge["parent"] for edge in edges}
-    yield from add("unsettled", [{"job": id, "what": "loose"} for id in ids if id in waiting])
-    yield from add("unsettled", [{"job": id, "what": "edges"} for id in ids if id in followed])
+    yield from add("unresolved", [{"job": id, "what": "loose"} for id in ids if id in waiting])
+    yield from add("unresolved", [{"job": id, "what": "edges"} for id in ids if id in followed])
 
 
 def _mended(document: Mapping[str, Any], now: int) -> Mended:

@@ -42,13 +42,13 @@ from .server import Connection, Cursor, Statement, pipeline
 
 WAITING = tuple(
     """
-    rank run_at expires_at started_at settled urgency min_version version attempt failures losses waits id parked suspect
-    key_waits state queue task route held_key reason progress followed gate
+    rank run_at expires_at started_at accepted_stamp urgency min_version version attempt failures losses waits id parked
+    suspect key_waits state queue task route held_key reason progress followed gate
     """.split()  # noqa: SIM905
 )
 OUTCOMES = tuple(
     """
-    created_at finished_at prune_at keep_last run_at rank started_at settled version attempt failures losses waits id
+    created_at finished_at prune_at keep_last run_at rank started_at accepted_stamp version attempt failures losses waits id
     hidden suspect task state result held_key reason progress followed next_id
     """.split()  # noqa: SIM905
 )
@@ -149,7 +149,7 @@ class Apply:
         """Write the moves, and run these statements beside; gives how many rows those have written."""
         effects.ready |= work.ready
         effects.changed |= work.changed
-        effects.settles |= bool(work.unsettled)
+        effects.settles |= bool(work.unresolved)
         statements = [*(self._writes(work) if work.any else []), *beside]
         cursors = await pipeline(connection, statements) if statements else []
         return sum(cursor.rowcount for cursor in cursors[len(cursors) - len(beside) :])
@@ -216,8 +216,8 @@ class Apply:
             statements.append((self._sql["errors"], {"ids": array(ids), "errors": list(errors)}))
         if work.freed:
             statements.append(self._freed(work))
-        if work.unsettled:
-            statements.append((self._sql["unsettled"], {"ids": array(sorted(work.unsettled))}))
+        if work.unresolved:
+            statements.append((self._sql["unresolved"], {"ids": array(sorted(work.unresolved))}))
         return [*statements, *self.limit_news(work.parked, work.given_up)]
 
     def limit_news(self, parked: Iterable[Record], given_up: Sequence[Record]) -> list[Statement]:
@@ -319,7 +319,7 @@ class _Moves:
         self.ended_holds: set[str] = set()
         self.errors: dict[str, str] = {}
         self.freed: dict[str, str] = {}  # key, job
-        self.unsettled: set[str] = set()
+        self.unresolved: set[str] = set()
         self.parked: list[Record] = []
         self.given_up: list[Record] = []  # limited jobs, as they were held
         self.ready: set[str] = set()
@@ -341,7 +341,7 @@ class _Moves:
             self.outcomes.append(outcome_row(after))
             self.changed = True
             if after.followed:
-                self.unsettled.add(after.id)
+                self.unresolved.add(after.id)
         else:
             self.waiting.append(waiting_row(after))
             if after.state is State.READY or after.state is State.SCHEDULED:

@@ -1,6 +1,6 @@
 """Edges: what becomes of jobs that wait for jobs.
 
-Work is on a list (`unsettled`), written in the transaction that makes it: for a new child, so that its parents are looked
+Work is on a list (`unresolved`), written in the transaction that makes it: for a new child, so that its parents are looked
 at; for a followed job that ends, and for one that a chain goes on with, so that its children are. So nothing is forgotten
 when the process dies in between, and nobody locks a parent while he enqueues: whoever takes a line from the list looks at
 the parents under a lock, marks those that have not ended as followed, and lets go the children of the others. A parent that

@@ -76,16 +76,16 @@ class Exchanges:
         work = self._plainly if are_short_successes(changes) else self._apply_row_by_row
         said = await self._server().run_indexed(lambda connection: work(connection, changes, claim, started, effects))
         if not effects.settles and said.taken is not None and claim is not None and not _limited(claim):
-            return _answer(said.verdicts, said.taken, unsettled=False)
-        unsettled = await self.settle(effects) if effects.settles else False
+            return _answer(said.verdicts, said.taken, unresolved=False)
+        unresolved = await self.settle(effects) if effects.settles else False
         if claim is None:
-            return ExchangeResult(said.verdicts, unsettled=unsettled)
+            return ExchangeResult(said.verdicts, unresolved=unresolved)
         taken = said.taken
         if taken is None or effects.settles:
             taken = await self._claim_again(claim, taken, effects)
         if _limited(claim):
             taken = await self._claim_limited(claim, taken)
-        return _answer(said.verdicts, taken, unsettled=unsettled)
+        return _answer(said.verdicts, taken, unresolved=unresolved)
 
     async def settle(self, effects: Effects) -> bool:
         """What follows at once for jobs that wait, or were enqueued in a handler's transaction; gives whether there is more
@@ -244,14 +244,14 @@ class Exchanges:
         effects.ready.update(passed.limited)
         effects.settles |= passed.followed
         verdicts = await self._verdicts_on(changes, passed.accepted, effects)
-        unsettled = await self.settle(effects) if effects.settles else False
+        unresolved = await self.settle(effects) if effects.settles else False
         said = await server.run_indexed(lambda connection: self._plainly(connection, (), claim, (), effects))
         assert said.taken is not None
         if passed.claimed is None:
             taken = await self._claim_limited(claim, said.taken)
         else:
             taken = _with(said.taken, place, passed)
-        return _answer(verdicts, taken, unsettled=unsettled)
+        return _answer(verdicts, taken, unresolved=unresolved)
 
     async def _verdicts_on(
         self, changes: Sequence[Change], accepted: Collection[str] | None, effects: Effects
@@ -333,6 +333,6 @@ def _with(taken: ClaimedBatch, place: int, passed: Passed) -> ClaimedBatch:
     return ClaimedBatch(claimed, 0 if passed.more else taken.next_due, taken.suspects or passed.suspects)
 
 
-def _answer(verdicts: Sequence[Verdict], taken: ClaimedBatch, *, unsettled: bool) -> ExchangeResult:
+def _answer(verdicts: Sequence[Verdict], taken: ClaimedBatch, *, unresolved: bool) -> ExchangeResult:
     claimed = [record for place in sorted(taken.claimed) for record in taken.claimed[place]]
-    return ExchangeResult(verdicts, claimed, taken.next_due, taken.suspects, unsettled)
+    return ExchangeResult(verdicts, claimed, taken.next_due, taken.suspects, unresolved)

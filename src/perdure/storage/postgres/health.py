@@ -22,7 +22,17 @@ DEAD = 50_000  # dead rows of a thin table that vacuum should have removed
 CROWDED = 0.8  # share of all connections in use
 HASTY = 5_000  # milliseconds of statement_timeout under which a busy minute fails
 _INDEX = re.compile(r"CREATE (?:UNIQUE )?INDEX (\w+) ON [^;]*;")
-_THIN = ("waiting", "holds", "held_keys", "queues", "workers", "unsettled", "limit_news", "limit_slots", "limit_starts")
+_THIN = (
+    "waiting",
+    "holds",
+    "held_keys",
+    "queues",
+    "workers",
+    "unresolved",
+    "limit_news",
+    "limit_slots",
+    "limit_starts",
+)
 
 
 async def read_durability(connection: Connection, schema: str) -> Durability:

@@ -1,7 +1,7 @@
 """Blocked jobs of a PostgreSQL store whose edges are lost, or whose parents do not know of them.
 
 Two questions find them among the blocked jobs of a page. What they find is locked, asked for again and put right: the edges
-are made from `after`, and the job is put on the list (`unsettled`), so that settling looks at its parents.
+are made from `after`, and the job is put on the list (`unresolved`), so that settling looks at its parents.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .queries import load
 
 TABLES = tuple(
     """
-    jobs waiting holds outcomes held_keys kept_keys log queues workers edges unsettled limit_gates limit_news limit_slots
+    jobs waiting holds outcomes held_keys kept_keys log queues workers edges unresolved limit_gates limit_news limit_slots
     limit_starts limit_room fair_accounts shelf unreadable
     """.split()  # noqa: SIM905
 )

@@ -34,7 +34,7 @@ JOBS = tuple(
 )
 HOLDS = tuple(
     """
-    stamp leased_until lease run_at rank started_at settled version attempt failures losses waits id ended suspect
+    stamp leased_until lease run_at rank started_at accepted_stamp version attempt failures losses waits id ended suspect
     leased_by held_key reason progress followed limited slot
     """.split()  # noqa: SIM905
 )

@@ -44,7 +44,7 @@ TYPES = {
     "limits": "zset",
     "gates": "hash",
     "edges": "zset",
-    "unsettled": "zset",
+    "unresolved": "zset",
     "shelf": "hash",
     "shelved": "zset",
     "accounts": "hash",

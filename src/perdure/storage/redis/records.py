@@ -45,7 +45,7 @@ SCOPES = (None, "waiting", "active", "any", "window")
 SCOPE_NUMBERS = {scope: number for number, scope in enumerate(SCOPES)}
 
 _SUSPECT, _PARKED, _HIDDEN, _HOLDS_KEY, _OUTCOME, _ERRORS, _PROGRESS, _LOG = 1, 2, 4, 8, 16, 32, 64, 128
-_RAN, _HELD, _SETTLED, _FOLLOWED = 256, 512, 1024, 2048
+_RAN, _HELD, _ACCEPTED_STAMP, _FOLLOWED = 256, 512, 1024, 2048
 _LIMITED, _WAITED, _FINISHED, _FAIR = 4096, 8192, 16384, 32768
 _TEXTS = _OUTCOME | _ERRORS | _PROGRESS
 MARKS = {
@@ -310,7 +310,7 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
         | (record.progress is not None) * _PROGRESS
         | has_log * _LOG
         | (record.stamp is not None) * _HELD
-        | (record.settled is not None) * _SETTLED
+        | (record.accepted_stamp is not None) * _ACCEPTED_STAMP
         | record.followed * _FOLLOWED
         | (record.limits is not None) * _LIMITED
         | (record.after is not None) * _WAITED
@@ -328,7 +328,7 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
             _fitting(record.failures),
             _fitting(record.losses),
             stamp_bytes(record.stamp or 0),
-            stamp_bytes(record.settled or 0),
+            stamp_bytes(record.accepted_stamp or 0),
             *map(
                 _or_none,
                 (record.leased_until, record.started_at, record.finished_at, record.prune_at, record.keep_last),
@@ -468,7 +468,9 @@ def _add_more(record: Record, row: bytes, at: int) -> None:
 
 
 def _add_run(record: Record, marks: int, run: tuple[Any, ...], leased_by: bytes) -> None:
-    attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at, keep_last, _ = run
+    attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at, keep_last, _ = (
+        run
+    )
     record.attempt = attempt
     record.failures = failures
     record.losses = losses
@@ -476,8 +478,8 @@ def _add_run(record: Record, marks: int, run: tuple[Any, ...], leased_by: bytes)
         (record.stamp,) = STAMP.unpack(stamp)
         record.leased_by = leased_by.decode()
         record.leased_until = int(leased_until)
-    if marks & _SETTLED:
-        (record.settled,) = STAMP.unpack(settled)
+    if marks & _ACCEPTED_STAMP:
+        (record.accepted_stamp,) = STAMP.unpack(accepted_stamp)
     if started_at != NONE:
         record.started_at = int(started_at)
     if finished_at != NONE:

@@ -192,14 +192,14 @@ class RedisStorage(Storage):
         # a claim said twice would take twice: its answer is asked for by `recover_claim`
         link = self._used()
         told = await link.ask(link.question("exchange", arguments), repeat=claim is None)
-        verdicts, woken, ended, due, suspects, claimed, unsettled, met = _stored(told)
+        verdicts, woken, ended, due, suspects, claimed, unresolved, met = _stored(told)
         self._tell(known_names(woken), bool(ended))
         answers = [_VERDICTS[answer] for answer in verdicts]
         records, unread = claimed_of(claimed)
         if unread or met:  # there may be others in their place
             await self._set_aside([*unread, *(Raw(id, None, None) for id in met)])
             due = 0 if claim is not None else due
-        return ExchangeResult(answers, records, due, bool(suspects), bool(unsettled))
+        return ExchangeResult(answers, records, due, bool(suspects), bool(unresolved))
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None

@@ -110,13 +110,13 @@ def _read_parts(row: bytes) -> Iterator[tuple[str, object]]:
 
 
 def _read_run(run: Sequence[Any], marks: int, leased_by: bytes) -> Iterator[tuple[str, object]]:
-    attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at, keep_last = run
+    attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at, keep_last = run
     yield from (("attempt", attempt), ("failures", failures), ("losses", losses))
     if marks & 512:
         yield from (("stamp", STAMP.unpack(stamp)[0]), ("leased_by", leased_by))
         yield "leased_until", _or_none(leased_until)
     if marks & 1024:
-        yield "settled", STAMP.unpack(settled)[0]
+        yield "accepted_stamp", STAMP.unpack(accepted_stamp)[0]
     yield from (("started_at", _or_none(started_at)), ("finished_at", _or_none(finished_at)))
     yield from (("prune_at", _or_none(prune_at)), ("keep_last", _or_none(keep_last)))
 

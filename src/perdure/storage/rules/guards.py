@@ -17,7 +17,7 @@ class Guarded(Protocol):
     version: int
     attempt: int
     stamp: int | None
-    settled: int | None
+    accepted_stamp: int | None
     hidden: bool
     leased_until: int | None
 
@@ -43,7 +43,7 @@ def judged(row: Guarded | None, change: Change, now: int) -> Verdict:
     if isinstance(guard, HoldGuard):
         if stands(row, guard.attempt, guard.stamp, ended=guard.ended):
             return ACCEPTED
-        return REPEATED if row.settled == guard.stamp else _lost(row, guard.attempt, guard.stamp)
+        return REPEATED if row.accepted_stamp == guard.stamp else _lost(row, guard.attempt, guard.stamp)
     lapsed = row.leased_until is not None and row.leased_until <= now
     if row.version != guard.version or (guard.lapsed and not lapsed):
         return REFUSED[Refusal.STALE]
@@ -53,7 +53,7 @@ def judged(row: Guarded | None, change: Change, now: int) -> Verdict:
 def _lost(row: Guarded, attempt: int, stamp: int) -> Verdict:
     """Why a hold is gone. A later attempt means that another worker took the job, whatever became of it since. Upkeep, too,
     took a job that it made a dead letter: no other word but the holder's own does that."""
-    if row.attempt > attempt or (row.state is State.DEAD and row.settled != stamp):
+    if row.attempt > attempt or (row.state is State.DEAD and row.accepted_stamp != stamp):
         return REFUSED[Refusal.TAKEN]
     if row.hidden:
         return REFUSED[Refusal.NOT_FOUND]

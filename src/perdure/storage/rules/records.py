@@ -272,7 +272,7 @@ def write_change(record: Record, change: Change, now: int) -> None:
     """Write a change whose guard holds; `Change` says what that means."""
     record.version += 1
     if isinstance(change.guard, HoldGuard) and change.state is not None:
-        record.settled = change.guard.stamp
+        record.accepted_stamp = change.guard.stamp
     if change.state is None or not change.keeps_hold:
         record.stamp = record.leased_by = record.leased_until = None
     if change.state is None or change.key is KeyMove.FREE:

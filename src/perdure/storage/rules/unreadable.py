@@ -61,7 +61,7 @@ LONGEST_NAME = 1 << 16  # characters of an id, task, queue …; far more than an
 
 FIELDS = Record.__struct_fields__
 _DEFAULTS = dict(zip(reversed(FIELDS), reversed(Record.__struct_defaults__), strict=False))
-_STAMPS = ("stamp", "settled")
+_STAMPS = ("stamp", "accepted_stamp")
 _SIGNED = ("priority", "rank", "run_at")
 _COUNTERS = ("version", "attempt", "failures", "losses", "waits", "min_version", "keep_last", "max_attempts")
 _DURATIONS = ("timeout", "lease")

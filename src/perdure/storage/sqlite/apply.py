@@ -61,7 +61,7 @@ class GuardRow(msgspec.Struct, array_like=True):
     version: int
     attempt: int
     stamp: int | None
-    settled: int | None
+    accepted_stamp: int | None
     hidden: bool
     leased_by: str | None
     leased_until: int | None
@@ -173,7 +173,7 @@ class _ChangeBatch:
             self._work.changed = True
             return
         guard = change.guard
-        settled = guard.stamp if isinstance(guard, HoldGuard) else row.settled
+        accepted_stamp = guard.stamp if isinstance(guard, HoldGuard) else row.accepted_stamp
         state, run_at, rank = _place(row, change, change.state, self._now)
         parked = row.limited and state is State.READY
         self._moved.append(
@@ -194,7 +194,7 @@ class _ChangeBatch:
                 change.keep_last,
                 int(change.hidden),
                 row.stamp if change.keeps_hold else None,
-                settled,
+                accepted_stamp,
                 row.leased_by if change.keeps_hold else None,
                 row.leased_until if change.keeps_hold else None,
                 int(_holds_key(row, change)),

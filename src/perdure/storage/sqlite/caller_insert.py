@@ -38,7 +38,7 @@ def insertion(jobs: Sequence[NewJob], now: int) -> CallerStatements:
     if any((name := key_name(job)) is not None and name[0] for job in jobs):
         names.insert(0, "take_keys")
     if any(job.after is not None for job in jobs):
-        names += ["edges", "unsettled"]
+        names += ["edges", "unresolved"]
     readback = (statements["readback"], text)
     return CallerStatements(tuple((statements[name], text) for name in names), readback, owners=readback)
 

@@ -87,7 +87,7 @@ class ClaimState(NamedTuple):
     paused: PausedQueues
     suspects: bool
     limited: bool
-    unsettled: bool
+    unresolved: bool
     lanes: list[Lane]
 
 
@@ -124,14 +124,14 @@ class Claimed(NamedTuple):
     parts: list[Part]
     next_due: int | None
     suspects: bool
-    unsettled: bool
+    unresolved: bool
 
 
 def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
-    """Settle what is to be settled, promote what is due, then take what is wanted, want by want."""
+    """Resolve edges, promote due jobs, then claim jobs for each want in turn."""
     outlook, guess = _look_out_and_guess(work, claim.wants[0], now) if claim.wants else (_look_out(work), None)
     work.known.limited = outlook.limited
-    if outlook.unsettled:
+    if outlook.unresolved:
         settle(work, chunk, now)
         outlook, guess = _look_out(work), None
     if outlook.next_due is not None and outlook.next_due <= now:
@@ -157,7 +157,7 @@ def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     due = [now if more else outlook.next_due, *(_opens_at(work, want, outlook, now, wide) for want in under_limits)]
     next_due = min((max(0, at - now) for at in due if at is not None), default=None)
     suspects = outlook.suspects and _any_suspect(work, claim.wants, outlook, now)
-    return Claimed(taken, next_due, suspects, outlook.unsettled)
+    return Claimed(taken, next_due, suspects, outlook.unresolved)
 
 
 def promote(work: Work, limit: int, now: int) -> int:
@@ -195,13 +195,13 @@ def _look_out(work: Work) -> ClaimState:
 
 
 def _outlook(work: Work, row: tuple[Any, ...]) -> ClaimState:
-    next_due, paused, suspects, limited, unsettled, lanes = row
+    next_due, paused, suspects, limited, unresolved, lanes = row
     return ClaimState(
         next_due,
         PausedQueues(work, lists_of(paused)),
         bool(suspects),
         bool(limited),
-        bool(unsettled),
+        bool(unresolved),
         [tuple(lane) for lane in lists_of(lanes)],
     )
 

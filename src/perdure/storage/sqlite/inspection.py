@@ -186,7 +186,7 @@ TABLES = (
         ("parent", "child"),
         {"parent": _id, "child": _id, "run_when": _one_of("", "succeeded", "finished"), "open": _flag},
     ),
-    Table("unsettled", ("number",), {"job": _id, "placing": _flag}),
+    Table("unresolved", ("number",), {"job": _id, "placing": _flag}),
     Table(
         "gates",
         ("number",),

@@ -43,8 +43,8 @@ class ParentRow(msgspec.Struct, array_like=True):
 _standing = msgspec.json.Decoder(list[ParentRow], strict=False)
 
 
-def any_unsettled(work: Work) -> bool:
-    return bool(work.connection.value(_sql["any_unsettled"]))
+def any_unresolved(work: Work) -> bool:
+    return bool(work.connection.value(_sql["any_unresolved"]))
 
 
 def settle(work: Work, limit: int, now: int) -> int:
@@ -58,7 +58,7 @@ def settle(work: Work, limit: int, now: int) -> int:
 def _step(work: Work, limit: int, now: int) -> int:
     """The first part of the list; gives how much was looked at, 0 if nothing is left."""
     connection = work.connection
-    listed = lists_of(connection.value(_sql["unsettled"], (limit,)))
+    listed = lists_of(connection.value(_sql["unresolved"], (limit,)))
     place(work, [job for _, job, placing in listed if placing], now)
     parents = [job for _, job, placing in listed if not placing]
     parents += lists_of(connection.value(_sql["ended"], (max(0, limit - len(listed)),)))
@@ -134,7 +134,7 @@ def _lead_on(work: Work, leading: Sequence[tuple[str, str, str]], run_when: dict
         edges.close(work, sorted(led))
         edges.put(work, [(next_id, child, run_when[child]) for next_id, child in wanted])
         # the next job may have ended, or may not be there at all
-        work.connection.change(_sql["note_unsettled"], (json_text(sorted({next_id for next_id, _ in wanted})),))
+        work.connection.change(_sql["note_unresolved"], (json_text(sorted({next_id for next_id, _ in wanted})),))
     return [(id, child) for _, id, child in leading if (id, child) not in led]
 
 

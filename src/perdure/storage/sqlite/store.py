@@ -61,7 +61,7 @@ from .journal_mode import Journal
 from .near import RowNumbers
 from .process_shared import Shared
 from .records import Flawed, lists_of
-from .resolve_edges import any_unsettled, settle
+from .resolve_edges import any_unresolved, settle
 from .schema import SqliteLedger, load_migrations
 from .transaction import SqliteTransaction
 from .unreadable import sort_out
@@ -225,11 +225,11 @@ class SqliteStorage(Storage):
         note_started(work, started)
         if claim is not None:
             return _Said(verdicts, claim_jobs(work, claim, now, self.chunk))
-        unsettled = any_unsettled(work)
-        if unsettled:
+        unresolved = any_unresolved(work)
+        if unresolved:
             settle(work, self.chunk, now)
-            unsettled = any_unsettled(work)
-        return _Said(verdicts, Claimed([], None, False, unsettled))
+            unresolved = any_unresolved(work)
+        return _Said(verdicts, Claimed([], None, False, unresolved))
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None

@@ -145,7 +145,7 @@ def _lead_edges(work: Work, numbers: str) -> int:
     )
     if unaware:
         edges.follow(work, unaware)
-        work.connection.change(_sql["note_unsettled"], (json_text(unaware),))
+        work.connection.change(_sql["note_unresolved"], (json_text(unaware),))
     idle = lists_of(work.connection.value(_sql["waits_for_nobody"], (numbers,)))
     if idle:
         work.connection.change(_sql["note_unplaced"], (json_text(idle),))

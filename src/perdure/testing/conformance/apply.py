@@ -42,7 +42,7 @@ async def case_success(store: Storage, clock: Hand) -> None:
     wanted = {
         "state": State.SUCCEEDED,
         "version": record.version + 1,
-        "settled": record.stamp,
+        "accepted_stamp": record.stamp,
         "result": '{"a": 1}',
         "started_at": now - 5,
         "finished_at": now,
@@ -74,7 +74,7 @@ async def case_failure_with_a_retry(store: Storage, clock: Hand) -> None:
     wanted = {
         "state": State.SCHEDULED,
         "version": record.version + 1,
-        "settled": record.stamp,
+        "accepted_stamp": record.stamp,
         "failures": 1,
         "run_at": now + 7 * SECOND,
         "rank": now + 7 * SECOND,
@@ -112,7 +112,7 @@ async def case_handed_back_keeps_its_place(store: Storage, clock: Hand) -> None:
     (record,) = await claim(store, 1)
     clock.advance(1)
     after = await told(store, record.id, HandedBack("shutdown"))
-    wanted = {"state": State.READY, "version": record.version + 1, "settled": record.stamp, "reason": "shutdown"}
+    wanted = {"state": State.READY, "version": record.version + 1, "accepted_stamp": record.stamp, "reason": "shutdown"}
     changed(record, after, "a job handed back", **wanted, **FREE)
     same(ids(await claim(store, 2)), [first.id, second.id], "it keeps its place in the line")
 

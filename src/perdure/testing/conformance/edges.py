@@ -318,7 +318,7 @@ async def case_many_children(store: Storage, clock: Hand) -> None:
     for start in range(0, len(children), store.chunk):
         await store.enqueue(children[start : start + store.chunk])
     answer = await store.exchange([decide(await seen(store, parent.id), Succeeded())])
-    same(answer.unsettled, True, "more than a chunk is left to settle")
+    same(answer.unresolved, True, "more than a chunk is left to settle")
     await settle_all(store)
     rows = await store.get(ids(children[: store.chunk])) + await store.get(ids(children[store.chunk :]))
     same({row.state for row in rows if row is not None}, {State.READY}, "all are released")

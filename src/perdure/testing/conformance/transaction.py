@@ -123,7 +123,7 @@ async def case_committed_together(store: Storage, clock: Hand, table: Table) -> 
     same(await tx.enqueue([new]), [EnqueueResult(new.id)], "an enqueue inside answers as outside")
     accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
     after = await seen(store, record.id)
-    same((after.state, after.result, after.settled), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
+    same((after.state, after.result, after.accepted_stamp), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
     same((await seen(store, new.id)).state, State.READY, "the job enqueued inside")
     same(await table.rows(store), 1, "the row written inside")
     same(ids(await claim(store, 9)), [new.id], "the job enqueued inside can be claimed")

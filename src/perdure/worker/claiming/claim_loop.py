@@ -348,7 +348,7 @@ class ClaimLoop:
             del self._sent[id(errand)]
             if claim is not None:
                 self._appetite.asking.pop(claim, None)
-        if answer.unsettled:
+        if answer.unresolved:
             self._followers.settle()
         if claim is not None:
             self._received(claim, answer, asked_at, heard)

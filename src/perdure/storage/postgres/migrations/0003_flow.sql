@@ -14,14 +14,14 @@ CREATE INDEX edges_child ON {schema}.edges (child, parent);
 
 -- What is to be looked at: the edges of a parent that has ended, or those of a new child, behind `mark`. `unplaced`: the
 -- child has no share of its fair queue yet.
-CREATE TABLE {schema}.unsettled (
+CREATE TABLE {schema}.unresolved (
     number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     parent uuid,
     child uuid,
     mark uuid NOT NULL DEFAULT '00000000-0000-0000-0000-000000000000',
     unplaced boolean NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 0);
-CREATE INDEX unsettled_unplaced ON {schema}.unsettled (number) WHERE unplaced;
+CREATE INDEX unresolved_unplaced ON {schema}.unresolved (number) WHERE unplaced;
 
 -- `followed`: a job waits, or has waited, for this one. `next_id`: the job that goes on with its chain. `gate`: a digest of
 -- the limits that a job runs under. `limited`: the queue of a job under limits, to be told of when its hold is given up.

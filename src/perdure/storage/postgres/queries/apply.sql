@@ -19,7 +19,7 @@ ended AS (
     RETURNING id, run_at, rank, started_at, stamp, version, attempt, waits, held_key, progress, followed, limited, slot
 ),
 noted AS MATERIALIZED (SELECT id, stamp, followed, limited, slot FROM ended WHERE followed OR limited IS NOT NULL),
-left_open AS (INSERT INTO {schema}.unsettled (parent) SELECT id FROM noted WHERE followed),
+left_open AS (INSERT INTO {schema}.unresolved (parent) SELECT id FROM noted WHERE followed),
 given_up AS (
     INSERT INTO {schema}.limit_news (key, job, stamp)
     SELECT DISTINCT slot, CASE WHEN slot IS NULL THEN id END, CASE WHEN slot IS NULL THEN stamp END
@@ -32,7 +32,7 @@ ended_keys AS (
 clock AS MATERIALIZED (SELECT {now} AS now),
 succeeded AS (
     INSERT INTO {schema}.outcomes (
-        finished_at, prune_at, run_at, rank, started_at, settled, version, attempt, failures, waits, id, state, result,
+        finished_at, prune_at, run_at, rank, started_at, accepted_stamp, version, attempt, failures, waits, id, state, result,
         progress, followed)
     SELECT (SELECT now FROM clock), (SELECT now FROM clock) + coalesce(said.keep, %(keep)s::bigint), ended.run_at,
         ended.rank, coalesce(said.began, ended.started_at), ended.stamp, ended.version + 1, ended.attempt, said.failures,
@@ -87,9 +87,9 @@ UPDATE {schema}.outcomes SET next_id = %(next_id)s::uuid WHERE id = %(id)s::uuid
 -- Holds of jobs that were ended from outside: they stand until the holder stops or the lease is over.
 UPDATE {schema}.holds SET ended = true WHERE id = ANY(%(ids)s::uuid[]);
 
--- name: unsettled
+-- name: unresolved
 -- Jobs that are followed and have ended: their edges are to be looked at.
-INSERT INTO {schema}.unsettled (parent) SELECT id FROM unnest(%(ids)s::uuid[]) AS given (id);
+INSERT INTO {schema}.unresolved (parent) SELECT id FROM unnest(%(ids)s::uuid[]) AS given (id);
 
 -- name: parked
 -- Lanes in which jobs under limits became ready.

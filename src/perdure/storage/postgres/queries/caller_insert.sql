@@ -75,7 +75,7 @@ placed AS MATERIALIZED (
 ),
 {also}
 left_open AS (
-    INSERT INTO {schema}.unsettled (child, unplaced)
+    INSERT INTO {schema}.unresolved (child, unplaced)
     SELECT placed.id, placed.unplaced FROM placed WHERE placed.unplaced OR placed.after IS NOT NULL
     ORDER BY placed.number
 )

@@ -151,7 +151,7 @@ SELECT {claimed_columns} FROM taken AS j
 -- From the waiting rows to the holds.
 gone AS (
     DELETE FROM {schema}.waiting WHERE ctid = ANY(ARRAY(SELECT place FROM picked))
-    RETURNING id, queue, task, urgency, rank, run_at, expires_at, settled, min_version, version, attempt, failures, losses,
+    RETURNING id, queue, task, urgency, rank, run_at, expires_at, accepted_stamp, min_version, version, attempt, failures, losses,
         waits, suspect, key_waits, held_key, reason, progress, followed, gate
 ),
 moment AS MATERIALIZED (SELECT {now} AS now),
@@ -163,10 +163,10 @@ taken AS MATERIALIZED (
 ),
 held AS (
     INSERT INTO {schema}.holds (
-        stamp, leased_until, lease, run_at, rank, settled, version, attempt, failures, losses, waits, id, suspect,
+        stamp, leased_until, lease, run_at, rank, accepted_stamp, version, attempt, failures, losses, waits, id, suspect,
         leased_by, held_key, reason, progress, followed, limited, slot)
     SELECT %(stamp)s::bigint, now + lease, lease, nullif(coalesce(run_at, rank), coalesce(first_run_at, created_at)),
-        nullif(rank, coalesce(run_at, rank)), settled, coalesce(version, 1) + 1, coalesce(attempt, 0) + 1, failures,
+        nullif(rank, coalesce(run_at, rank)), accepted_stamp, coalesce(version, 1) + 1, coalesce(attempt, 0) + 1, failures,
         losses, waits, id, suspect, %(worker)s::text, CASE WHEN NOT key_waits THEN held_key END, reason, progress,
         followed, CASE WHEN gate IS NOT NULL THEN queue END, {slot}
     FROM taken
@@ -188,7 +188,7 @@ SELECT {usual_columns}, {no_outlook} FROM taken AS j WHERE j.usual GROUP BY {in_
 
 -- name: usual
 -- Whether a job has nothing that most jobs have not: never tried, due since it was made. See `claimed_of` in records.py.
-num_nonnulls(gone.run_at, gone.expires_at, gone.settled, nullif(gone.min_version, {row_version}), gone.version,
+num_nonnulls(gone.run_at, gone.expires_at, gone.accepted_stamp, nullif(gone.min_version, {row_version}), gone.version,
     gone.attempt, gone.failures, gone.losses, gone.waits, gone.held_key, gone.reason, gone.progress, gone.followed, j.run_at,
     j.chain_id, j.run_when, j.key, j.tenant, j.tags, j.meta, j.unique_key, j.unique_scope, j.after, j.errors) = 0
 AND gone.rank = j.created_at AND NOT gone.suspect AND NOT gone.key_waits AND strpos(j.payload, chr(30)) = 0
@@ -202,7 +202,7 @@ NULL::uuid
 j.id::text, j.task, j.queue, 'running', j.priority, j.rank, j.payload, coalesce(j.version, 1) + 1,
     coalesce(j.attempt, 0) + 1, coalesce(j.failures, 0), coalesce(j.losses, 0), j.max_attempts, j.timeout, j.lease,
     {backoff}, {retention}, {dead_retention}, j.created_at, coalesce(j.run_at, j.rank), NULL, NULL, j.expires_at, NULL,
-    NULL, %(stamp)s::bigint, j.settled, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress,
+    NULL, %(stamp)s::bigint, j.accepted_stamp, %(worker)s::text, j.now + j.lease, j.suspect, false, false, NULL, j.progress,
     j.errors, j.reason, j.key, j.tenant, j.routing_key, j.tags, j.meta, j.unique_key, j.unique_scope,
     j.held_key IS NOT NULL AND NOT j.key_waits, j.chain_id::text, j.after, {run_when}, coalesce(j.waits, 0),
     coalesce(j.followed, false), NULL, j.limits, coalesce(j.min_version, 1)

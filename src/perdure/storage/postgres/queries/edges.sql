@@ -1,6 +1,6 @@
 -- name: take
 -- What is to be looked at, the oldest or the newest first; what another session is at is left to it.
-SELECT number, parent::text, child::text, mark::text FROM {schema}.unsettled
+SELECT number, parent::text, child::text, mark::text FROM {schema}.unresolved
 WHERE NOT unplaced ORDER BY number {direction} LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
 
 -- name: edges
@@ -62,7 +62,7 @@ WITH led AS (
     ON CONFLICT (parent, child) DO UPDATE SET open = true WHERE NOT edges.open
     RETURNING parent, child
 ),
-noted AS (INSERT INTO {schema}.unsettled (parent) SELECT DISTINCT parent FROM led)
+noted AS (INSERT INTO {schema}.unresolved (parent) SELECT DISTINCT parent FROM led)
 SELECT parent::text, child::text FROM led;
 
 -- name: let_go
@@ -103,15 +103,15 @@ UPDATE {schema}.waiting SET waits = NULL WHERE id = ANY(%(ids)s::uuid[]);
 
 -- name: forget
 -- What has been looked at.
-DELETE FROM {schema}.unsettled WHERE number = ANY(%(numbers)s::bigint[]);
+DELETE FROM {schema}.unresolved WHERE number = ANY(%(numbers)s::bigint[]);
 
 -- name: go_on_behind
 -- One parent or child has more edges: the next look begins behind this one.
-UPDATE {schema}.unsettled SET mark = %(mark)s::uuid WHERE number = %(number)s::bigint;
+UPDATE {schema}.unresolved SET mark = %(mark)s::uuid WHERE number = %(number)s::bigint;
 
 -- name: left
 -- Whether there is anything to look at.
-SELECT EXISTS (SELECT 1 FROM {schema}.unsettled);
+SELECT EXISTS (SELECT 1 FROM {schema}.unresolved);
 
 -- name: followers
 -- Who still waits for these jobs.
@@ -123,8 +123,8 @@ ORDER BY edge.parent, edge.child;
 
 -- name: unplaced
 -- Jobs that have no share of their fair queue yet.
-SELECT unsettled.number, unsettled.child::text FROM {schema}.unsettled
-WHERE unsettled.unplaced ORDER BY unsettled.number LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
+SELECT unresolved.number, unresolved.child::text FROM {schema}.unresolved
+WHERE unresolved.unplaced ORDER BY unresolved.number LIMIT %(limit)s::integer FOR UPDATE SKIP LOCKED;
 
 -- name: to_place
 -- These of them that still wait, locked, as they were enqueued.
@@ -154,4 +154,4 @@ SELECT DISTINCT queue FROM freed WHERE state <> 'blocked';
 
 -- name: placed
 -- They have their shares; their edges are looked at next.
-UPDATE {schema}.unsettled SET unplaced = false WHERE number = ANY(%(numbers)s::bigint[]);
+UPDATE {schema}.unresolved SET unplaced = false WHERE number = ANY(%(numbers)s::bigint[]);

@@ -5,7 +5,7 @@ SELECT w.id::text FROM {schema}.waiting AS w
     JOIN {schema}.jobs AS j ON j.id = w.id AND (j.after IS NOT NULL OR coalesce(w.waits, 0) = 0)
     CROSS JOIN LATERAL (SELECT count(*) AS open FROM {schema}.edges AS e WHERE e.child = w.id AND e.open) AS edge
 WHERE w.id = ANY(%(ids)s::uuid[]) AND w.state = 'blocked' AND (edge.open = 0 OR edge.open <> coalesce(w.waits, 0))
-    AND w.id NOT IN (SELECT child FROM {schema}.unsettled WHERE child IS NOT NULL);
+    AND w.id NOT IN (SELECT child FROM {schema}.unresolved WHERE child IS NOT NULL);
 
 -- name: unaware
 -- Blocked jobs among these with parents that are to be looked at, and are on no list: not on record, not marked as followed, or
@@ -18,8 +18,8 @@ SELECT DISTINCT e.child::text FROM {schema}.edges AS e
 WHERE e.child = ANY(%(ids)s::uuid[]) AND e.open
     AND (NOT coalesce(waits.followed, runs.followed, ended.followed, false)
         OR ended.state <> 'dead' OR ended.hidden OR (ended.id IS NOT NULL AND (e.finished OR ended.next_id IS NOT NULL)))
-    AND e.child NOT IN (SELECT child FROM {schema}.unsettled WHERE child IS NOT NULL)
-    AND e.parent NOT IN (SELECT parent FROM {schema}.unsettled WHERE parent IS NOT NULL);
+    AND e.child NOT IN (SELECT child FROM {schema}.unresolved WHERE child IS NOT NULL)
+    AND e.parent NOT IN (SELECT parent FROM {schema}.unresolved WHERE parent IS NOT NULL);
 
 -- name: lock
 -- Jobs that wait, locked in the order of their ids: only who holds the lock of a child changes its edges.
@@ -39,8 +39,8 @@ WHERE id = ANY(%(ids)s::uuid[]) AND state = 'blocked';
 
 -- name: note
 -- The parents of these jobs are to be looked at.
-INSERT INTO {schema}.unsettled (child) SELECT unnest(%(ids)s::uuid[]);
+INSERT INTO {schema}.unresolved (child) SELECT unnest(%(ids)s::uuid[]);
 
 -- name: note_unplaced
 -- These jobs wait for nobody: they are to be given their place.
-INSERT INTO {schema}.unsettled (child, unplaced) SELECT unnest(%(ids)s::uuid[]), true;
+INSERT INTO {schema}.unresolved (child, unplaced) SELECT unnest(%(ids)s::uuid[]), true;

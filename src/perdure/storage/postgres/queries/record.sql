@@ -14,7 +14,7 @@ CASE WHEN o.id IS NOT NULL THEN coalesce(o.run_at, j.run_at, j.created_at)
     WHEN h.id IS NOT NULL THEN coalesce(h.run_at, j.run_at, j.created_at) ELSE coalesce(w.run_at, w.rank) END AS run_at,
 CASE WHEN o.id IS NOT NULL THEN o.started_at WHEN h.id IS NOT NULL THEN h.started_at ELSE w.started_at END AS started_at,
 o.finished_at, j.expires_at, o.prune_at, o.keep_last, h.stamp,
-CASE WHEN o.id IS NOT NULL THEN o.settled WHEN h.id IS NOT NULL THEN h.settled ELSE w.settled END AS settled,
+CASE WHEN o.id IS NOT NULL THEN o.accepted_stamp WHEN h.id IS NOT NULL THEN h.accepted_stamp ELSE w.accepted_stamp END AS accepted_stamp,
 h.leased_by, h.leased_until, coalesce(o.suspect, h.suspect, w.suspect) AS suspect, coalesce(w.parked, false) AS parked,
 coalesce(o.hidden, false) AS hidden, o.result,
 CASE WHEN o.id IS NOT NULL THEN o.progress WHEN h.id IS NOT NULL THEN h.progress ELSE w.progress END AS progress,

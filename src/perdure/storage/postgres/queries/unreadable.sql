@@ -96,7 +96,7 @@ SELECT job::text, line FROM {schema}.log WHERE job = ANY(%(ids)s::uuid[]) ORDER 
 
 -- name: unsettle
 -- Jobs that others wait for are to be looked at.
-INSERT INTO {schema}.unsettled (parent)
+INSERT INTO {schema}.unresolved (parent)
 SELECT DISTINCT parent FROM {schema}.edges WHERE parent = ANY(%(ids)s::uuid[]) AND open;
 
 -- name: free_keys

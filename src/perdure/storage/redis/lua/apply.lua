@@ -16,7 +16,7 @@ do
     if guard <= BY_ENDED_HOLD then
       local fits = guard == BY_HOLD and row[STATE] == RUNNING or guard == BY_ENDED_HOLD and row[STATE] > RUNNING
       if fits and carries(row, change[NUMBER], change[GUARD_STAMP]) then return 0 end
-      if has(row, HAS_SETTLED) and row[SETTLED] == change[GUARD_STAMP] then return 1 end
+      if has(row, HAS_ACCEPTED_STAMP) and row[ACCEPTED_STAMP] == change[GUARD_STAMP] then return 1 end
       return lost(row, change[NUMBER], change[GUARD_STAMP])
     end
     local over = row[LEASED_UNTIL] ~= NONE and row[LEASED_UNTIL] <= now
@@ -93,8 +93,8 @@ do
     lift(row)
     row[VERSION] = row[VERSION] + 1
     if change[GUARD] <= BY_ENDED_HOLD and state > 0 then
-      row[SETTLED] = change[GUARD_STAMP]
-      mark(row, HAS_SETTLED, true)
+      row[ACCEPTED_STAMP] = change[GUARD_STAMP]
+      mark(row, HAS_ACCEPTED_STAMP, true)
     end
     if state == 0 or not wants(change, KEEPS_HOLD) then
       if has(row, HELD) and has(row, LIMITED) then woken[queue_of(row[LANE])] = true end
@@ -138,7 +138,7 @@ do
   -- ---- the way most jobs end --------------------------------------------------------------------------------------------
   -- A holder's last word about a row that runs and bears no mark that matters now: all is known without looking closer. Rows
   -- that were enqueued and claimed together have the same text, so that one of them is parsed for all.
-  local RUNS, RUNS_AGAIN, ENDS = RAN + HELD, RAN + HELD + HAS_SETTLED, RAN + HAS_SETTLED
+  local RUNS, RUNS_AGAIN, ENDS = RAN + HELD, RAN + HELD + HAS_ACCEPTED_STAMP, RAN + HAS_ACCEPTED_STAMP
   local OVER = WAITED + FINISHED + FAIR + LIMITED -- marks that matter no more, but for the slots of limited ones
   local plain_rows = {}
 

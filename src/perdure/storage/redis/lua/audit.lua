@@ -47,7 +47,7 @@ local function forgotten(row)
   local stays = row[STATE] == DEAD_STATE and next_id == '' and not has(row, HIDDEN)
   local prefix = 'o' .. row[ID] .. (stays and 'f' or '')
   local edge = call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17), 'LIMIT', 0, 1)[1]
-  return edge and not call('ZSCORE', unsettled, row[ID])
+  return edge and not call('ZSCORE', unresolved, row[ID])
 end
 
 local put_back, looked_at = {}, {} -- looked_at: lanes of the rows
@@ -92,7 +92,7 @@ local function make_edges(row, open)
         known[parent], count = true, count + 1
         note(put_back, edges, 0, 'o' .. parent .. (has(row, FINISHED) and 'f' or 's') .. row[ID])
         note(put_back, edges, 0, 'c' .. row[ID] .. parent)
-        note(put_back, unsettled, 0, parent)
+        note(put_back, unresolved, 0, parent)
       end
     end
   end
@@ -130,8 +130,8 @@ local function check_edges(row)
   end
   if lost then return make_edges(row, open) end
   for _, parent in ipairs(open) do
-    if is_unaware(parent, row) and not call('ZSCORE', unsettled, parent) then
-      note(put_back, unsettled, 0, parent)
+    if is_unaware(parent, row) and not call('ZSCORE', unresolved, parent) then
+      note(put_back, unresolved, 0, parent)
       mended = true
     end
   end
@@ -160,7 +160,7 @@ local function audit_row(row)
     for queue in pairs(woken) do before[queue] = true end
   end
   woken = before
-  if forgotten(row) then note(put_back, unsettled, 0, row[ID]) end
+  if forgotten(row) then note(put_back, unresolved, 0, row[ID]) end
   if row[STATE] == BLOCKED and check_edges(row) then mended = mended + 1 end
 end
 

@@ -7,7 +7,7 @@ local expiring, ended, prunable, created, dead, named = KEYS[7], KEYS[8], KEYS[9
 local outcomes, errors, progress, logs = KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local held_keys, kept_keys, windows, counts, depths = KEYS[17], KEYS[18], KEYS[19], KEYS[20], KEYS[21]
 local bounds, paused, meta, queues, workers = KEYS[22], KEYS[23], KEYS[24], KEYS[25], KEYS[26]
-local limits, gates, edges, unsettled, shelf, shelved = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32]
+local limits, gates, edges, unresolved, shelf, shelved = KEYS[27], KEYS[28], KEYS[29], KEYS[30], KEYS[31], KEYS[32]
 local accounts, heads, unread, unreadable = KEYS[33], KEYS[34], KEYS[35], KEYS[36]
 
 local BLOCKED, SCHEDULED, READY, RUNNING, DEAD_STATE, CANCELLED = 1, 2, 3, 4, 7, 8
@@ -27,14 +27,14 @@ local FIRST = '<dBHc0' -- the first of the rest: lease, unique scope, lane
 local REST = '<dBHc0i4I4BddddHc0Hc0' -- and priority, waits, min_version, created_at, run_at, rank, expires_at, unique key, names
 local MORE = '<Hc0Hc0Bdd' -- what few rows have: gate, next_id, and hidden, keep, keep_last if it is cancelled with a parent
 
-local STATE, MARKS, VERSION, ATTEMPT, FAILURES, LOSSES, STAMP, SETTLED = 1, 2, 3, 4, 5, 6, 7, 8
+local STATE, MARKS, VERSION, ATTEMPT, FAILURES, LOSSES, STAMP, ACCEPTED_STAMP = 1, 2, 3, 4, 5, 6, 7, 8
 local LEASED_UNTIL, STARTED_AT, FINISHED_AT, PRUNE_AT, KEEP_LAST, LEASED_BY = 9, 10, 11, 12, 13, 14
 local REST_TEXT, ID, LEASE, SCOPE, LANE, DETAILS = 15, 16, 17, 18, 19, 20
 
 -- marks of a row
 local SUSPECT, PARKED, HIDDEN, HOLDS_KEY = 1, 2, 4, 8
 local HAS_OUTCOME, HAS_ERRORS, HAS_PROGRESS, HAS_LOG = 16, 32, 64, 128
-local RAN, HELD, HAS_SETTLED, FOLLOWED = 256, 512, 1024, 2048
+local RAN, HELD, HAS_ACCEPTED_STAMP, FOLLOWED = 256, 512, 1024, 2048
 local LIMITED, WAITED, FINISHED, FAIR = 4096, 8192, 16384, 32768 -- has limits, has parents, runs when they finished, has a share
 
 -- ---- what is asked for -----------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 -- Part of every verb after which edges may be looked at: settles them.
 --
 -- Edges stand in `edges`: open ones as o, parent, f or s (the child's run_when), child, and as c, child, parent; closed ones,
--- which keep the parent from being pruned, as k, parent, child. `unsettled` names the parents whose edges are to be looked at.
--- Edges are settled in rounds, each of which reads, decides, and writes; what a round adds is looked at in the next one.
+-- which keep the parent from being pruned, as k, parent, child. `unresolved` names the parents whose edges are to be looked at.
+-- Edges are resolved in rounds, each of which reads, decides, and writes; what a round adds is looked at in the next one.
 
 -- Close all edges that lead to a job.
 local function close_edges(child, kind, kept)
@@ -14,7 +14,7 @@ local function close_edges(child, kind, kept)
   end
 end
 
--- Look at edges that are unsettled, at most `limit`; gives how many were looked at. What is to be written must be written.
+-- Look at edges that are unresolved, at most `limit`; gives how many were looked at. What is to be written must be written.
 local function settle(now, limit)
   local SUCCEEDED, SKIPPED = 5, 6
   -- result and reason as rows.py packs them: none, and PARENT_CANCELLED
@@ -153,13 +153,13 @@ local function settle(now, limit)
   end
 
   local function round()
-    local parents = call('ZRANGE', unsettled, 0, limit - looked - 1)
+    local parents = call('ZRANGE', unresolved, 0, limit - looked - 1)
     if #parents == 0 then return false end
     known, lifted, marked, led = {}, {}, {}, {}
     load(parents)
     for _, parent in ipairs(parents) do
       if looked >= limit or not settle_parent(parent) then break end
-      note(gone, unsettled, parent)
+      note(gone, unresolved, parent)
     end
     write_led()
     for id, row in pairs(lifted) do

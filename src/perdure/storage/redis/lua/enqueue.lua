@@ -16,7 +16,7 @@ placer.store(fresh)
 variadic('HSET', { [jobs] = set[jobs] })
 set[jobs] = nil
 note_format()
-local follows = came[unsettled]
+local follows = came[unresolved]
 flush()
 if next(touched) then keep_gates(now) end
 if follows then settle(now, AT_ONCE) end

@@ -24,7 +24,7 @@ local pending = #answers + begun > 0
 local want_count = tonumber(argument())
 
 -- A claim looks at lanes, schedule and limits: what changes there is written first, everything else once, at the end.
-local settles = came[unsettled] or call('ZCARD', unsettled) > 0
+local settles = came[unresolved] or call('ZCARD', unresolved) > 0
 if pending and (want_count < 0 or settles or came[lanes] or gone[lanes] or came[schedule] or gone[schedule] or gone[limits]
   or came[limits] or next(slots)) then
   flush()
@@ -34,7 +34,7 @@ end
 local more_to_settle = 0
 if settles then
   settle(now, AT_ONCE)
-  more_to_settle = call('EXISTS', unsettled)
+  more_to_settle = call('EXISTS', unresolved)
 end
 if want_count < 0 then
   return { table.concat(answers), publish(origin), ended_some and 1 or 0, false, 0, {}, more_to_settle, met_strange() }

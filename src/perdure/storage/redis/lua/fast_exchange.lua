@@ -17,7 +17,7 @@ local function exchanged_as_usual(now, origin)
     for field, difference in pairs(differences) do add_up(key, field, difference) end
   end
 
-  if length > AT_ONCE or (length > 0 and ARGV[4] == '0') or call('EXISTS', unsettled, paused) > 0 then return nil end
+  if length > AT_ONCE or (length > 0 and ARGV[4] == '0') or call('EXISTS', unresolved, paused) > 0 then return nil end
   if length > 0 then
     write_ends, at = usual_ends(length, now)
     if not write_ends then return nil end

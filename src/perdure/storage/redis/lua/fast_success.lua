@@ -36,11 +36,11 @@ local function usual_ends(length, now)
     if not text or flaw_in(text) or bit.band(struct.unpack('<H', text, 2), RAN) == 0 then return false end
     local state, marks, version, attempt, _, _, stamp, _, _, started_at, _, _, _, _, at = struct.unpack(RUN, text)
     local kept = bit.band(marks, WAITED + FINISHED + FAIR + LIMITED) -- they matter no more, but for the slots
-    if bit.band(marks, bit.bnot(HAS_SETTLED)) - kept ~= RAN + HELD then return false end
+    if bit.band(marks, bit.bnot(HAS_ACCEPTED_STAMP)) - kept ~= RAN + HELD then return false end
     if state ~= RUNNING or attempt ~= said.attempt or stamp ~= said.stamp then return false end
     local _, _, lane = struct.unpack(FIRST, text, at)
     local kind = { lane = lane, state = said.state, length = 0, slots = {}, started_at = struct.pack('<d', started_at) }
-    marks = RAN + HAS_SETTLED + kept + (said.with_result and HAS_OUTCOME or 0)
+    marks = RAN + HAS_ACCEPTED_STAMP + kept + (said.with_result and HAS_OUTCOME or 0)
     kind.before = struct.pack('<BHI4I4I4I4c8c8d', said.state, marks, version + 1, attempt, said.failures, said.losses, NOBODY,
       stamp, NONE)
     kind.behind = struct.pack('<dddH', now, said.prune_at, said.keep_last, 0) .. string.sub(text, at)

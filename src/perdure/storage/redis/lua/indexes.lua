@@ -217,8 +217,8 @@ end
 -- Answers: 0 accepted, 1 repeated, 2 taken, 3 completed, 4 cancelled, 5 not found, 6 stale, 7 key taken.
 -- A later attempt means that another worker took the job, whatever became of it since; upkeep took one that it made a dead letter.
 local function lost(row, attempt, stamp)
-  local settled_by_us = has(row, HAS_SETTLED) and row[SETTLED] == stamp
-  if row[ATTEMPT] > attempt or (row[STATE] == DEAD_STATE and not settled_by_us) then return 2 end
+  local accepted_ours = has(row, HAS_ACCEPTED_STAMP) and row[ACCEPTED_STAMP] == stamp
+  if row[ATTEMPT] > attempt or (row[STATE] == DEAD_STATE and not accepted_ours) then return 2 end
   if has(row, HIDDEN) then return 5 end
   if row[STATE] == CANCELLED then return 4 end
   return row[STATE] > RUNNING and 3 or 2

@@ -65,7 +65,7 @@ for field, row in pairs(found) do
     end
   end
 end
-local follows = came[unsettled]
+local follows = came[unresolved]
 flush()
 if next(touched) then keep_gates(now) end
 if follows then settle(now, AT_ONCE) end

@@ -24,7 +24,7 @@ end
 
 if (number_in(meta, 'given') or NONE) > now then cut() end
 
-for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, shelved, unsettled }) do even_scores(key) end
+for _, key in ipairs({ lanes, heads, aside, ended, named, limits, edges, shelved, unresolved }) do even_scores(key) end
 
 if call('EXISTS', heads) == 0 and call('EXISTS', paused) == 0 and call('EXISTS', lanes) == 1 then make_heads() end
 

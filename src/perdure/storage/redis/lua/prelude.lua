@@ -25,18 +25,18 @@ local function mark(row, which, on)
 end
 
 local function parsed(id, text)
-  local state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+  local state, marks, version, attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at,
     keep_last, leased_by, at
   if band(parse('<H', text, 2), RAN) ~= 0 then
-    state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+    state, marks, version, attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at,
       keep_last, leased_by, at = parse(RUN, text)
   else
     state, marks, version, at = parse(HEAD, text)
-    attempt, failures, losses, stamp, settled, leased_by = 0, 0, 0, NOBODY, NOBODY, ''
+    attempt, failures, losses, stamp, accepted_stamp, leased_by = 0, 0, 0, NOBODY, NOBODY, ''
     leased_until, started_at, finished_at, prune_at, keep_last = NONE, NONE, NONE, NONE, NONE
   end
   local lease, scope, lane = parse(FIRST, text, at)
-  return { state, marks, version, attempt, failures, losses, stamp, settled, leased_until, started_at, finished_at, prune_at,
+  return { state, marks, version, attempt, failures, losses, stamp, accepted_stamp, leased_until, started_at, finished_at, prune_at,
     keep_last, leased_by, sub(text, at), id, lease, scope, lane, false }
 end
 
@@ -54,7 +54,7 @@ end
 
 local function written(row)
   row[MARKS] = bor(row[MARKS], RAN)
-  return pack(RUN, row[STATE], row[MARKS], row[VERSION], row[ATTEMPT], row[FAILURES], row[LOSSES], row[STAMP], row[SETTLED],
+  return pack(RUN, row[STATE], row[MARKS], row[VERSION], row[ATTEMPT], row[FAILURES], row[LOSSES], row[STAMP], row[ACCEPTED_STAMP],
     row[LEASED_UNTIL], row[STARTED_AT], row[FINISHED_AT], row[PRUNE_AT], row[KEEP_LAST], #row[LEASED_BY], row[LEASED_BY])
     .. row[REST_TEXT]
 end
@@ -188,7 +188,7 @@ local function write_counts()
 end
 
 -- A parent whose edges are to be looked at.
-local function unsettle(id) note(came, unsettled, 0, id) end
+local function unsettle(id) note(came, unresolved, 0, id) end
 
 -- The lanes whose members are about to leave or to join, each with its first member, or false.
 local function lanes_that_change()

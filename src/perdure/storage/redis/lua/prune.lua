@@ -19,7 +19,7 @@ end
 -- A job that somebody waits for, or has waited for and not ended, stays. Edges of children that have ended are removed as they
 -- are met, so many in a call.
 local LATER = 60000000 -- microseconds until those are looked at again that are met in vain in great numbers
-local edges_left, some_unsettled = 20 * AT_ONCE, call('EXISTS', unsettled) == 1
+local edges_left, some_unresolved = 20 * AT_ONCE, call('EXISTS', unresolved) == 1
 
 local function all_over(id)
   local prefix = 'k' .. id
@@ -38,7 +38,7 @@ local function all_over(id)
 end
 
 local function needed(id, row)
-  if not has(row, FOLLOWED) and not (some_unsettled and call('ZSCORE', unsettled, id)) then return false end
+  if not has(row, FOLLOWED) and not (some_unresolved and call('ZSCORE', unresolved, id)) then return false end
   local prefix = 'o' .. id
   if call('ZRANGEBYLEX', edges, '[' .. prefix, '[' .. prefix .. string.rep('\255', 17), 'LIMIT', 0, 1)[1] then return true end
   return not all_over(id)
@@ -115,7 +115,7 @@ local texts_of_jobs = call('ZRANGEBYLEX', shelved, '[j', '(k', 'LIMIT', 0, 1)[1]
 
 local function forget_edges(id, row)
   if has(row, WAITED) then close_edges(id, has(row, FINISHED) and 'f' or 's', false) end
-  note(gone, unsettled, id)
+  note(gone, unresolved, id)
 end
 
 local function hide(row)

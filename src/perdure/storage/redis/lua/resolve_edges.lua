@@ -1,4 +1,4 @@
--- Look at edges that are unsettled.
+-- Look at edges that are unresolved.
 --
 -- KEYS     see basics.lua
 -- ARGV     now, origin, limit

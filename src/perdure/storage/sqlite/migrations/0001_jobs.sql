@@ -23,7 +23,7 @@ CREATE TABLE perdure_jobs (
     prune_at INTEGER,
     keep_last INTEGER,
     stamp INTEGER,
-    settled INTEGER,
+    accepted_stamp INTEGER,
     leased_by TEXT,
     leased_until INTEGER,
     suspect INTEGER NOT NULL,

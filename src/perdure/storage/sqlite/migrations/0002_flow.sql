@@ -24,9 +24,9 @@ CREATE TABLE perdure_edges (
 CREATE INDEX perdure_edges_open ON perdure_edges (parent, run_when, child) WHERE open = 1;
 CREATE INDEX perdure_edges_child ON perdure_edges (child);
 
--- what else is to be settled: jobs from a caller's own transaction that are to be placed (placing = 1), and jobs whose
+-- what else is to be resolved: jobs from a caller's own transaction that are to be placed (placing = 1), and jobs whose
 -- edges are to be looked at although they may not be on record
-CREATE TABLE perdure_unsettled (
+CREATE TABLE perdure_unresolved (
     number INTEGER NOT NULL PRIMARY KEY,
     job TEXT NOT NULL,
     placing INTEGER NOT NULL

@@ -52,7 +52,7 @@ CREATE TABLE perdure_rows (
     prune_at INTEGER,
     keep_last INTEGER,
     stamp INTEGER,
-    settled INTEGER,
+    accepted_stamp INTEGER,
     leased_by TEXT,
     leased_until INTEGER,
     suspect INTEGER NOT NULL,
@@ -68,14 +68,14 @@ CREATE TABLE perdure_rows (
 ) STRICT;
 INSERT INTO perdure_rows (
     number, id, state, in_lane, apart, queue, task, routing_key, priority, rank, version, attempt, failures, losses, lease,
-    created_at, run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, settled, leased_by, leased_until,
+    created_at, run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, accepted_stamp, leased_by, leased_until,
     suspect, parked, hidden, result, reason, unique_key, holds_key, limits, followed, releases)
 SELECT rowid, id, state,
     CASE WHEN state = 'ready' AND parked = 0 AND suspect = 0 THEN 1 END,
     CASE WHEN state IN ('scheduled', 'blocked', 'dead') THEN state
         WHEN state = 'ready' AND suspect <> 0 THEN 'suspect' END,
     queue, task, routing_key, priority, rank, version, attempt, failures, losses, lease,
-    created_at, run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, settled, leased_by, leased_until,
+    created_at, run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, accepted_stamp, leased_by, leased_until,
     suspect, parked, hidden, result, reason, unique_key, holds_key, limits, followed, releases
 FROM perdure_jobs ORDER BY rowid;
 

@@ -14,21 +14,21 @@ SELECT json_group_array(number) FROM perdure_jobs WHERE id IN (SELECT value FROM
 -- name: seen
 -- What the guards of changes look at.
 SELECT json_group_array(json_array(
-    id, queue, state, version, attempt, stamp, settled, hidden, leased_by, leased_until, run_at, rank, finished_at,
+    id, queue, state, version, attempt, stamp, accepted_stamp, hidden, leased_by, leased_until, run_at, rank, finished_at,
     unique_key, holds_key, limits IS NOT NULL))
 FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: move
 -- Write the values of changes whose guard was found to hold.
 WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, reason, started_at,
-    finished_at, prune_at, keep_last, hidden, stamp, settled, leased_by, leased_until, holds_key, in_lane, apart)
+    finished_at, prune_at, keep_last, hidden, stamp, accepted_stamp, leased_by, leased_until, holds_key, in_lane, apart)
     AS (VALUES {values})
 UPDATE perdure_jobs SET
     state = given.state, version = min(version, 4611686018427387904) + 1, failures = given.failures, losses = given.losses,
     suspect = given.suspect, parked = given.parked, run_at = given.run_at, rank = given.rank, result = given.result, reason = given.reason,
     started_at = coalesce(given.started_at, perdure_jobs.started_at), finished_at = given.finished_at,
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
-    settled = given.settled, leased_by = given.leased_by, leased_until = given.leased_until,
+    accepted_stamp = given.accepted_stamp, leased_by = given.leased_by, leased_until = given.leased_until,
     holds_key = given.holds_key, in_lane = given.in_lane, apart = given.apart,
     releases = CASE WHEN given.state = perdure_jobs.state THEN releases ELSE followed END
 FROM given WHERE perdure_jobs.id = given.id;

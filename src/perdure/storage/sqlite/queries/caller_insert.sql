@@ -45,8 +45,8 @@ WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: place
--- Those whose place depends on others are to be settled.
-INSERT INTO perdure_unsettled (job, placing)
+-- Those whose place depends on others are to be resolved.
+INSERT INTO perdure_unresolved (job, placing)
 SELECT {id}, 1 FROM json_each(?) AS job
 WHERE ({limits} IS NOT NULL OR {after} IS NOT NULL OR {fair})
     AND EXISTS (SELECT 1 FROM perdure_jobs AS stored WHERE stored.id = {id} AND stored.finished_at IS NULL)
@@ -76,9 +76,9 @@ FROM given AS child CROSS JOIN json_each(child.after) AS parent
 WHERE EXISTS (SELECT 1 FROM perdure_jobs AS stored WHERE stored.id = child.id AND stored.state = 'blocked')
 ON CONFLICT DO NOTHING;
 
--- name: unsettled
+-- name: unresolved
 -- The parents are to be looked at.
-INSERT INTO perdure_unsettled (job, placing)
+INSERT INTO perdure_unresolved (job, placing)
 SELECT DISTINCT edge.parent, 0 FROM json_each(?) AS job CROSS JOIN perdure_edges AS edge ON edge.child = {id}
 WHERE edge.open = 1;
 

@@ -34,7 +34,7 @@ SELECT
     EXISTS (SELECT 1 FROM perdure_jobs WHERE apart = 'suspect'),
     EXISTS (SELECT 1 FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL),
     EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
-        OR EXISTS (SELECT 1 FROM perdure_unsettled),
+        OR EXISTS (SELECT 1 FROM perdure_unresolved),
     (SELECT json_group_array(json_array(queue, task, routing_key))
         FROM lane JOIN perdure_jobs ON perdure_jobs.number = lane.head);
 

@@ -60,23 +60,23 @@ SELECT json_group_array(json_array(parent, child)) FROM (
     WHERE edge.open = 0 AND edge.parent IN (SELECT value FROM json_each(?)) AND job.finished_at IS NULL
     ORDER BY edge.child);
 
--- name: any_unsettled
+-- name: any_unresolved
 -- Whether there is anything to settle.
 SELECT EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
-    OR EXISTS (SELECT 1 FROM perdure_unsettled);
+    OR EXISTS (SELECT 1 FROM perdure_unresolved);
 
--- name: unsettled
--- The first entries of the list of what is to be settled.
+-- name: unresolved
+-- The first entries of the list of what is to be resolved.
 SELECT json_group_array(json_array(number, job, placing)) FROM (
-    SELECT number, job, placing FROM perdure_unsettled ORDER BY number LIMIT ?);
+    SELECT number, job, placing FROM perdure_unresolved ORDER BY number LIMIT ?);
 
--- name: note_unsettled
+-- name: note_unresolved
 -- Jobs whose edges are to be looked at.
-INSERT INTO perdure_unsettled (job, placing) SELECT value, 0 FROM json_each(?);
+INSERT INTO perdure_unresolved (job, placing) SELECT value, 0 FROM json_each(?);
 
 -- name: strike
--- Entries of the list that are settled.
-DELETE FROM perdure_unsettled WHERE number IN (SELECT value FROM json_each(?));
+-- Entries of the list that are resolved.
+DELETE FROM perdure_unresolved WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: ended
 -- Followed jobs that have ended, whose edges have not been looked at since.

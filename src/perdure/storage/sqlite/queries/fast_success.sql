@@ -5,7 +5,7 @@ UPDATE perdure_jobs SET
     state = 'succeeded', version = min(version, 4611686018427387904) + 1, failures = given.failures, losses = 0, suspect = 0,
     result = given.result, reason = NULL, started_at = coalesce(given.started_at, perdure_jobs.started_at),
     finished_at = ?, prune_at = given.prune_at,
-    settled = given.stamp, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+    accepted_stamp = given.stamp, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM given
 WHERE perdure_jobs.id = given.id AND state = 'running'
     AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
@@ -16,7 +16,7 @@ UPDATE perdure_jobs SET
     state = 'succeeded', version = min(version, 4611686018427387904) + 1, failures = ?, losses = 0, suspect = 0,
     result = NULL, reason = NULL, started_at = coalesce(given.value, perdure_jobs.started_at),
     finished_at = ?, prune_at = ?,
-    settled = ?, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
+    accepted_stamp = ?, stamp = NULL, leased_by = NULL, leased_until = NULL, holds_key = 0
 FROM json_each(?) AS given
 WHERE perdure_jobs.id = given.key AND state = 'running'
     AND perdure_jobs.attempt = ? AND perdure_jobs.stamp = ?;
@@ -31,6 +31,6 @@ UPDATE perdure_jobs SET
         CAST(substr(:rows, (number - :first) * 60 + 53, 8) AS INTEGER)) AS TEXT), ''),
     started_at = :began + CAST(substr(:rows, (number - :first) * 60 + 37, 8) AS INTEGER),
     finished_at = :now, prune_at = :prune_at,
-    settled = :stamp, stamp = NULL, leased_by = NULL, leased_until = NULL
+    accepted_stamp = :stamp, stamp = NULL, leased_by = NULL, leased_until = NULL
 WHERE number BETWEEN :first AND :last AND state = 'running' AND attempt = :attempt AND stamp = :stamp
     AND id = CAST(substr(:rows, (number - :first) * 60 + 1, 36) AS TEXT);

@@ -123,18 +123,18 @@ FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)
 CROSS JOIN json_each(CASE WHEN json_valid(body.after) THEN body.after END) AS parent
 WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
     AND (SELECT count(*) = 0 OR count(*) <> body.waits FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
-    AND NOT EXISTS (SELECT 1 FROM perdure_unsettled WHERE perdure_unsettled.job = job.id AND placing = 1);
+    AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id AND placing = 1);
 
 -- name: waits_for_nobody
 -- Blocked jobs among these that name no other, wait for none, and are on no list.
 SELECT json_group_array(job.id) FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)
 WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked' AND body.waits = 0 AND body.after IS NULL
     AND NOT EXISTS (SELECT 1 FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
-    AND NOT EXISTS (SELECT 1 FROM perdure_unsettled WHERE perdure_unsettled.job = job.id);
+    AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id);
 
 -- name: note_unplaced
 -- Jobs that are to be given their place.
-INSERT INTO perdure_unsettled (job, placing) SELECT value, 1 FROM json_each(?);
+INSERT INTO perdure_unresolved (job, placing) SELECT value, 1 FROM json_each(?);
 
 -- name: unaware
 -- Parents of blocked jobs among these that are to be looked at, and are on no list: not on record, not marked as followed, or
@@ -148,16 +148,16 @@ SELECT json_group_array(parent) FROM (
         AND (before.id IS NULL OR before.followed = 0
             OR (before.finished_at IS NOT NULL AND before.releases = 0
                 AND (before.state <> 'dead' OR before.hidden OR edge.run_when = 'finished' OR body.next_id IS NOT NULL)))
-        AND NOT EXISTS (SELECT 1 FROM perdure_unsettled WHERE perdure_unsettled.job = edge.parent AND placing = 0));
+        AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = edge.parent AND placing = 0));
 
 -- name: count_waits
 -- How many jobs these wait for: as many as have an open edge to them.
 UPDATE perdure_bodies SET waits = (SELECT count(*) FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
 FROM perdure_jobs AS job WHERE job.number = perdure_bodies.number AND job.id IN (SELECT value FROM json_each(?));
 
--- name: note_unsettled
+-- name: note_unresolved
 -- Jobs whose edges are to be looked at.
-INSERT INTO perdure_unsettled (job, placing) SELECT value, 0 FROM json_each(?);
+INSERT INTO perdure_unresolved (job, placing) SELECT value, 0 FROM json_each(?);
 
 -- name: any_idle
 -- Whether gates and closers contradict each other, or a pause that is over holds jobs up.
