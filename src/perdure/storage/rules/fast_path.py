@@ -1,13 +1,25 @@
-"""What most jobs and most ends are like: stores that can write those in a shorter way ask here."""
+"""Decides which jobs and changes are ordinary, and whether stores may use their fast paths for them.
+
+A fast path is a shorter way for the most frequent case, with the same result as the general way. PERDURE_FAST_PATHS=0
+in the environment switches all of them off: tests and measurements run both ways.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from ...core.job import State
 from ...core.lifecycle import Change, HoldGuard, KeyMove, PlainSuccess
 from ...core.record import ROW_VERSION, NewJob, Record, UniformJobs
+
+_ENABLED = os.environ.get("PERDURE_FAST_PATHS", "1") != "0"
+
+
+def enabled() -> bool:
+    """Whether fast paths may be used. Call it through its module, so that a test can patch it."""
+    return _ENABLED
 
 
 def kinds_of(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
