@@ -95,9 +95,7 @@ def _stop(number: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    # SIGINT too: Python ends by the signal itself, whoever catches it, when it interrupts an exec() of a text.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
+    sys.exit(main())

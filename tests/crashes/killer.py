@@ -75,10 +75,10 @@ def unfinished(scene: Scene) -> int:
     return scene.database.unfinished()
 
 
-def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, within: float) -> None:
-    """Kill until `kills` are reached or all work is done."""
+def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, within: float, least: int = 3) -> None:
+    """Kill until `kills` are reached or all work is done, or time is out and there were at least a few kills."""
     deadline = time.monotonic() + within
-    while fleet.kills < kills and unfinished(scene) and time.monotonic() < deadline:
+    while fleet.kills < kills and unfinished(scene) and (fleet.kills < least or time.monotonic() < deadline):
         begun = scene.count("began")
         enough = begun + chance.randint(0, 10)
         moment = time.monotonic() + chance.uniform(0.02, 0.5)
