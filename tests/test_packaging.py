@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.demo.summary import READ_NEXT
+from perdure.cli.commands.demo.summary import READ_NEXT
 from perdure.storage.install_hint import install_command
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ import pytest
 from perdure.storage.contract import KvWrite, QueueSettings
 from perdure.storage.urls import opener
 from perdure.testing import ManualClock
-from perdure.testing.conformance import transfer
+from perdure.testing.conformance.reading import transfer
 from perdure.testing.conformance.tools import claim, job
 
 from ..addresses import address

@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 
-from perdure.cli.demo.screen import Screen
+from perdure.cli.commands.demo.screen import Screen
 
 from .conftest import environment
 

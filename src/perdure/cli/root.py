@@ -42,7 +42,7 @@ class Root(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"{__package__}.{cmd_name}").command
+        command = import_module(f"{__package__}.commands.{cmd_name}").command
         assert isinstance(command, click.Command)
         return command
 

@@ -6,7 +6,7 @@ import pytest
 
 from perdure.core.lifecycle import Succeeded
 from perdure.storage.redis import signals
-from perdure.testing.conformance.signals import Ear
+from perdure.testing.conformance.reading.signals import Ear
 from perdure.testing.conformance.tools import job, running, told
 
 from .helpers import Proxy, client, keys, opened

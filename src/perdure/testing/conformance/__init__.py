@@ -1,10 +1,10 @@
-"""What every store must do, as cases that run against any store.
+"""The conformance suite: cases that every store must pass.
 
-A case is a plain `async def case_…(store, clock)` that speaks only the contract (`perdure.storage.contract`) and raises
-AssertionError with the promise that was broken. There is a file for each verb; nothing here needs a test framework.
+A case is an `async def case_…(store, clock)`. It uses only the storage contract (`perdure.storage.contract`) and raises
+AssertionError with the promise that the store broke. There is one file per verb or topic. No case needs a test framework.
 
-To hold a store of your own to it, write one function that gives a *fresh, open, empty* store and its clock, and run
-every case with it:
+To test a store of your own, write one function that returns a *fresh, open, empty* store and its clock, and run every
+case with it:
 
     import asyncio
     from perdure.testing import ManualClock, conformance
@@ -20,12 +20,12 @@ every case with it:
 
 or, with pytest, `@pytest.mark.parametrize("case", conformance.cases(), ids=str)`.
 
-The clock: anything with `advance(seconds)`, negative ones too. It is the store's own clock and stands still between two
-calls of `advance`, because the cases compare instants exactly; an engine that reads the time on its server needs a
-test-only way to say what the time is. The exception is the time limit of a handler's transaction, which is real time.
+The clock is any object with `advance(seconds)`, which accepts negative values too. It is the store's own clock and does
+not move between two calls of `advance`, because the cases compare instants exactly. A store that reads the time from its
+server needs a test-only way to set that time. One thing uses real time: the time limit of a handler's transaction.
 
-A case raises `NotOffered` where the contract lets a store decline (a store without SQL has no transaction): `run` lets it
-through, so that a test framework can show it as skipped.
+A case raises `NotOffered` where the contract lets a store decline: a store without SQL has no transactions. `run` does
+not catch it, so that a test framework can report the case as skipped.
 """
 
 from __future__ import annotations
@@ -40,44 +40,44 @@ from .tools import Hand, NotOffered
 
 __all__ = ["Case", "Hand", "Maker", "NotOffered", "cases", "run"]
 
-VERBS = (
-    "enqueue",
-    "unique",
-    "queue_bounds",
-    "claim",
-    "recover_claim",
-    "apply",
-    "refusals",
-    "other_parties",
-    "continue_chain",
-    "limits",
-    "fairness",
-    "edges",
-    "kv",
-    "renew",
-    "check_holds",
-    "note",
-    "promote",
-    "lapsed",
-    "expired",
-    "prune",
-    "find",
-    "queues",
-    "workers",
-    "transfer",
-    "signals",
-    "transaction",
-    "text_fidelity",
-    "unreadable",
-    "lost_edges",
-    "open_close",
+FILES = (
+    "enqueueing.enqueue",
+    "enqueueing.unique",
+    "enqueueing.queue_bounds",
+    "claiming.claim",
+    "claiming.recover_claim",
+    "reporting.apply",
+    "reporting.refusals",
+    "reporting.other_parties",
+    "reporting.continue_chain",
+    "claiming.limits",
+    "claiming.fairness",
+    "flows.edges",
+    "flows.kv",
+    "claiming.renew",
+    "claiming.check_holds",
+    "reporting.note",
+    "upkeep.promote",
+    "upkeep.lapsed",
+    "upkeep.expired",
+    "upkeep.prune",
+    "reading.find",
+    "reading.queues",
+    "reading.workers",
+    "reading.transfer",
+    "reading.signals",
+    "reporting.transaction",
+    "enqueueing.text_fidelity",
+    "upkeep.unreadable",
+    "flows.lost_edges",
+    "reading.open_close",
 )
 
 Maker = Callable[[], Awaitable[tuple[Storage, Hand]]]
 
 
 class Case(NamedTuple):
-    """One promise: the verb it belongs to, its name, and the function that tries it."""
+    """One promise: the verb or topic it belongs to, its name, and the function that checks it."""
 
     verb: str
     name: str
@@ -88,12 +88,12 @@ class Case(NamedTuple):
 
 
 def cases() -> list[Case]:
-    """All cases, verb by verb, in the order in which they are written."""
-    return [case for verb in VERBS for case in _cases_of(verb)]
+    """Return all cases, file by file, in the order in which they are written."""
+    return [case for file in FILES for case in _cases_in(file)]
 
 
 async def run(case: Case, make: Maker) -> None:
-    """Try one case on a fresh store and close it."""
+    """Run one case on a fresh store and close the store."""
     store, clock = await make()
     try:
         await case.check(store, clock)
@@ -101,10 +101,10 @@ async def run(case: Case, make: Maker) -> None:
         await store.close()
 
 
-def _cases_of(verb: str) -> list[Case]:
-    module = import_module(f".{verb}", __name__)
+def _cases_in(file: str) -> list[Case]:
+    module = import_module(f".{file}", __name__)
     return [
-        Case(verb, name.removeprefix("case_"), check)
+        Case(file.rpartition(".")[2], name.removeprefix("case_"), check)
         for name, check in vars(module).items()
         if name.startswith("case_")
     ]

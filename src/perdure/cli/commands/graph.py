@@ -1,0 +1,38 @@
+"""`perdure graph`: a flow drawn as a tree or for Mermaid."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..flow_view import MOST, edges, flow_of, mermaid, tree, with_parents
+from ..output import job_document, json_option, print_json
+from ..target import on_store
+
+if TYPE_CHECKING:
+    from perdure import Perdure
+
+
+@click.command("graph")
+@click.argument("id")
+@click.option("--mermaid", "as_mermaid", is_flag=True, help="Print a Mermaid flowchart.")
+@json_option
+@on_store
+async def command(app: Perdure, id: str, as_mermaid: bool, as_json: bool) -> None:
+    """Draw the flow that a job belongs to: who waits for whom, and how each job stands.
+
+    \b
+    Examples:
+      perdure graph 0197a3c4-…
+      perdure graph 0197a3c4-… --mermaid > flow.mmd
+    """
+    jobs = await with_parents(app, await flow_of(app, id))
+    if as_json:
+        pairs = [{"from": parent, "to": child} for parent, child in edges(jobs)]
+        print_json({"jobs": [job_document(job) for job in jobs], "edges": pairs})
+        return
+    for line in mermaid(jobs) if as_mermaid else tree(jobs):
+        click.echo(line)
+    if len(jobs) >= MOST:
+        click.echo(f"only {MOST} jobs are drawn: perdure jobs count --by-state --chain-id {jobs[0].chain_id}", err=True)

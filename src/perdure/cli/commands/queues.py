@@ -1,0 +1,178 @@
+"""`perdure queues`: how long the lines are, and their settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from ..output import Listing, age, json_option, print_json, print_table
+from ..target import on_store
+
+if TYPE_CHECKING:
+    from perdure import Perdure
+
+SETTINGS = ("max_depth", "on_full", "drop_below", "fair", "weights")
+
+
+def _weight(text: str) -> tuple[str, float]:
+    """A tenant and its share."""
+    tenant, _, share = text.partition("=")
+    try:
+        return tenant, float(share)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no tenant with a number, such as gold=2") from None
+
+
+@click.group("queues", cls=Listing)
+def command() -> None:
+    """List, pause, resume and configure queues. Without a subcommand: list.
+
+    \b
+    Examples:
+      perdure queues
+      perdure queues --json --target 60
+      perdure queues pause mail
+      perdure queues configure mail --max-depth 10000 --on-full reject
+    """
+
+
+@command.command("list")
+@click.option(
+    "--target",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="SECONDS",
+    help="Also tell how many workers would clear the backlog in this time.  [default with --json: 60]",
+)
+@json_option
+@on_store
+async def list_queues(app: Perdure, seconds: float | None, as_json: bool) -> None:
+    """List queues with their depth and the age of their oldest job that is due.
+
+    \b
+    Examples:
+      perdure queues list --json
+      perdure queues list --target 60
+    """
+    if seconds is not None or as_json:
+        await _scale(app, seconds, as_json)
+        return
+    rows = [
+        (queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest), _in_words(queue))
+        for queue in await app.queues.list()
+    ]
+    print_table(("QUEUE", "STATE", "DEPTH", "OLDEST", "SETTINGS"), rows, nothing="no queues")
+
+
+def _in_words(queue: Any) -> str:
+    """What was configured for a queue."""
+    words = []
+    if queue.max_depth is not None:
+        below = "" if queue.drop_below is None else f" below {queue.drop_below}"
+        words.append(f"at most {queue.max_depth}, else {queue.on_full}{below}")
+    if queue.fair:
+        words.append(" ".join(["fair", *(f"{tenant}={weight:g}" for tenant, weight in queue.weights.items())]))
+    return "; ".join(words)
+
+
+async def _scale(app: Perdure, target: float | None, as_json: bool) -> None:
+    from perdure.observe.scaling_hint import DEFAULT_TARGET, scale
+
+    listed = await app.queues.list()
+    names = [queue.name for queue in listed]
+    told = await scale(await app._storage(), DEFAULT_TARGET if target is None else target, names)
+    if as_json:
+        settings = {queue.name: {name: getattr(queue, name) for name in SETTINGS} for queue in listed}
+        queues = [asdict(each) | {"settings": settings.get(each.name)} for each in told.queues]
+        print_json(asdict(told) | {"queues": queues})
+        return
+    rows = [
+        (each.name, each.ready, age(each.oldest), each.running, f"{each.rate:g}/s", each.workers)
+        for each in told.queues
+    ]
+    print_table(("QUEUE", "READY", "OLDEST", "RUNNING", "RATE", "WORKERS"), rows, nothing="no queues")
+    click.echo(f"workers for all of them: {told.workers}, alive: {told.alive}")
+
+
+@command.command("pause")
+@click.argument("name")
+@json_option
+@on_store
+async def pause(app: Perdure, name: str, as_json: bool) -> None:
+    """Stop jobs of a queue from being started. Those that run go on.
+
+    \b
+    Example:
+      perdure queues pause mail
+    """
+    await app.queues.pause(name)
+    print_json({"queue": name, "paused": True}) if as_json else click.echo(f"paused: {name}")
+
+
+@command.command("resume")
+@click.argument("name")
+@json_option
+@on_store
+async def resume(app: Perdure, name: str, as_json: bool) -> None:
+    """Let jobs of a paused queue be started again.
+
+    \b
+    Example:
+      perdure queues resume mail
+    """
+    await app.queues.resume(name)
+    print_json({"queue": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
+
+
+@command.command("configure")
+@click.argument("name")
+@click.option("--max-depth", type=click.IntRange(min=1), help="Jobs that may wait in it.  [default: no bound]")
+@click.option(
+    "--on-full",
+    type=click.Choice(["reject", "drop", "wait"]),
+    default="reject",
+    show_default=True,
+    help="What an enqueue meets when the queue is full.",
+)
+@click.option("--drop-below", type=int, help="With --on-full drop: only jobs of a lower priority are dropped.")
+@click.option("--fair", is_flag=True, help="Its tenants take turns, whatever the length of their lines.")
+@click.option(
+    "--weight",
+    "weights",
+    type=_weight,
+    multiple=True,
+    metavar="TENANT=NUMBER",
+    help="With --fair: the share of a tenant, 1 where none is given.",
+)
+@json_option
+@on_store
+async def configure(
+    app: Perdure,
+    name: str,
+    max_depth: int | None,
+    on_full: Literal["reject", "drop", "wait"],
+    drop_below: int | None,
+    fair: bool,
+    weights: Sequence[tuple[str, float]],
+    as_json: bool,
+) -> None:
+    """Write a queue's settings. What is not given goes back to its default.
+
+    \b
+    Examples:
+      perdure queues configure mail --max-depth 10000
+      perdure queues configure clicks --max-depth 5000 --on-full drop --drop-below 5
+      perdure queues configure shared --fair --weight gold=2 --weight trial=0.5
+    """
+    shares = dict(weights)
+    await app.queues.configure(
+        name, max_depth=max_depth, on_full=on_full, drop_below=drop_below, fair=fair, weights=shares
+    )
+    if not as_json:
+        click.echo(f"configured: {name}")
+        return
+    bound = {"max_depth": max_depth, "on_full": on_full, "drop_below": drop_below}
+    print_json({"queue": name, **bound, "fair": fair, "weights": shares})

@@ -1,0 +1,118 @@
+"""`perdure relay`: move jobs from the outbox of an app to its store, or say how far behind they are."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from perdure.observe.log_format import log_to_stderr
+
+from ..output import age, json_option, plural, print_fields, print_json, shown
+from ..target import app_of, debug_option, url_of
+from .worker import LEVELS
+
+if TYPE_CHECKING:
+    from perdure import Perdure
+
+SHOWN = 20  # rows that were set aside, in full
+
+
+@click.command("relay")
+@click.option("--app", "target", metavar="MODULE:APP", help="The app with the outbox, e.g. shop.app:app.")
+@click.option("--url", metavar="URL", help="The store to move to, with --outbox.  [default: $PERDURE_URL]")
+@click.option("--outbox", metavar="URL", help="The database that holds the outbox.")
+@click.option("--once", is_flag=True, help="Move what is there, say how it stands, and end.")
+@click.option("--status", is_flag=True, help="Move nothing: only say how it stands.")
+@click.option("--retry", is_flag=True, help="First let rows that were set aside wait again.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
+@json_option
+@debug_option
+def command(target: str | None, url: str | None, outbox: str | None, log_level: str, **options: Any) -> None:
+    """Move jobs from an outbox to their store until SIGTERM or SIGINT.
+
+    Every worker of an app with an outbox does the same; this is for moving without running jobs. Any number of relays may
+    run, one of them works at a time. --json prints one document and ends: how many jobs were moved (with --once), how many
+    wait, for how many seconds the oldest has, how many rows were set aside and why.
+
+    \b
+    Examples:
+      perdure relay --app shop.app:app
+      perdure relay --app shop.app:app --once
+      perdure relay --app shop.app:app --json
+      perdure relay --url redis://localhost/0 --outbox postgresql://user@host/shop --once --retry
+    """
+    if options["once"] and options["status"]:
+        raise click.UsageError("--once moves and --status does not; give one of them")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    log_to_stderr(log_level)
+    asyncio.run(_relay(_app(target, url, outbox), **options))
+
+
+def _app(target: str | None, url: str | None, outbox: str | None) -> Perdure:
+    from perdure import Perdure
+
+    if target is not None:
+        if outbox is not None:
+            raise click.UsageError("--app names its own outbox; give --app, or --url and --outbox")
+        app = app_of(target, url)
+    elif outbox is None:
+        raise click.UsageError("which outbox? Give --app module:app, or --url URL and --outbox URL")
+    else:
+        app = Perdure(url_of(url), outbox=outbox, migrate=False, durability="relaxed")
+    if app.settings.outbox is None:
+        raise click.UsageError(f"{target} has no outbox: it is made with Perdure(…, outbox=URL)")
+    if app._places.in_memory:
+        raise click.UsageError(
+            "a store in memory is another one in each process: only the app's own workers can move jobs to it"
+        )
+    return app
+
+
+async def _relay(app: Perdure, *, once: bool, status: bool, retry: bool, as_json: bool) -> None:
+    assert app._places.outboxes is not None
+    relay = app._relay()
+    assert relay is not None
+    async with app:
+        if retry:
+            await (await app._places.outboxes.get()).bring_back()
+        if once:
+            await relay.once()
+        elif not status and not as_json:
+            await _until_told(relay)
+            return
+        await _say(app, relay.moved, as_json)
+
+
+async def _until_told(relay: Any) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    await relay.run(stopping)
+
+
+async def _say(app: Perdure, moved: int, as_json: bool) -> None:
+    assert app._places.outboxes is not None
+    outbox = await app._places.outboxes.get()
+    standing = await outbox.standing()
+    aside = await outbox.set_aside(SHOWN)
+    oldest = None if standing.oldest is None else standing.oldest / 1e6
+    if as_json:
+        errors = [{"number": each.number, "id": each.id, "error": each.error} for each in aside]
+        document = {"moved": moved, "waiting": standing.waiting, "oldest": oldest, "set_aside": standing.aside}
+        print_json({**document, "errors": errors})
+        return
+    print_fields(
+        [
+            ("moved", moved),
+            ("waiting", plural(standing.waiting, "job")),
+            ("oldest", age(oldest)),
+            ("set aside", plural(standing.aside, "row")),
+        ]
+    )
+    for each in aside:
+        click.echo(f"  row {each.number}, job {shown(each.id)}: {shown(each.error)}")

@@ -1,0 +1,57 @@
+"""`perdure workers`: who is alive."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from ..output import Listing, json_option, print_json, print_table, since
+from ..target import on_store
+
+if TYPE_CHECKING:
+    from perdure import Perdure
+
+
+@click.group("workers", cls=Listing)
+def command() -> None:
+    """List the workers that are alive.
+
+    \b
+    Examples:
+      perdure workers --app shop.app:app
+      perdure workers --json
+    """
+
+
+@command.command("list")
+@json_option
+@on_store
+async def list_workers(app: Perdure, as_json: bool) -> None:
+    """List the workers that gave a sign of life lately. With --json also what they are: version, host, tasks …
+
+    \b
+    Example:
+      perdure workers list --json
+    """
+    from perdure.observe.workers import fleet
+
+    workers = await fleet(await app._storage())
+    if as_json:
+        fields = ("id", "seen_at", "started_at", "running")
+        about = ("version", "python", "host", "pid", "concurrency", "queues", "tasks")
+        print_json(
+            {
+                "workers": [
+                    {field: getattr(worker, field) for field in fields}
+                    | {field: worker.about.get(field) for field in about}
+                    for worker in workers
+                ]
+            }
+        )
+        return
+    rows = [
+        (worker.id, worker.about.get("version", "?"), worker.running, f"{since(worker.seen_at)} ago")
+        for worker in workers
+    ]
+    print_table(("WORKER", "VERSION", "RUNNING", "SEEN"), rows, nothing="no workers are alive")

@@ -1,0 +1,1 @@
+"""Cases about claims and holds: claim order, limits, fairness, leases."""

@@ -1,0 +1,51 @@
+"""check: whether holds stand, read and not touched."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.ids import new_stamp
+from perdure.core.lifecycle import Cancelled, Deleted, Failed, LeaseLapsed, Succeeded
+from perdure.core.record import Hold
+from perdure.storage.contract import Refusal, Storage
+
+from ..tools import LONG_ENOUGH, Hand, accepted, fault, job, refused, running, same, seen, told, untouched
+
+
+async def case_a_hold_that_stands(store: Storage, clock: Hand) -> None:
+    record = await running(store)
+    clock.advance(5)
+    accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
+    untouched(record, await seen(store, record.id), "a check")
+
+
+async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: Hand) -> None:
+    record = await running(store)
+    clock.advance(3600)
+    accepted((await store.check([record.hold]))[0], "the check of a lease that nobody has reaped")
+    same(len(await store.lapsed(9, LONG_ENOUGH)), 1, "a check prolongs nothing")
+
+
+async def case_refusals(store: Storage, clock: Hand) -> None:
+    cancelled, deleted, done, failed, reaped, held = [await running(store) for _ in range(6)]
+    clock.advance(60)
+    for lapsed in await store.lapsed(9, LONG_ENOUGH):
+        if lapsed.id == reaped.id:
+            await told(store, lapsed.id, LeaseLapsed())
+    await told(store, cancelled.id, Cancelled())
+    await told(store, deleted.id, Deleted())
+    await told(store, done.id, Succeeded())
+    await told(store, failed.id, Failed(fault(), delay=SECOND))
+    zombie = msgspec.structs.replace(held.hold, stamp=new_stamp())
+    holds = [cancelled.hold, deleted.hold, done.hold, failed.hold, reaped.hold, zombie, Hold(job().id, 1, 1)]
+    verdicts = await store.check([*holds, held.hold])
+    same(verdicts, [*await store.renew(holds), verdicts[-1]], "check answers what renew would answer")
+    wanted = ("CANCELLED", "NOT_FOUND", "COMPLETED", "TAKEN", "TAKEN", "TAKEN", "NOT_FOUND")
+    for verdict, why in zip(verdicts, wanted, strict=False):
+        refused(verdict, Refusal[why], "the check of a hold that is lost")
+    accepted(verdicts[-1], "the check of a hold beside lost ones")
+
+
+async def case_nothing_to_check(store: Storage, clock: Hand) -> None:
+    same(await store.check([]), [], "an empty list is answered by an empty list")

@@ -1,0 +1,1 @@
+"""Cases about storing jobs: enqueue, unique keys, bounded queues, text fidelity."""

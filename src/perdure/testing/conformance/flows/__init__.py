@@ -1,0 +1,1 @@
+"""Cases about jobs that wait for other jobs, and about kv entries."""

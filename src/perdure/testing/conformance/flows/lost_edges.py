@@ -1,0 +1,158 @@
+"""Blocked jobs whose edges are lost: `inspect` makes the edges again from `after`; no such job stays blocked for ever."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.core.clock import SECOND
+from perdure.core.job import State
+from perdure.core.lifecycle import Cancelled, Continued, Succeeded
+from perdure.core.record import NewJob
+from perdure.storage.contract import JobDump, Storage
+
+from ..tools import Hand, NotOffered, claim, ids, job, running, same, seen, told
+from .edges import after, settle_all, state
+
+
+async def lose_edges(store: Storage, *children: NewJob, **fields: object) -> None:
+    """Remove the edges that lead to these jobs, and change these fields of the jobs."""
+    wanted = set(ids(children))
+    for carried in await store.export(None, 1000):
+        if carried.record.id in wanted:
+            record = msgspec.structs.replace(carried.record, **fields)
+            await store.restore([JobDump(record, carried.lines, (), carried.kept_for)])
+
+
+async def forget_followers(store: Storage, id: str) -> None:
+    """Remove the mark that others wait for this job."""
+    (carried,) = [each for each in await store.export(None, 1000) if each.record.id == id]
+    record = msgspec.structs.replace(carried.record, followed=False)
+    await store.restore([JobDump(record, carried.lines, carried.waits_for, carried.kept_for)])
+
+
+async def inspect_all(store: Storage) -> None:
+    """Inspect every row at least once, and look at all edges."""
+    if type(store).inspect is Storage.inspect:
+        raise NotOffered(f"{store.name} does not inspect rows yet")
+    for _ in range(3):
+        await store.inspect(100)
+    await settle_all(store)
+
+
+async def case_the_parent_still_runs(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child = after(parent)
+    await store.enqueue([child])
+    await lose_edges(store, child)
+    await inspect_all(store)
+    same(await state(store, child), [State.BLOCKED], "a job without its edges waits for its parent still")
+    same(await store.followers([parent.id]), [[child.id]], "the edge is made again")
+    await told(store, parent.id, Succeeded("1"))
+    await settle_all(store)
+    same(await state(store, child), [State.READY], "it is let go when the parent has ended")
+    same(ids(await claim(store, 9)), [child.id], "and can be claimed")
+
+
+async def case_the_parent_has_ended(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child = after(parent)
+    await store.enqueue([child])
+    await lose_edges(store, child)
+    await told(store, parent.id, Succeeded("1"))
+    await settle_all(store)
+    same(await state(store, child), [State.BLOCKED], "nobody knows of the job")
+    await inspect_all(store)
+    same(await state(store, child), [State.READY], "an inspection lets it go")
+    same(ids(await claim(store, 9)), [child.id], "and it can be claimed")
+
+
+async def case_the_parent_was_cancelled(store: Storage, clock: Hand) -> None:
+    parent = job(delay=60 * SECOND)
+    child = after(parent)
+    await store.enqueue([parent, child])
+    await lose_edges(store, child)
+    await told(store, parent.id, Cancelled("no more"))
+    await inspect_all(store)
+    same(await state(store, child), [State.CANCELLED], "an inspection cancels it with its parent")
+
+
+async def case_one_of_two_parents_has_ended(store: Storage, clock: Hand) -> None:
+    done, runs = await running(store), await running(store)
+    child = after(done, runs)
+    await store.enqueue([child])
+    await told(store, done.id, Succeeded("1"))
+    await settle_all(store)
+    await lose_edges(store, child)
+    await inspect_all(store)
+    record = await seen(store, child.id)
+    same((record.state, record.waits), (State.BLOCKED, 1), "it waits for the parent that has not ended")
+    await told(store, runs.id, Succeeded("2"))
+    await settle_all(store)
+    same(ids(await claim(store, 9)), [child.id], "and is let go with that one")
+
+
+async def case_the_parent_was_continued(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child = after(parent)
+    await store.enqueue([child])
+    await lose_edges(store, child)
+    following = job(chain_id=parent.id)
+    await told(store, parent.id, Continued((following,)))
+    await inspect_all(store)
+    same(await state(store, child), [State.BLOCKED], "it waits for the next job of the chain")
+    same(ids(await claim(store, 9)), [following.id], "which is claimed first")
+    await told(store, following.id, Succeeded("1"))
+    await settle_all(store)
+    same(ids(await claim(store, 9)), [child.id], "and is let go when the chain has ended")
+
+
+async def case_it_waits_for_no_number(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child = after(parent)
+    await store.enqueue([child])
+    await lose_edges(store, child, waits=0)
+    await inspect_all(store)
+    same(await state(store, child), [State.BLOCKED], "a job whose count is lost too waits for its parent still")
+    await told(store, parent.id, Succeeded("1"))
+    await settle_all(store)
+    same(ids(await claim(store, 9)), [child.id], "and is let go with it")
+
+
+async def case_it_waits_for_nobody(store: Storage, clock: Hand) -> None:
+    child = after(await running(store))
+    await store.enqueue([child])
+    await lose_edges(store, child, waits=0, after=None)
+    await inspect_all(store)
+    same(ids(await claim(store, 9)), [child.id], "a blocked job that names no other and waits for none is let go")
+
+
+async def case_the_parent_is_not_on_record(store: Storage, clock: Hand) -> None:
+    child = after(await running(store))
+    await store.enqueue([child])
+    await lose_edges(store, child, after='["01890000-0000-7000-8000-000000000000"]')
+    await inspect_all(store)
+    same(await state(store, child), [State.CANCELLED], "a job whose parent is gone is cancelled")
+
+
+async def case_the_parent_does_not_know(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    child = after(parent)
+    await store.enqueue([child])
+    await settle_all(store)
+    await forget_followers(store, parent.id)
+    await told(store, parent.id, Succeeded("1"))
+    await settle_all(store)
+    await inspect_all(store)
+    same(await state(store, child), [State.READY], "an inspection lets jobs go whose parent did not know of them")
+
+
+async def case_many_at_once(store: Storage, clock: Hand) -> None:
+    parent = await running(store)
+    children = [after(parent) for _ in range(5)]
+    await store.enqueue(children)
+    await lose_edges(store, *children)
+    await inspect_all(store)
+    same(await store.followers([parent.id]), [sorted(ids(children))], "all edges are made again")
+    await told(store, parent.id, Succeeded("1"))
+    await settle_all(store)
+    same(sorted(ids(await claim(store, 9))), sorted(ids(children)), "and all jobs are let go")

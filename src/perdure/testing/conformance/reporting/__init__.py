@@ -1,0 +1,1 @@
+"""Cases about reports on jobs: completion, refusals, admin verbs, progress, transactions."""

@@ -1,0 +1,1 @@
+"""Cases about upkeep: promote, reap, expire, prune, unreadable rows."""
