@@ -25,7 +25,7 @@ from perdure.core.lifecycle import (
     HoldGuard,
     KeyMove,
     LeaseLapsed,
-    PlainSuccess,
+    OrdinarySuccess,
     Retried,
     RunnerLost,
     RunNow,
@@ -41,7 +41,7 @@ from perdure.core.lifecycle import (
 from perdure.core.record import Fault, NewJob, Record, faults_of, faults_text
 from perdure.core.retention import HIDDEN_FOR, Retention
 from perdure.errors import IllegalMove
-from perdure.storage.rules.fast_path import are_plain_successes, is_plain_success
+from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary_success
 
 ID = "01900000-0000-7000-8000-000000000001"
 STATES_PAGE = Path(__file__).resolve().parent.parent / "docs" / "internals" / "states.md"
@@ -423,10 +423,10 @@ def test_a_success_told_the_short_way_says_the_same(retention, plain):
     job = record(retention=retention.text())
     short, long = succeeded(job, '"done"', 11), decide(job, Succeeded('"done"', 11))
     assert msgspec.structs.asdict(short) == msgspec.structs.asdict(long)
-    assert (type(short) is PlainSuccess) is plain
+    assert (type(short) is OrdinarySuccess) is plain
     # whoever does not look at the kind finds the same by the fields
-    assert is_plain_success(short) is is_plain_success(long) is plain
-    assert are_plain_successes([short, short]) is are_plain_successes([long, long]) is plain
+    assert is_ordinary_success(short) is is_ordinary_success(long) is plain
+    assert are_ordinary_successes([short, short]) is are_ordinary_successes([long, long]) is plain
 
 
 @pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])

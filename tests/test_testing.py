@@ -284,7 +284,7 @@ async def test_drain_sees_followers_that_are_let_go_a_moment_later(app, task, mo
 
     async def late(self, changes, *others):
         with monkeypatch.context() as patch:
-            patch.setattr(Rows, "settle", lambda *_: 0)
+            patch.setattr(Rows, "resolve_edges", lambda *_: 0)
             answer = await exchange(self, changes, *others)
         if changes:
             with suppress(TimeoutError):

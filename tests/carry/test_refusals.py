@@ -128,7 +128,7 @@ async def test_looking_ahead_writes_nothing(house):
             ("queues", 0),
             ("jobs", 2),
             ("kept keys", 0),
-            ("shelf", 0),
+            ("kv", 0),
         ]
         assert outlook.hindrances == ("the source is in use: 2 running jobs",)
         assert await house.contents(target) == ([], {}, [], [])

@@ -47,7 +47,7 @@ def test_json(shop):
     assert moved["things"]["jobs"]["by_state"] == {"ready": 3, "scheduled": 1}
     assert moved["things"]["jobs"]["by_queue"] == {"default": 2, "mail": 2}
     assert int(moved["things"]["jobs"]["checksum"], 16) > 0
-    assert list(moved["things"]) == ["queues", "jobs", "kept_keys", "shelf"]
+    assert list(moved["things"]) == ["queues", "jobs", "kept_keys", "kv"]
     again = shop.json("promote", shop.url, WHERE)
     assert again["already_there"] == 4
     assert again["things"] == moved["things"]

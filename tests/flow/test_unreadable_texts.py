@@ -1,4 +1,4 @@
-"""A text on the shelf that cannot be read stops nothing but what it says itself."""
+"""A kv entry that cannot be read stops nothing but what it says itself."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ async def _check_moved(store: Storage, jobs: Sequence[NewJob]) -> None:
 
 
 async def _look(outbox: Outbox) -> None:
-    for look in (outbox.standing, lambda: outbox.set_aside(100_000)):
+    for look in (outbox.state, lambda: outbox.list_aside(100_000)):
         try:
             await look()
         except PerdureError:

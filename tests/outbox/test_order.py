@@ -76,7 +76,7 @@ async def test_many_writers_and_three_relays_keep_the_order_of_every_key(scene):
         relays = [asyncio.create_task(each._relay().run(stopping)) for each in relaying]
         written = await asyncio.gather(*(write(scene, key) for key in range(3)))
         async with asyncio.timeout(30):
-            while (await outbox.standing()).waiting:
+            while (await outbox.state()).waiting:
                 await asyncio.sleep(0.02)
         stopping.set()
         await asyncio.gather(*relays)
@@ -125,7 +125,7 @@ async def test_callers_do_not_wait_for_a_relay_nor_a_relay_for_callers(near):
                 if near.kind == "postgres":
                     database.execute("set lock_timeout = '1s'")
                 await app._client.enqueue_in_transaction(database, jobs_of(near.task, [2]))
-            await batch.settle([batch.entries[0].number], [])
+            await batch.confirm([batch.entries[0].number], [])
         assert len(near.rows()) == 1
         if near.kind == "postgres":
             with near.transaction(commit=False) as database, psycopg.connect(database.info.dsn):

@@ -166,7 +166,7 @@ async def test_a_commit_that_is_told_of_is_moved_without_waiting_for_the_poll(ne
                 await asyncio.sleep(0.01)
         stopping.set()
         await running
-        assert (await outbox.standing()).waiting == 0
+        assert (await outbox.state()).waiting == 0
 
 
 async def test_a_worker_without_an_outbox_has_no_relay(tmp_path):

@@ -102,7 +102,7 @@ async def test_a_store_that_is_killed_again_and_again_gets_every_job_once(tmp_pa
 
 
 async def empty(outbox):
-    return (await outbox.standing()).waiting == 0
+    return (await outbox.state()).waiting == 0
 
 
 # ---- outages ---------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ async def test_an_outbox_that_is_out_of_reach_is_waited_for_with_one_line_in_the
         app = Perdure("memory://", outbox=near.fresh())
         task = add_task(app)
         async with app, app.worker(poll=0.05):
-            await (await app._places.outboxes.get()).standing()
+            await (await app._places.outboxes.get()).state()
             await asyncio.to_thread(near.kill)
             assert await (await task.enqueue("from the store alone")).result(timeout=20) == "from the store alone"
             await until(lambda: told(caplog, "relay: "))
@@ -188,16 +188,16 @@ async def test_a_row_that_holds_no_job_is_set_aside_and_the_others_go_on(near, t
         relay = app._relay()
         await relay.once()
         assert (await job.refresh()).state == "ready"
-        standing = await outbox.standing()
+        standing = await outbox.state()
         assert (standing.waiting, standing.oldest, standing.aside) == (0, None, 1)
-        (aside,) = await outbox.set_aside(10)
+        (aside,) = await outbox.list_aside(10)
         assert aside.id == "x"
         assert "it holds no job" in aside.error
         assert "was set aside" in caplog.text
         assert await outbox.bring_back() == 1
-        assert (await outbox.standing()).waiting == 1
+        assert (await outbox.state()).waiting == 1
         await relay.once()
-        assert (await outbox.standing()).aside == 1
+        assert (await outbox.state()).aside == 1
 
 
 async def test_rows_of_a_newer_version_are_left_to_it(near):
@@ -207,7 +207,7 @@ async def test_rows_of_a_newer_version_are_left_to_it(near):
         with near.transaction() as database:
             database.execute(f"update {near.table} set min_version = 99")
         await app._relay().once()
-        standing = await outbox.standing()
+        standing = await outbox.state()
         assert (standing.waiting, standing.aside) == (1, 0)
         assert standing.oldest > 0
 
@@ -233,7 +233,7 @@ async def test_a_job_that_the_store_refuses_is_set_aside_when_others_are_accepte
             await app._client.enqueue_in_transaction(database, jobs_of(near.task, range(6), key="k"))
         relay = app._relay()
         await relay.once()
-        (aside,) = await outbox.set_aside(10)
+        (aside,) = await outbox.list_aside(10)
         assert "too large for this store" in aside.error
         store.refuses = lambda job: False
         await outbox.bring_back()

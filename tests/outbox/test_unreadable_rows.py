@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from perdure.outbox.relay import Relay
-from perdure.storage.outbox import Standing
+from perdure.storage.outbox import OutboxState
 from perdure.storage.postgres.address import address_of
 from perdure.storage.urls import opener, outbox_opener
 from perdure.testing.conformance.tools import job
@@ -42,9 +42,9 @@ async def test_sqlite(tmp_path, text):
     await moved(outbox, store)
     assert [record and record.id for record in await store.get([bad.id, good.id])] == [None, good.id]
     raw.execute("UPDATE perdure_outbox SET error = CAST(? AS TEXT)", (text,))
-    (aside,) = await outbox.set_aside(9)
+    (aside,) = await outbox.list_aside(9)
     assert aside.id == bad.id
-    assert await outbox.standing() == Standing(0, None, 1)
+    assert await outbox.state() == OutboxState(0, None, 1)
     raw.close()
     await outbox.close()
     await store.close()
@@ -62,12 +62,12 @@ async def test_postgres():
             raw.execute(statement.replace("?", "%s").encode(), (rows,))
         raw.execute(f"UPDATE {table} SET job = %s WHERE id = %s", (DEEP, bad.id))
         raw.execute(f"UPDATE {table} SET enqueued_at = %s WHERE id = %s", (-(1 << 63), early.id))
-        assert (await outbox.standing()).waiting == 3
+        assert (await outbox.state()).waiting == 3
         await moved(outbox, store)
         records = await store.get([bad.id, early.id, good.id])
         assert [record is not None for record in records] == [False, True, True]
         raw.execute(f"UPDATE {table} SET error = NULL")
-    assert [aside.id for aside in await outbox.set_aside(9)] == [bad.id]
-    assert await outbox.standing() == Standing(0, None, 1)
+    assert [aside.id for aside in await outbox.list_aside(9)] == [bad.id]
+    assert await outbox.state() == OutboxState(0, None, 1)
     await outbox.close()
     await store.close()

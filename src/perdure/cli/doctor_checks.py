@@ -218,7 +218,7 @@ async def _outbox(url: str) -> Check:
         outbox = outbox_opener(url, migrate=False)()
         await outbox.open()
         try:
-            standing = await outbox.standing()
+            standing = await outbox.state()
         finally:
             await outbox.close()
     except PerdureError as error:

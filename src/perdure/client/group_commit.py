@@ -14,7 +14,7 @@ from typing import NamedTuple
 from ..core.record import NewJob
 from ..errors import PerdureError, StoreError, StoreUnavailable
 from ..storage.contract import EnqueueResult, MissingParent, QueueAtCapacity, Storage
-from ..storage.rules.records import explained_orphan
+from ..storage.rules.records import explain_missing_parent
 
 
 class NotReached(StoreUnavailable):
@@ -163,7 +163,7 @@ async def _tried(storage: Storage, jobs: Sequence[NewJob]) -> list[EnqueueResult
     try:
         return await storage.enqueue(jobs)
     except MissingParent as orphan:
-        raise explained_orphan(orphan, jobs) from None
+        raise explain_missing_parent(orphan, jobs) from None
     except (ConnectionError, PerdureError, QueueAtCapacity):
         raise
     except Exception as error:

@@ -75,7 +75,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     adds: tuple[NewJob, ...] = ()
 
 
-class PlainSuccess(Change, frozen=True, gc=False):
+class OrdinarySuccess(Change, frozen=True, gc=False):
     """The end of nearly every job: its holder's word that it succeeded, with nothing beside it but a result. Stores that
     write such words in a shorter way know them by their kind: no field differs but id, guard, failures, result, keep and
     started_at."""

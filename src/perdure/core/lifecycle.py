@@ -28,7 +28,7 @@ import msgspec
 
 from ..errors import IllegalMove
 from .backoff import Backoff
-from .change import Change, Guard, HoldGuard, KeyMove, PlainSuccess, VersionGuard
+from .change import Change, Guard, HoldGuard, KeyMove, OrdinarySuccess, VersionGuard
 from .job import FINAL, WAITING, State
 from .record import HARMLESS_FLAWS, Fault, Record, faults_of, faults_text, unreadable_fields
 from .reports import (
@@ -69,7 +69,7 @@ __all__ = [
     "HoldGuard",
     "KeyMove",
     "LeaseLapsed",
-    "PlainSuccess",
+    "OrdinarySuccess",
     "Report",
     "Retried",
     "RunNow",
@@ -153,7 +153,7 @@ def succeeded(record: Record, result: str | None, started_at: int | None) -> Cha
     kept, stamp = _retention(record.retention), record.stamp
     if kept.drop or kept.last is not None or stamp is None or record.state is not _RUNNING:
         return _ended(record, State.SUCCEEDED, result, None, started_at)
-    return PlainSuccess(
+    return OrdinarySuccess(
         record.id,
         HoldGuard(record.attempt, stamp),
         failures=record.failures,

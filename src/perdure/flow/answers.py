@@ -1,6 +1,6 @@
 """Answers to jobs that wait for a word from outside.
 
-An answer is on the shelf, and due until its job is sure to look at it. Whoever answers wakes a job that waits for it; one
+An answer is a kv entry. It stays due until its job is sure to read it. Whoever answers wakes a job that waits for it; one
 that is just running is looked at again by upkeep, when it may have gone to sleep.
 """
 

@@ -1,7 +1,7 @@
 """Compensation: calls that a job has asked for in case it dies.
 
-They are kept on the shelf as they are said, so that they count in later attempts and when the worker dies. A change that
-makes the job dead puts them on record with it.
+They are stored as kv entries as soon as they are declared, so that they count in later attempts and when the worker dies.
+A change that makes the job dead puts them on record with it.
 """
 
 from __future__ import annotations

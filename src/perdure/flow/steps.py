@@ -1,6 +1,6 @@
 """Durable steps inside a job: what was done stays done in later attempts.
 
-Each is a text on the store's shelf that belongs to the job and goes with it: the result of a step, the end of a sleep, an
+Each is a kv entry that belongs to the job and is removed with it: the result of a step, the end of a sleep, an
 answer from outside, the call that undoes the job when it dies. A handler's are written under its hold, so that the word of
 one that has lost its job does not count.
 """
@@ -141,7 +141,7 @@ async def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 
 def name_of(job: str, name: str) -> str:
-    """The name on the shelf of what belongs to a job."""
+    """The name of a kv entry that belongs to a job."""
     return f"{job}/{name}"
 
 

@@ -1,6 +1,6 @@
 """Events: one job for each subscription to a topic.
 
-Subscriptions are on the store's shelf, so that a publisher need not know who listens. Workers put those of their tasks there
+Subscriptions are kv entries of the store, so that a publisher need not know who listens. Workers write those of their tasks
 when they start, and a program that publishes puts its own there before its first event. Each is a consumer group of its own:
 its job has its own retries and its own end. An event that nobody has subscribed to makes no job; a later subscriber sees
 what is published from then on.
@@ -98,7 +98,7 @@ def _subscription(definition: TaskDefinition, topic: str, routing: Routing, plan
 
 
 async def record(storage: Storage, subscriptions: Iterable[Subscription], known: Iterable[str]) -> None:
-    """Put subscriptions on the shelf, and take those off that a known task has no more."""
+    """Write subscriptions, and remove those that a known task no longer has."""
     wanted = {each.name: encode(msgspec.to_builtins(each), "a subscription") for each in subscriptions}
     tasks = set(known)
     there = {row.name: row.text for row in await storage.kv_read(KIND, limit=MOST)}

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 
 
-class Settler(Protocol):
-    """Who tells the store what became of an item: a worker, a pull claim, or nobody for `task.run(…)`."""
+class OutcomeReporter(Protocol):
+    """Reports the outcome of an item to the store. Workers and pull claims have one; `task.run(…)` only keeps the
+    outcome."""
 
-    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None: ...
+    async def report(self, item: Item[Any], value: object, outcome: Outcome | None) -> None: ...
 
 
 class Item(Context, Generic[A]):
@@ -40,7 +41,7 @@ class Item(Context, Generic[A]):
     4
     """
 
-    __slots__ = ("_around", "_said", "_settler", "args")
+    __slots__ = ("_around", "_reporter", "_said", "args")
 
     def __init__(
         self,
@@ -49,11 +50,11 @@ class Item(Context, Generic[A]):
         worker: str,
         speaker: ContextBackend,
         loop: asyncio.AbstractEventLoop | None,
-        settler: Settler,
+        reporter: OutcomeReporter,
         args: A,
     ) -> None:
         super().__init__(app, record, worker, speaker, loop)
-        self._settler = settler
+        self._reporter = reporter
         self._said: str | None = None
         self._around: BatchContext | None = None
         self.args = args
@@ -72,29 +73,29 @@ class Item(Context, Generic[A]):
     @verb
     async def succeed(self, result: object = None, /) -> None:
         """This item is done; on record when this returns."""
-        await self._settle("succeeded", result, None)
+        await self._report("succeeded", result, None)
 
     @verb
     async def retry(self, delay: Duration | None = None, *, at: datetime | None = None, reason: str = "") -> None:
         """This item failed, and is tried again after a delay of its own, at an instant, or by the task's backoff."""
         if at is not None and delay is not None:
             raise InvalidCall("item.retry takes a delay or at=, not both")
-        await self._settle("retried", None, Retry(delay, reason=reason) if at is None else Retry(at=at, reason=reason))
+        await self._report("retried", None, Retry(delay, reason=reason) if at is None else Retry(at=at, reason=reason))
 
     @verb
     async def snooze(self, delay: Duration, /) -> None:
         """This item comes back later, free of charge."""
-        await self._settle("snoozed", None, Snooze(delay))
+        await self._report("snoozed", None, Snooze(delay))
 
     @verb
     async def skip(self, reason: str = "", /) -> None:
         """There was nothing to do for this item."""
-        await self._settle("skipped", None, Skip(reason))
+        await self._report("skipped", None, Skip(reason))
 
     @verb
     async def dead(self, reason: str, /) -> None:
         """No further attempt can help this item: it becomes a dead letter."""
-        await self._settle("dead", None, Dead(reason))
+        await self._report("dead", None, Dead(reason))
 
     @verb
     async def transaction(self) -> Transaction:
@@ -106,7 +107,7 @@ class Item(Context, Generic[A]):
             self._around._transaction = opened
         return opened
 
-    async def _settle(self, word: str, value: object, outcome: Outcome | None) -> None:
+    async def _report(self, word: str, value: object, outcome: Outcome | None) -> None:
         if self._said is not None:
             raise InvalidCall(f"item {self._record.id} has its outcome already: {self._said}")
         reason = self.lost.reason
@@ -114,7 +115,7 @@ class Item(Context, Generic[A]):
             raise HoldLost(f"item {self._record.id} is no longer held: {reason}", reason)
         self._said = word
         try:
-            await self._settler.settle(self, value, outcome)
+            await self._reporter.report(self, value, outcome)
         except InvalidCall:
             self._said = None
             raise

@@ -114,10 +114,10 @@ async def _called(definition: TaskDefinition, context: Context, payload: str) ->
 
 async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, parents: Parents) -> Any:
     """A batch of one."""
-    settled = _Settled()
+    last = _LastOutcome()
     (args,), _ = _arguments(definition, job.payload)
     detached = Context.detached(app, _running(app, job))
-    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, settled, args)
+    item: Item[Any] = Item(app, detached._record, detached.worker, detached._speaker, None, last, args)
     item._parents = parents
     context = BatchContext([item])
     token = _current.set(context)
@@ -127,9 +127,9 @@ async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, pare
             value = await call_through(definition.middleware, context, partial(_called_batch, definition, item))
     finally:
         _current.reset(token)
-    if settled.outcome is not None:
-        raise settled.outcome
-    return settled.value if item._said is not None else results_of(definition.name, [item], value)[0]
+    if last.outcome is not None:
+        raise last.outcome
+    return last.value if item._said is not None else results_of(definition.name, [item], value)[0]
 
 
 async def _called_batch(definition: TaskDefinition, item: Item[Any]) -> Any:
@@ -140,11 +140,11 @@ async def _called_batch(definition: TaskDefinition, item: Item[Any]) -> Any:
     return await definition.handler(*args, **kwargs)
 
 
-class _Settled:
+class _LastOutcome:
     value: object = None
     outcome: Outcome | None = None
 
-    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
+    async def report(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
         self.value, self.outcome = value, outcome
 
 

@@ -8,7 +8,7 @@ Most batches are one enqueue. When the store does not take it whole, there are t
   themselves and are set aside; jobs that share a key with one wait behind it until that is known. If none is accepted, it is
   the store's trouble, and everything waits.
 
-A delivery never raises: what it could not do is in `error`, and what it did must still be settled.
+A delivery never raises: what it could not do is in `error`, and what it did must still be confirmed.
 """
 
 from __future__ import annotations

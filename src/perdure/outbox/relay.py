@@ -75,7 +75,7 @@ class Relay:
             if batch is None or not batch.entries:
                 return False
             delivery = await self._delivered(batch)
-        # only now: an error inside would undo what was settled
+        # only now: an error inside would undo what was confirmed
         self._full |= dict.fromkeys(delivery.full, loop.time() + FULL_FOR)
         self._tell_full(delivery)
         self.moved += len(delivery.moved)
@@ -94,7 +94,7 @@ class Relay:
         parcels, aside = self._opened(batch, now)
         await delivery.deliver(parcels)
         aside += delivery.refused
-        await batch.settle(delivery.moved, aside)
+        await batch.confirm(delivery.moved, aside)
         for number, why in aside:
             log.set_aside(number, why)
         delivery.refused = aside

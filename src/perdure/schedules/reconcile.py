@@ -19,7 +19,7 @@ TRIES = 20  # against others who write the same schedules
 
 
 async def all_rows(store: Storage) -> AsyncIterator[KvEntry]:
-    """Every schedule on the shelf, by name."""
+    """Every stored schedule, by name."""
     rows = await store.kv_read(KIND, limit=store.chunk)
     while True:
         ours = [row for row in rows if row.kind == KIND]

@@ -1,4 +1,4 @@
-"""A schedule as it stands on the shelf, and what becomes of it at an instant. Nothing here reads or writes a store.
+"""A schedule as it is stored, and how it changes at a given instant. Nothing here reads or writes a store.
 
 A schedule is one text with its next tick in it. It fires by one guarded write of that text, with the following tick,
 together with the jobs of the ticks that were due: whoever read the same version and comes second is refused. So every tick

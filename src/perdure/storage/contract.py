@@ -17,10 +17,10 @@ Promises that hold for every verb:
 - **Nobody waits for a signal.** `signal` and `listen` only shorten sleeps; they may lose and invent wake-ups.
 - **Texts come back bit by bit**: payload, result, progress, errors, tags, meta.
 - **One unreadable row stops nothing else.** A row may hold what no version of Perdure writes. Verbs that change jobs
-  (exchange, lapsed, expired, holding, settle, promote, prune) set such a row aside in the same call, or at once after it,
-  and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that only read (get,
-  find, export) leave the row as it is and mark it: what cannot be read has a neutral value and is named in the reason, the
-  state stays. `rules.unreadable.mend` and `rules.unreadable.mark` say what these records are.
+  (exchange, lapsed, expired, recover_claim, resolve_edges, promote, prune) set such a row aside in the same call, or at
+  once after it, and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that
+  only read (get, find, export) leave the row as it is and mark it: what cannot be read has a neutral value and is named in
+  the reason, the state stays. `rules.unreadable.mend` and `rules.unreadable.mark` say what these records are.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ __all__ = [
     "Want",
     "WorkerRow",
     "bound_of",
-    "one_change_each",
+    "refuse_two_changes_of_one_job",
 ]
 
 CHUNK = 500
@@ -255,7 +255,7 @@ class Storage(ABC):
     async def resolve_edges(self, limit: int) -> int:
         """Look at up to `limit` edges whose parent is new to them or has ended, each once and for ever in one atomic
         step with what follows; those that are there at once as if by the parents' ids. Gives how many were looked at; 0:
-        there is nothing to settle. By the parent's state:
+        there is nothing to resolve. By the parent's state:
 
         - not ended: the edge stays; the parent is marked `followed`, its version stays;
         - it has a next_id: the edge leads from that job from now on, and is looked at again;
@@ -274,7 +274,7 @@ class Storage(ABC):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         """For each of these jobs, the jobs that still wait for it (open edges), by id."""
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- kv entries ----------------------------------------------------------------------------------
     @abstractmethod
     async def kv_read(
         self,
@@ -290,8 +290,9 @@ class Storage(ABC):
 
     @abstractmethod
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
-        """Write on the shelf, as if in list order; each that takes hold does so together with its jobs, the others write
-        nothing. Which did. `QueueAtCapacity` and `MissingParent` as in `enqueue`: nothing of the call is written."""
+        """Write kv entries, as if in list order. A write whose guards hold is stored together with its jobs; the others
+        store nothing. The answer says which were stored. `QueueAtCapacity` and `MissingParent` as in `enqueue`: nothing of
+        the call is written."""
 
     # -- upkeep --------------------------------------------------------------------------------------
     @abstractmethod
@@ -399,7 +400,7 @@ class Storage(ABC):
     async def workers(self, seen_within: int) -> list[WorkerRow]:
         """Workers seen within this time, by id; older ones are forgotten."""
 
-    # -- moving house --------------------------------------------------------------------------------
+    # -- transfer ------------------------------------------------------------------------------------
     @abstractmethod
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
         """Whole jobs with their logs, hidden ones too, in the order of (created_at, id): the first `limit` that come after
@@ -416,11 +417,11 @@ class Storage(ABC):
 
     @abstractmethod
     async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
-        """The whole shelf in the order of (kind, name), as `export`."""
+        """All kv entries in the order of (kind, name), in pages as `export`."""
 
     @abstractmethod
     async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
-        """Put texts on the shelf exactly as they are, in place of what is there under their names."""
+        """Store entries exactly as they are. They replace what is stored under their kinds and names."""
 
     @abstractmethod
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
@@ -510,7 +511,7 @@ class StoreTransaction(ABC):
 _id: Callable[[Change], str] = attrgetter("id")
 
 
-def one_change_each(changes: Sequence[Change]) -> None:
+def refuse_two_changes_of_one_job(changes: Sequence[Change]) -> None:
     """The contract's own check: at most one change of a job in a call."""
     if len(changes) > 1 and len({*map(_id, changes)}) != len(changes):
         raise ValueError("two changes of one job in one call")

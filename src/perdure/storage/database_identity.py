@@ -53,5 +53,5 @@ class DatabaseIdentity(ABC):
         """Raise when this connection cannot carry jobs although it leads home; tell when it is careless with them."""
 
     @abstractmethod
-    def explained(self, error: BaseException) -> PerdureError | None:
+    def explain(self, error: BaseException) -> PerdureError | None:
         """An error of the caller's driver as ours, None: it is the caller's own to handle."""

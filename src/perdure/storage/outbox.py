@@ -50,7 +50,7 @@ class Aside(msgspec.Struct, frozen=True, gc=False):
     since: int
 
 
-class Standing(msgspec.Struct, frozen=True, gc=False):
+class OutboxState(msgspec.Struct, frozen=True, gc=False):
     """How an outbox stands: rows that wait, microseconds that the oldest has waited, rows that were set aside."""
 
     waiting: int
@@ -64,7 +64,7 @@ class Batch(ABC):
     entries: Sequence[Entry]
 
     @abstractmethod
-    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+    async def confirm(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
         """Delete what was moved and set aside what cannot be, by number. It holds once the batch is left without error."""
 
 
@@ -95,11 +95,11 @@ class Outbox(ABC):
         At most `limit`, and at most `MOST_BYTES` unless one alone has more."""
 
     @abstractmethod
-    async def standing(self) -> Standing:
+    async def state(self) -> OutboxState:
         """How it stands now."""
 
     @abstractmethod
-    async def set_aside(self, limit: int) -> list[Aside]:
+    async def list_aside(self, limit: int) -> list[Aside]:
         """Rows that were set aside, oldest first."""
 
     @abstractmethod

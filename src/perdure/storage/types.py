@@ -58,10 +58,10 @@ class CallerStatements(msgspec.Struct, frozen=True, gc=False):
 class CallerSession(Protocol):
     """An enqueue for a session of the store's own driver, which the caller owns and commits."""
 
-    def blocking(self, session: Any) -> list[EnqueueResult]:
+    def enqueue_blocking(self, session: Any) -> list[EnqueueResult]:
         """Store the jobs inside the session's transaction, in the thread that owns it."""
 
-    async def awaited(self, session: Any) -> list[EnqueueResult]:
+    async def enqueue_async(self, session: Any) -> list[EnqueueResult]:
         """The same for a session of the driver's asynchronous form."""
 
     def durable(self, session: Any) -> bool:
@@ -155,7 +155,7 @@ class Note(msgspec.Struct, frozen=True, gc=False):
     lines: tuple[str, ...] = ()
 
 
-# ---- the shelf -------------------------------------------------------------------------------------
+# ---- kv entries ------------------------------------------------------------------------------------
 class KvEntry(msgspec.Struct, frozen=True, gc=False):
     """A named text that the store keeps: a schedule, a subscription, the result of a step … `version` rises with every
     write, from 1. One that belongs to a job is removed with it."""
@@ -169,8 +169,8 @@ class KvEntry(msgspec.Struct, frozen=True, gc=False):
 
 
 class KvWrite(msgspec.Struct, frozen=True, gc=False):
-    """Write a text on the shelf, or take it off (None). It takes hold if its guards do: `version` is that of the row now (0:
-    there must be none; None: whatever is there), and `hold` stands. `jobs` are put on record with it."""
+    """Writes an entry, or removes it (text None), if its guards hold: `version` is the stored version (0: there is no entry;
+    None: any), and `hold` is still valid. `jobs` are enqueued in the same transaction."""
 
     kind: str
     name: str

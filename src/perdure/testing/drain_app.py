@@ -75,7 +75,7 @@ async def _in_the_outbox(app: Perdure) -> bool:
     if outbox is None or relay is None:
         return False
     await relay.once()
-    return (await outbox.standing()).waiting > 0
+    return (await outbox.state()).waiting > 0
 
 
 async def _looked(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:

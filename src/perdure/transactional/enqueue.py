@@ -25,7 +25,7 @@ from ..observe import log
 from ..storage.contract import CallerStatements, EnqueueResult, MissingParent, QueueAtCapacity, QueueCapacity, Storage
 from ..storage.database_identity import DatabaseIdentity
 from ..storage.outbox import Late, Outbox
-from ..storage.rules.records import KeyName, explained_orphan, key_name, refuse_dropped_parents
+from ..storage.rules.records import KeyName, explain_missing_parent, key_name, refuse_dropped_parents
 from ..sync import in_caller, is_blocking
 from .adapters import ConnectionRunner, adapter_for, session_form
 from .statements import AsyncCallerConnection, CallerConnection, Rows, Statement, StatementScript
@@ -119,12 +119,12 @@ async def _talked(
         return (yield from about(line))
 
     try:
-        return await reach(partial(talk, home), home.explained)
+        return await reach(partial(talk, home), home.explain)
     except _Elsewhere as error:
         again = await target.database_identity(fresh=True)
         if again == home:
             raise StoreError(str(error)) from None
-        return await reach(partial(talk, again), again.explained)
+        return await reach(partial(talk, again), again.explain)
 
 
 def _inserted(insertion: CallerStatements, keyed: bool) -> StatementScript[Rows]:
@@ -202,8 +202,8 @@ async def _in_session(place: LoopRuntime, session: Any, form: str, jobs: Sequenc
         raise InvalidCall(f"{type(session).__name__} belongs to an event loop: await the enqueue there")
     try:
         if form == "blocking":
-            return await in_caller(lambda: joining.blocking(session))
-        return await joining.awaited(session)
+            return await in_caller(lambda: joining.enqueue_blocking(session))
+        return await joining.enqueue_async(session)
     except QueueAtCapacity as full:
         raise _no_waiting(full) from None
 
@@ -229,7 +229,7 @@ async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> 
     except QueueAtCapacity as full:
         raise _no_waiting(full) from None
     except MissingParent as orphan:
-        raise explained_orphan(orphan, jobs) from None
+        raise explain_missing_parent(orphan, jobs) from None
 
 
 def _no_waiting(full: QueueAtCapacity) -> QueueFull:

@@ -131,10 +131,10 @@ class Keys(Entity[KeptKey]):
         return _encode(thing)
 
 
-class Shelf(Entity[KvEntry]):
-    """Schedules, subscriptions, steps, answers: the named texts of the shelf."""
+class KvEntries(Entity[KvEntry]):
+    """Kv entries: schedules, subscriptions, steps, answers."""
 
-    name = "shelf"
+    name = "kv"
 
     async def pages(self, store: Storage) -> AsyncIterator[list[KvEntry]]:
         after: tuple[str, str] | None = None
@@ -152,7 +152,7 @@ class Shelf(Entity[KvEntry]):
 
 JOBS = Jobs()
 QUEUES = Queues()
-REST: tuple[Entity[Any], ...] = (JOBS, Keys(), Shelf())  # carried once the source stands still
+REST: tuple[Entity[Any], ...] = (JOBS, Keys(), KvEntries())  # carried once the source stands still
 THINGS: tuple[Entity[Any], ...] = (QUEUES, *REST)
 
 

@@ -240,9 +240,9 @@ class Pull:
         except BaseException as unfit:  # types of the user's making may raise anything
             self._ends.finish(attempt, None, unfit)
             return None
-        settler = ItemOutcome(attempt, self._ends.finish, self._teller.confirm)
+        reporter = ItemOutcome(attempt, self._ends.finish, self._teller.confirm)
         speaker, loop = StoreContextBackend(self._store), asyncio.get_running_loop()
-        item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, settler, args)
+        item: Item[Any] = Item(self._app, attempt.record, self._worker, speaker, loop, reporter, args)
         attempt.context = item
         if attempt.parents:
             item._parents = attempt.parents

@@ -5,7 +5,7 @@ import sqlite3
 import msgspec
 import pytest
 
-from perdure.storage.rules.limits import Limiting
+from perdure.storage.rules.limits import StoredLimit
 from perdure.storage.sqlite import inspection
 
 from .helpers import after, claim, job, store_at
@@ -64,7 +64,7 @@ async def test_one_inspection_finds_a_silent_row_behind_many(tmp_path, damage):
 async def test_sound_rows_of_every_state_are_not_silent(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         parent = job(queue="other", delay=10**9)
-        limits = msgspec.json.encode([Limiting("k", 5)]).decode()
+        limits = msgspec.json.encode([StoredLimit("k", 5)]).decode()
         limited = [job(limits=limits), job(limits=limits, delay=10**9)]
         jobs = [parent, job(), job(delay=10**9), after(parent), job(queue="running"), *limited]
         await store.enqueue(jobs)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from perdure.core.job import State
-from perdure.core.lifecycle import HoldGuard, PlainSuccess, succeeded
+from perdure.core.lifecycle import HoldGuard, OrdinarySuccess, succeeded
 from perdure.storage.contract import ACCEPTED, Refusal
 from perdure.storage.sqlite import near
 from perdure.storage.sqlite.near import RowNumbers, RowRange
@@ -89,7 +89,7 @@ async def test_very_large_results_are_stored_too(tmp_path, monkeypatch):
 
 
 def end(id, started_at, result=None):
-    return PlainSuccess(id, HoldGuard(1, 7), started_at=started_at, result=result)
+    return OrdinarySuccess(id, HoldGuard(1, 7), started_at=started_at, result=result)
 
 
 @pytest.mark.parametrize(

@@ -98,20 +98,20 @@ async def _until_told(relay: Any) -> None:
 async def _say(app: Perdure, moved: int, as_json: bool) -> None:
     assert app._places.outboxes is not None
     outbox = await app._places.outboxes.get()
-    standing = await outbox.standing()
-    aside = await outbox.set_aside(SHOWN)
-    oldest = None if standing.oldest is None else standing.oldest / 1e6
+    state = await outbox.state()
+    aside = await outbox.list_aside(SHOWN)
+    oldest = None if state.oldest is None else state.oldest / 1e6
     if as_json:
         errors = [{"number": each.number, "id": each.id, "error": each.error} for each in aside]
-        document = {"moved": moved, "waiting": standing.waiting, "oldest": oldest, "set_aside": standing.aside}
+        document = {"moved": moved, "waiting": state.waiting, "oldest": oldest, "set_aside": state.aside}
         print_json({**document, "errors": errors})
         return
     print_fields(
         [
             ("moved", moved),
-            ("waiting", plural(standing.waiting, "job")),
+            ("waiting", plural(state.waiting, "job")),
             ("oldest", age(oldest)),
-            ("set aside", plural(standing.aside, "row")),
+            ("set aside", plural(state.aside, "row")),
         ]
     )
     for each in aside:

@@ -1,4 +1,4 @@
-"""The shelf in memory: named texts under their guards."""
+"""The kv table of the memory store: named texts that are written under guards."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from collections.abc import Iterable, Sequence
 from perdure.storage.contract import KvEntry, KvWrite
 
 
-class Shelf:
-    """Texts by kind and name."""
+class KvTable:
+    """Entries by kind and name."""
 
-    def __init__(self) -> None:
-        self._texts: dict[tuple[str, str], KvEntry] = {}
+    def __init__(self, entries: Iterable[KvEntry] = ()) -> None:
+        self._entries = {(entry.kind, entry.name): entry for entry in entries}
 
-    def copy(self) -> Shelf:
-        other = Shelf()
-        other._texts = dict(self._texts)
-        return other
+    def copy(self) -> KvTable:
+        return KvTable(self._entries.values())
 
-    def look(
+    def read(
         self, kind: str, names: Sequence[str] | None, job: str | None, due_by: int | None, limit: int
     ) -> list[KvEntry]:
-        found = [row for row in self._texts.values() if row.kind == kind and job in (None, row.job)]
+        entries = [entry for entry in self._entries.values() if entry.kind == kind and job in (None, entry.job)]
         if names is not None:
             wanted = set(names)
-            return sorted((row for row in found if row.name in wanted), key=lambda row: row.name)
+            return sorted((entry for entry in entries if entry.name in wanted), key=lambda entry: entry.name)
         if due_by is None:
-            return sorted(found, key=lambda row: row.name)[:limit]
-        due = [(row.due_at, row.name, row) for row in found if row.due_at is not None and row.due_at <= due_by]
-        return [row for _, _, row in sorted(due, key=lambda entry: entry[:2])[:limit]]
+            return sorted(entries, key=lambda entry: entry.name)[:limit]
+        due = [
+            (entry.due_at, entry.name, entry)
+            for entry in entries
+            if entry.due_at is not None and entry.due_at <= due_by
+        ]
+        return [entry for _, _, entry in sorted(due, key=lambda each: each[:2])[:limit]]
 
     def fits(self, write: KvWrite) -> bool:
-        """Whether the version is the one that the writer knows."""
-        row = self._texts.get((write.kind, write.name))
-        return write.version is None or write.version == (0 if row is None else row.version)
+        """Whether the stored version is the one that the write expects."""
+        entry = self._entries.get((write.kind, write.name))
+        return write.version is None or write.version == (0 if entry is None else entry.version)
 
     def write(self, write: KvWrite) -> None:
-        place = (write.kind, write.name)
+        key = (write.kind, write.name)
         if write.text is None:
-            self._texts.pop(place, None)
+            self._entries.pop(key, None)
             return
-        before = self._texts.get(place)
+        before = self._entries.get(key)
         version = 1 if before is None else before.version + 1
-        self._texts[place] = KvEntry(write.kind, write.name, write.text, version, write.due_at, write.job)
+        self._entries[key] = KvEntry(write.kind, write.name, write.text, version, write.due_at, write.job)
 
-    def forget(self, jobs: Iterable[str]) -> None:
-        """What belongs to these jobs goes with them."""
-        gone = set(jobs)
-        self._texts = {place: row for place, row in self._texts.items() if row.job not in gone}
+    def remove_entries_of(self, jobs: Iterable[str]) -> None:
+        removed = set(jobs)
+        self._entries = {key: entry for key, entry in self._entries.items() if entry.job not in removed}
 
-    def after(self, place: tuple[str, str] | None, limit: int) -> list[KvEntry]:
-        return [row for at, row in sorted(self._texts.items()) if place is None or at > place][:limit]
+    def export(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
+        return [entry for key, entry in sorted(self._entries.items()) if after is None or key > after][:limit]
 
-    def put(self, rows: Iterable[KvEntry]) -> None:
-        self._texts.update({(row.kind, row.name): row for row in rows})
+    def restore(self, entries: Iterable[KvEntry]) -> None:
+        self._entries.update({(entry.kind, entry.name): entry for entry in entries})

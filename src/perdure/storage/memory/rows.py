@@ -34,9 +34,9 @@ from perdure.storage.contract import (
     Verdict,
     Want,
 )
-from perdure.storage.rules.fairness import Account, charged, floor_of, ranks
-from perdure.storage.rules.guards import judged, standing
-from perdure.storage.rules.limits import Gate, Starts, Use, admit_jobs, closed_now, keys_of, limits_of
+from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of
+from perdure.storage.rules.guards import check_hold, judge
+from perdure.storage.rules.limits import Gate, Starts, Use, admit_jobs, keys_of, limits_of, why_closed
 from perdure.storage.rules.records import (
     EdgeDecision,
     KeyName,
@@ -44,14 +44,14 @@ from perdure.storage.rules.records import (
     edges_are_lost,
     is_expired,
     is_gone,
+    is_removable,
     key_ends,
     key_name,
-    may_go,
     owners_among,
     parents_of,
     plan,
     record_of,
-    refuse_orphans,
+    refuse_missing_parents,
     set_state,
     write_change,
     write_claim,
@@ -61,7 +61,7 @@ from perdure.storage.rules.records import (
 from perdure.storage.rules.unreadable import FIELDS, flaw_of, is_leased, mend, raw_text
 
 from .edges import Edges
-from .kv import Shelf
+from .kv import KvTable
 from .lanes import Lanes
 
 Owner = tuple[str, int | None]  # job, until when
@@ -82,7 +82,7 @@ class Rows:
         self._starts: dict[str, Starts] = {}
         self._accounts: dict[Account, int] = {}
         self.edges = Edges()
-        self.shelf = Shelf()
+        self.kv = KvTable()
         self._schedule: list[tuple[int, str]] = []
         self._held: set[str] = set()
         self._expiring: set[str] = set()
@@ -104,11 +104,11 @@ class Rows:
         placed, fresh = plan(
             jobs, self.by_id, owner, self.settings.get, lambda queue: self.depth[queue], bounded=bounded
         )
-        refuse_orphans(fresh, self._followable(fresh))
+        refuse_missing_parents(fresh, self._followable(fresh))
         return placed, fresh
 
-    def place(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[EnqueueResult]:
-        """Put jobs on record by the rules of `enqueue`, all or none. What follows from their edges is left to `settle`."""
+    def enqueue(self, jobs: Sequence[NewJob], now: int, *, bounded: bool = True) -> list[EnqueueResult]:
+        """Put jobs on record by the rules of `enqueue`, all or none. Their edges are resolved by `resolve_edges`."""
         placed, fresh = self.plan(jobs, now, bounded=bounded)
         for job, rank in zip(fresh, self._ranks(fresh, now), strict=True):
             self._add(job, now, rank)
@@ -126,7 +126,7 @@ class Rows:
         for floor in {floor_of(job) for job in sharing}:
             ready = [row.rank for row in self.by_id.values() if _is_head(row, floor)]
             heads[floor] = min(ready, default=0)
-        given, changed = ranks(sharing, self._accounts, heads, fair, now)
+        given, changed = assign_ranks(sharing, self._accounts, heads, fair, now)
         self._accounts.update(changed)
         shares = iter(given)
         return [next(shares) if job.queue in fair else None for job in fresh]
@@ -173,7 +173,7 @@ class Rows:
             for parent in job.waits_for:
                 self.edges.add(parent, job.record.id, unresolved=False)
             self.edges.keep(job.record.id, job.kept_for)
-        for account, rank in charged(records).items():
+        for account, rank in accounts_of(records).items():
             self._accounts[account] = max(rank, self._accounts.get(account, 0))
 
     def kept_keys(self) -> list[KeptKey]:
@@ -187,7 +187,7 @@ class Rows:
     def judge(self, change: Change, now: int) -> Verdict:
         """Whether the change would take hold. Writes nothing."""
         record = self.by_id.get(change.id)
-        verdict = judged(record, change, now)
+        verdict = judge(record, change, now)
         if verdict is ACCEPTED and record is not None and change.key is KeyMove.TAKE and not self._can_take_key(record):
             return REFUSED[Refusal.KEY_TAKEN]
         return verdict
@@ -208,7 +208,7 @@ class Rows:
             self.woken.add(record.queue)
         if record.followed and record.state in FINAL:
             self.edges.unresolved[record.id] = None
-        owners = owners_among(change.adds, self.place(change.adds, now, bounded=False))
+        owners = owners_among(change.adds, self.enqueue(change.adds, now, bounded=False))
         if change.next_id in owners:
             record.next_id = owners[change.next_id]
 
@@ -224,15 +224,15 @@ class Rows:
         record.holds_key = False
 
     # ---- holds -------------------------------------------------------------------------------------
-    def standing(self, hold: Hold) -> Record | Verdict:
+    def held_record(self, hold: Hold) -> Record | Verdict:
         """The row that runs under this hold, or why there is none."""
         record = self.by_id.get(hold.id)
-        verdict = standing(record, hold)
+        verdict = check_hold(record, hold)
         return record if record is not None and verdict is ACCEPTED else verdict
 
     def note_started(self, started: Iterable[Started]) -> None:
         for note in started:
-            record = self.standing(note.hold)
+            record = self.held_record(note.hold)
             if isinstance(record, Record):
                 record.started_at = note.at
 
@@ -267,7 +267,7 @@ class Rows:
             gates = self._gates(replace(want, limit=1), now) if want.limited else []
             used = self._used(gates)
             for gate in gates:
-                why = closed_now(gate.limits, used, now)
+                why = why_closed(gate.limits, used, now)
                 opening.append(now if why is None else why.opens_at)
         return min((at for at in opening if at is not None), default=None)
 
@@ -299,16 +299,16 @@ class Rows:
         return queue in self.settings and self.settings[queue].paused
 
     # ---- edges -------------------------------------------------------------------------------------
-    def settle(self, limit: int, now: int) -> int:
+    def resolve_edges(self, limit: int, now: int) -> int:
         """Look at edges that are unresolved; gives how many were looked at."""
         looked = 0
         while self.edges.unresolved and looked < limit:
             for parent in sorted(self.edges.unresolved):
                 if looked < limit:
-                    looked += self._settle(parent, limit - looked, now)
+                    looked += self._resolve_edges_of(parent, limit - looked, now)
         return looked
 
-    def _settle(self, parent: str, limit: int, now: int) -> int:
+    def _resolve_edges_of(self, parent: str, limit: int, now: int) -> int:
         record = self.by_id.get(parent)
         if record is not None:
             record.followed = True
@@ -346,17 +346,17 @@ class Rows:
                 return
             self.write(decide(child, Cancelled(PARENT_CANCELLED)), now)
 
-    # ---- the shelf ---------------------------------------------------------------------------------
-    def try_shelving(self, writes: Sequence[KvWrite]) -> tuple[list[bool], Shelf]:
-        """Which of these writes take hold, and the shelf as it is then."""
-        shelf = self.shelf.copy()
+    # ---- kv entries --------------------------------------------------------------------------------
+    def try_kv_writes(self, writes: Sequence[KvWrite]) -> tuple[list[bool], KvTable]:
+        """Which of these writes are accepted, and the table after them. Changes nothing yet."""
+        table = self.kv.copy()
         done = []
         for write in writes:
-            stands = write.hold is None or isinstance(self.standing(write.hold), Record)
-            done.append(stands and shelf.fits(write))
+            is_held = write.hold is None or isinstance(self.held_record(write.hold), Record)
+            done.append(is_held and table.fits(write))
             if done[-1]:
-                shelf.write(write)
-        return done, shelf
+                table.write(write)
+        return done, table
 
     # ---- rows that cannot be read ------------------------------------------------------------------
     def readable(self, records: Iterable[Record], now: int) -> list[Record]:
@@ -450,13 +450,13 @@ class Rows:
         removed = []
         for record in [self.by_id[id] for id in gone]:
             self._lift(record)
-            if may_go(record.hidden, record.finished_at, now):
+            if is_removable(record.hidden, record.finished_at, now):
                 removed.append(self.by_id.pop(record.id).id)
             else:
                 write_hidden(record)
                 self._set_back(record)
         self.edges.forget(removed)
-        self.shelf.forget(removed)
+        self.kv.remove_entries_of(removed)
         for id in removed:
             self.unreadable.pop(id, None)
         return len(gone)

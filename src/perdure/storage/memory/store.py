@@ -44,10 +44,10 @@ from perdure.storage.contract import (
     Unreadable,
     Verdict,
     WorkerRow,
-    one_change_each,
+    refuse_two_changes_of_one_job,
 )
 from perdure.storage.rules.filters import cursor_of, fits, parse_cursor
-from perdure.storage.rules.records import refuse_orphans, renewed
+from perdure.storage.rules.records import refuse_missing_parents, renew_lease
 from perdure.storage.rules.unreadable import FIELDS, flaw_of, mark
 from perdure.storage.wakeups import Listener
 
@@ -87,8 +87,8 @@ class MemoryStorage(Storage):
     # -- enqueue -------------------------------------------------------------------------------------
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         with self._work() as (rows, now):
-            placed = rows.place(jobs, now)
-            rows.settle(self.chunk, now)
+            placed = rows.enqueue(jobs, now)
+            rows.resolve_edges(self.chunk, now)
         return placed
 
     def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
@@ -98,12 +98,12 @@ class MemoryStorage(Storage):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        one_change_each(changes)
+        refuse_two_changes_of_one_job(changes)
         with self._work() as (rows, now):
-            refuse_orphans([job for change in changes for job in change.adds], rows.by_id)
+            refuse_missing_parents([job for change in changes for job in change.adds], rows.by_id)
             verdicts = [_apply(rows, change, now) for change in changes]
             rows.note_started(started)
-            rows.settle(self.chunk, now)
+            rows.resolve_edges(self.chunk, now)
             unresolved = bool(rows.edges.unresolved)
             if claim is None:
                 return ExchangeResult(verdicts, unresolved=unresolved)
@@ -118,11 +118,11 @@ class MemoryStorage(Storage):
     ) -> list[Verdict]:
         with self._work() as (rows, now):
             rows.note_started(started)
-            return [_renew(rows.standing(hold), now, lease) for hold in holds]
+            return [_renew(rows.held_record(hold), now, lease) for hold in holds]
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         with self._work() as (rows, _):
-            found = [rows.standing(hold) for hold in holds]
+            found = [rows.held_record(hold) for hold in holds]
             return [each if isinstance(each, Verdict) else ACCEPTED for each in found]
 
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
@@ -136,7 +136,7 @@ class MemoryStorage(Storage):
             return [self._note(rows, note) for note in notes]
 
     def _note(self, rows: Rows, note: Note) -> Verdict:
-        record = rows.standing(note.hold)
+        record = rows.held_record(note.hold)
         if isinstance(record, Verdict):
             return record
         if note.progress is not None:
@@ -149,13 +149,13 @@ class MemoryStorage(Storage):
     # -- edges ---------------------------------------------------------------------------------------
     async def resolve_edges(self, limit: int) -> int:
         with self._work() as (rows, now):
-            return rows.settle(limit, now)
+            return rows.resolve_edges(limit, now)
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         with self._work() as (rows, _):
             return [rows.edges.children(id) for id in ids]
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- kv entries ----------------------------------------------------------------------------------
     async def kv_read(
         self,
         kind: str,
@@ -166,14 +166,14 @@ class MemoryStorage(Storage):
         limit: int = CHUNK,
     ) -> list[KvEntry]:
         with self._work() as (rows, now):
-            return rows.shelf.look(kind, names, job, now if due else None, limit)
+            return rows.kv.read(kind, names, job, now if due else None, limit)
 
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         with self._work() as (rows, now):
-            done, shelf = rows.try_shelving(writes)
-            rows.place([job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs], now)
-            rows.shelf = shelf
-            rows.settle(self.chunk, now)
+            done, table = rows.try_kv_writes(writes)
+            rows.enqueue([job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs], now)
+            rows.kv = table
+            rows.resolve_edges(self.chunk, now)
             return done
 
     # -- upkeep --------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class MemoryStorage(Storage):
             self._workers = {id: row for id, row in self._workers.items() if row.seen_at >= now - seen_within}
             return [row for _, row in sorted(self._workers.items())]
 
-    # -- moving house --------------------------------------------------------------------------------
+    # -- transfer ------------------------------------------------------------------------------------
     async def export(self, after: tuple[int, str] | None, limit: int) -> list[JobDump]:
         with self._work() as (rows, now):
             behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
@@ -286,11 +286,11 @@ class MemoryStorage(Storage):
 
     async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
         with self._work() as (rows, _):
-            return rows.shelf.after(after, limit)
+            return rows.kv.export(after, limit)
 
     async def restore_kv(self, rows: Sequence[KvEntry]) -> None:
         with self._work() as (ours, _):
-            ours.shelf.put(rows)
+            ours.kv.restore(rows)
 
     async def export_keys(self, cursor: str | None, limit: int) -> tuple[list[KeptKey], str | None]:
         with self._work() as (rows, _):
@@ -333,9 +333,9 @@ class MemoryStorage(Storage):
                 return verdict
             _check_promised(rows, jobs, promised, now)
             commit()
-            rows.place(jobs, now)
+            rows.enqueue(jobs, now)
             rows.write(change, now)
-            rows.settle(self.chunk, now)
+            rows.resolve_edges(self.chunk, now)
             return verdict
 
     # -- below ---------------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ def _apply(rows: Rows, change: Change, now: int) -> Verdict:
 def _renew(record: Record | Verdict, now: int, lease: int | None) -> Verdict:
     if isinstance(record, Verdict):
         return record
-    record.lease, record.leased_until = renewed(record.lease, now, lease)
+    record.lease, record.leased_until = renew_lease(record.lease, now, lease)
     return ACCEPTED
 
 

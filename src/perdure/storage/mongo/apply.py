@@ -16,8 +16,8 @@ from perdure.core.job import FINAL, State
 from perdure.core.lifecycle import Change, HoldGuard, KeyMove
 from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from perdure.storage.rules.guards import judged, standing, stands
-from perdure.storage.rules.records import owners_among, parents_of, refuse_orphans, renewed, write_change
+from perdure.storage.rules.guards import check_hold, is_held, judge
+from perdure.storage.rules.records import owners_among, parents_of, refuse_missing_parents, renew_lease, write_change
 
 from . import updates
 from .enqueue import store
@@ -65,7 +65,7 @@ def _unread(changes: Sequence[Change], claimed: Mapping[str, Record]) -> dict[st
         row, guard = claimed.get(change.id), change.guard
         if row is None or row.followed or row.unique_key is not None or row.expires_at is not None:
             continue
-        if isinstance(guard, HoldGuard) and not guard.ended and stands(row, guard.attempt, guard.stamp):
+        if isinstance(guard, HoldGuard) and not guard.ended and is_held(row, guard.attempt, guard.stamp):
             unread[row.id] = copy(row)
     return unread
 
@@ -79,7 +79,7 @@ def _apply(
     adds: list[NewJob] = []
     for change in changes:
         row = rows.get(change.id)
-        verdict = judged(row, change, now)
+        verdict = judge(row, change, now)
         if verdict is ACCEPTED and row is not None and change.key is KeyMove.TAKE and not _free_for(row, owners):
             verdict = REFUSED[Refusal.KEY_TAKEN]
         verdicts.append(verdict)
@@ -139,7 +139,7 @@ def _makes_room(before: Record, after: Record) -> bool:
 
 def _refuse_orphans(adds: Sequence[NewJob]) -> Steps[None]:
     if parents := list({parent for job in adds for parent in parents_of(job.after)}):
-        refuse_orphans(adds, (yield from followable(parents)))
+        refuse_missing_parents(adds, (yield from followable(parents)))
 
 
 # ---- keys ------------------------------------------------------------------------------------------
@@ -183,11 +183,15 @@ def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verd
     before, prolonged = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
-        if row is not None and _stands(rows, hold) and (row.lease, row.leased_until) != renewed(row.lease, now, lease):
+        if (
+            row is not None
+            and _stands(rows, hold)
+            and (row.lease, row.leased_until) != renew_lease(row.lease, now, lease)
+        ):
             before[row.id], prolonged[row.id] = row, copy(row)
-            prolonged[row.id].lease, prolonged[row.id].leased_until = renewed(row.lease, now, lease)
+            prolonged[row.id].lease, prolonged[row.id].leased_until = renew_lease(row.lease, now, lease)
     yield from updates.write(before, list(prolonged.values()))
-    return [standing(rows.get(hold.id), hold) for hold in holds]
+    return [check_hold(rows.get(hold.id), hold) for hold in holds]
 
 
 def renew_started(
@@ -200,7 +204,7 @@ def renew_started(
 
 def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
     rows = yield from look({hold.id for hold in holds})
-    return [standing(rows.get(hold.id), hold) for hold in holds]
+    return [check_hold(rows.get(hold.id), hold) for hold in holds]
 
 
 def holding(worker: str, stamp: int, now: int | None = None) -> Steps[list[Record]]:
@@ -225,7 +229,7 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
             lines.setdefault(note.hold.id, []).extend(note.lines)
     yield from update("logs", [_EMPTIED | {"q": _BROKEN | {"_id": {"$in": list(lines)}}}] if lines else [])
     yield from update("logs", [_appended(id, texts) for id, texts in lines.items()])
-    return [standing(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
+    return [check_hold(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
 
 
 def noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
@@ -236,7 +240,7 @@ def noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
     if not lines or any(last.get(id, [])[-len(texts) :] != texts[-LOG_LINES:] for id, texts in lines.items()):
         return None
     rows = yield from look({note.hold.id for note in notes})
-    return [standing(rows.get(note.hold.id), note.hold) for note in notes], True
+    return [check_hold(rows.get(note.hold.id), note.hold) for note in notes], True
 
 
 # a log that somebody else wrote is no list, to which the server could add lines
@@ -245,7 +249,7 @@ _EMPTIED: Document = {"u": {"$set": {"lines": []}}, "multi": True}
 
 
 def _stands(rows: dict[str, Record], hold: Hold) -> bool:
-    return standing(rows.get(hold.id), hold) is ACCEPTED
+    return check_hold(rows.get(hold.id), hold) is ACCEPTED
 
 
 def _appended(id: str, lines: list[str]) -> Document:

@@ -36,14 +36,14 @@ class SessionEnqueue(CallerSession):
         self._identity = identity
         self._now = now
 
-    def blocking(self, session: Any) -> list[EnqueueResult]:
+    def enqueue_blocking(self, session: Any) -> list[EnqueueResult]:
         self._check(session)
         try:
             return blocking(self._steps(), self._database(session), session)
         except PyMongoError as error:
             raise self._told(error) from error
 
-    async def awaited(self, session: Any) -> list[EnqueueResult]:
+    async def enqueue_async(self, session: Any) -> list[EnqueueResult]:
         self._check(session)
         try:
             return await awaited(self._steps(), self._database(session), session)

@@ -26,7 +26,7 @@ from perdure.storage.rules.records import (
     plan,
     record_of,
     refuse_dropped_parents,
-    refuse_orphans,
+    refuse_missing_parents,
 )
 
 from .edges import leave, to_put
@@ -88,7 +88,9 @@ def store(
     if following and way is EdgeResolution.ELSEWHERE:
         refuse_dropped_parents(following, {each.id for each in placed if each.dropped})
     if following and way is not EdgeResolution.ELSEWHERE:
-        refuse_orphans(following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh})
+        refuse_missing_parents(
+            following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh}
+        )
     for_share = [job.id for job in fresh if way is not EdgeResolution.TOGETHER and _is_fair(settings, job)]
     for_edges = _with_too_many_edges(following)
     given = (yield from shares(fresh, settings, now)) if way is EdgeResolution.TOGETHER else {}

@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from perdure.core.lifecycle import Change
 from perdure.core.record import Record
 from perdure.storage.contract import Claim, ExchangeResult, Started
-from perdure.storage.rules.guards import judged
+from perdure.storage.rules.guards import judge
 
 from . import running_counts
 from .apply import apply, holding, note_started
@@ -235,5 +235,5 @@ def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Excha
     if not records:
         return None
     rows = yield from look([change.id for change in changes])
-    verdicts = [judged(rows.get(change.id), change, now) for change in changes]
+    verdicts = [judge(rows.get(change.id), change, now) for change in changes]
     return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unresolved=True), set(), True, [])

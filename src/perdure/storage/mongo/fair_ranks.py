@@ -18,7 +18,7 @@ from bson import ObjectId
 from perdure.core.job import State
 from perdure.core.record import NewJob, Record
 from perdure.storage.contract import QueueSettings
-from perdure.storage.rules.fairness import Account, charged, floor_of, payer, ranks
+from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of, payer_of
 from perdure.storage.rules.records import write_close
 
 from . import updates
@@ -38,9 +38,9 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
     if not sharing:
         return {}
     floors = {floor_of(job) for job in sharing}
-    accounts = yield from _accounts(floors | {payer(job) for job in sharing})
+    accounts = yield from _accounts(floors | {payer_of(job) for job in sharing})
     heads = yield from _heads(floors)
-    given, changed = ranks(sharing, accounts, heads, fair, now)
+    given, changed = assign_ranks(sharing, accounts, heads, fair, now)
     yield from update("notes", [_charged(account, rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
 
@@ -72,7 +72,7 @@ def restore(records: Iterable[Record]) -> Steps[None]:
     """The tenants of jobs that were carried here go on behind them."""
     raised = [
         {"q": {"_id": _id(account)}, "u": {"$max": {"rank": rank}, "$set": {"touched": ObjectId()}}, "upsert": True}
-        for account, rank in charged(records).items()
+        for account, rank in accounts_of(records).items()
     ]
     yield from update("notes", raised)
 

@@ -14,7 +14,7 @@ from bson.min_key import MinKey
 
 from perdure.core.record import Hold
 from perdure.storage.contract import ACCEPTED, KvEntry, KvWrite
-from perdure.storage.rules.guards import standing
+from perdure.storage.rules.guards import check_hold
 
 from .enqueue import Enqueued, enqueue
 from .operations import Steps, delete, find, update
@@ -117,7 +117,7 @@ def _found(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
 def _standing(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[Hold]]:
     holds = {write.hold for write in writes if write.hold is not None}
     jobs = yield from look_at_jobs({hold.id for hold in holds})
-    stand = {hold for hold in holds if standing(jobs.get(hold.id), hold) is ACCEPTED}
+    stand = {hold for hold in holds if check_hold(jobs.get(hold.id), hold) is ACCEPTED}
     if free := sorted({hold.id for hold in stand} - set(pinned)):
         yield from update("jobs", [{"q": {"_id": {"$in": free}}, "u": {"$set": {"pins": ObjectId()}}, "multi": True}])
     return stand

@@ -25,11 +25,11 @@ from perdure.storage.rules.limits import (
     Starts,
     Use,
     admit_jobs,
-    closed_now,
     keys_of,
     limits_of,
-    recent,
+    recent_starts,
     starts_of,
+    why_closed,
 )
 
 from . import limit_gates, running_counts
@@ -120,7 +120,7 @@ class Limits:
             waiting = [gate["limits"] for gate in found if self._left[gate["_id"]]]
             yield from self._look_up(waiting)
             for limits in waiting:
-                why = closed_now(limits, self._used, self._now)
+                why = why_closed(limits, self._used, self._now)
                 at = self._now if why is None else why.opens_at
                 opening += [] if at is None else [at]
         return min(opening, default=None)
@@ -231,7 +231,7 @@ class Limits:
             if limit.most is not None:
                 room.append(limit.most - use.running)
             if limit.starts is not None and limit.window is not None:
-                room.append(limit.starts - sum(n for _, n in recent(use.starts, limit.window, self._now)))
+                room.append(limit.starts - sum(n for _, n in recent_starts(use.starts, limit.window, self._now)))
         return max(1, min(room, default=1))
 
     def _look_up(self, limits: Iterable[str]) -> Steps[None]:

@@ -37,7 +37,7 @@ from perdure.storage.contract import (
     Unreadable,
     Verdict,
     WorkerRow,
-    one_change_each,
+    refuse_two_changes_of_one_job,
 )
 from perdure.storage.rules.filters import parse_cursor
 
@@ -198,7 +198,7 @@ class MongoStorage(Storage):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        one_change_each(changes)
+        refuse_two_changes_of_one_job(changes)
         started = self._free(started)
         told = await self._exchanges.take(changes, claim, started)
         if told.inside:

@@ -22,7 +22,7 @@ from perdure.core.record import Hold, NewJob
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.storage.contract import ACCEPTED, REPEATED, EnqueueResult, StoreTransaction, Verdict
 from perdure.storage.driver_calls import GivenUp
-from perdure.storage.rules.guards import judged
+from perdure.storage.rules.guards import judge
 
 from .apply import Applied, apply
 from .enqueue import enqueue
@@ -225,7 +225,7 @@ def _last_word(change: Change, now: int) -> Steps[Applied]:
 
 def _judged(change: Change, now: int) -> Steps[Verdict]:
     rows = yield from look([change.id])
-    return judged(rows.get(change.id), change, now)
+    return judge(rows.get(change.id), change, now)
 
 
 def _pin(hold: Hold) -> Steps[None]:

@@ -9,7 +9,7 @@ from copy import copy
 from perdure.core.clock import SECOND
 from perdure.core.job import FINAL, WAITING, State
 from perdure.core.record import Record
-from perdure.storage.rules.records import may_go, write_hidden
+from perdure.storage.rules.records import is_removable, write_hidden
 
 from . import edges, fair_ranks, kv, lease_batches, limit_gates, running_counts
 from .claim_positions import forget
@@ -159,7 +159,7 @@ def _over(ids: Sequence[str], now: int) -> Steps[dict[str, bool]]:
 
 
 def _may_go(row: Document, now: int) -> bool:
-    return may_go(row.get("hidden") is True, row.get("finished_at"), now)
+    return is_removable(row.get("hidden") is True, row.get("finished_at"), now)
 
 
 def _too_many(now: int, *, small: bool) -> Steps[dict[str, bool]]:

@@ -17,8 +17,8 @@ from perdure.core.job import FINAL, State
 from perdure.core.lifecycle import Change, KeyMove
 from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from perdure.storage.rules.fast_path import are_plain_successes
-from perdure.storage.rules.guards import judged, standing
+from perdure.storage.rules.fast_path import are_ordinary_successes
+from perdure.storage.rules.guards import check_hold, judge
 from perdure.storage.rules.records import owners_among, write_change
 
 from .enqueue import Enqueue
@@ -113,7 +113,7 @@ class Apply:
         verdicts = []
         later: list[NewJob] = []  # without keys, it does not matter when they are added
         for change in changes:
-            verdict = judged(rows.get(change.id), change, at)
+            verdict = judge(rows.get(change.id), change, at)
             if verdict is ACCEPTED:
                 verdict = await self._accept(connection, work, rows[change.id], change)
             verdicts.append(verdict)
@@ -300,7 +300,7 @@ class Apply:
         twice = len({hold.id for hold in holds}) < len(holds)
         doubtful = [hold for hold in holds if twice or hold.id not in standing_ids]
         rows = await self.look(connection, [hold.id for hold in doubtful]) if doubtful else {}
-        seen = {hold: standing(rows.get(hold.id), hold) for hold in doubtful}
+        seen = {hold: check_hold(rows.get(hold.id), hold) for hold in doubtful}
         return [seen.get(hold, ACCEPTED) for hold in holds]
 
     async def look(self, connection: Connection, ids: Iterable[str]) -> dict[str, Record]:
@@ -392,7 +392,7 @@ def _row(record: Record, columns: Sequence[str]) -> dict[str, Any]:
 
 def are_short_successes(changes: Sequence[Change]) -> bool:
     """Plain successes that can travel in one text."""
-    return are_plain_successes(changes) and not any(
+    return are_ordinary_successes(changes) and not any(
         change.result is not None and JOINT in change.result for change in changes
     )
 

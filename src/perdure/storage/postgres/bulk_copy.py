@@ -25,7 +25,7 @@ from psycopg.sql import Literal
 from psycopg.waiting import Ready, Wait
 
 from perdure.core.record import NewJob, UniformJobs
-from perdure.storage.rules.fast_path import is_plain
+from perdure.storage.rules.fast_path import is_ordinary
 
 from .caller_insert import unusual
 from .queries import load
@@ -69,7 +69,7 @@ class Instant(Protocol):
 def can_be_copied(jobs: UniformJobs) -> bool:
     """Whether they are as most are. One that is to begin at an instant of its own may be late already: others decide."""
     one = jobs.template
-    return is_plain(one) and one.at is None and (one.delay or 0) >= 0
+    return is_ordinary(one) and one.at is None and (one.delay or 0) >= 0
 
 
 async def store(

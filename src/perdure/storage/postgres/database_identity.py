@@ -60,7 +60,7 @@ class PostgresIdentity(DatabaseIdentity):
             return Unsafe("synchronous_commit=off", "the server crashes", "run SET synchronous_commit = on on it")
         return None
 
-    def explained(self, error: BaseException) -> PerdureError | None:
+    def explain(self, error: BaseException) -> PerdureError | None:
         state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
         told = str(error).strip().partition("\n")[0]
         if state in CONFLICTS:

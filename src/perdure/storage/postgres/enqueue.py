@@ -18,8 +18,8 @@ from psycopg.errors import UniqueViolation
 
 from perdure.core.record import NewJob, UniformJobs
 from perdure.storage.contract import EnqueueResult, QueueSettings
-from perdure.storage.rules.fast_path import ids_of, is_plain
-from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, refuse_orphans
+from perdure.storage.rules.fast_path import ids_of, is_ordinary
+from perdure.storage.rules.records import KeyName, key_name, parents_of, plan, refuse_missing_parents
 
 from .bulk_copy import Instant, store
 from .caller_insert import USUAL, full_text, insert_into, unusual
@@ -52,7 +52,7 @@ class Enqueue:
 
     def ready(self, jobs: Sequence[NewJob], now: int | None) -> Sequence[Statement]:
         """The statements for jobs that may be stored without a look; none, if they may not."""
-        if isinstance(jobs, UniformJobs) and is_plain(jobs.template):
+        if isinstance(jobs, UniformJobs) and is_ordinary(jobs.template):
             alike = _alike(jobs, now)
             if alike is not None:
                 return [(self._sql["insert_plain"], alike)]
@@ -131,7 +131,7 @@ class Enqueue:
         known, owners, depths = await self._look(connection, jobs, bounds, now)
         placed, fresh = plan(jobs, known, owners.get, bounds.get, depths.__getitem__, bounded=bounded)
         if fresh:
-            refuse_orphans(fresh, await self._parents(connection, fresh, brief))
+            refuse_missing_parents(fresh, await self._parents(connection, fresh, brief))
             await self._take_keys(connection, fresh, now)
             weights = {name: queue.weights for name, queue in queues.items() if queue.fair}
             ranks, at = await self._shares.give(connection, fresh, weights, now)
@@ -163,7 +163,7 @@ class Enqueue:
 
     async def refuse_orphans(self, connection: Connection, jobs: Sequence[NewJob]) -> None:
         """`Orphan`, if one of these would wait for a job that is neither on record nor among them."""
-        refuse_orphans(jobs, await self._parents(connection, jobs, True))
+        refuse_missing_parents(jobs, await self._parents(connection, jobs, True))
 
     async def _look(
         self, connection: Connection, jobs: Sequence[NewJob], bounds: Mapping[str, QueueSettings], now: int | None
@@ -199,7 +199,7 @@ class Enqueue:
 
     # -- statements ----------------------------------------------------------------------------------
     def _inserts(self, jobs: Sequence[NewJob], shapes: Sequence[Sequence[NewJob]], now: int | None) -> list[Statement]:
-        plain = [same for same in shapes if is_plain(same[0]) and not any(JOINT in job.payload for job in same)]
+        plain = [same for same in shapes if is_ordinary(same[0]) and not any(JOINT in job.payload for job in same)]
         others: Sequence[NewJob] = ()
         if len(plain) > SHAPES:
             plain, others = [], jobs

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from perdure.core.record import NewJob, Record
-from perdure.storage.rules.fairness import Account, charged, floor_of, payer, ranks
+from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of, payer_of
 
 from .queries import load
 from .records import marked, numbers
@@ -31,7 +31,7 @@ class Shares:
         if not sharing:
             return [None] * len(jobs), now
         floors = list(dict.fromkeys(floor_of(job) for job in sharing))
-        accounts = [*floors, *dict.fromkeys(payer(job) for job in sharing)]
+        accounts = [*floors, *dict.fromkeys(payer_of(job) for job in sharing)]
         known, heads = await pipeline(
             connection,
             [(self._sql["accounts"], _names(accounts)), (self._sql["heads"], {**_names(floors), "now": now})],
@@ -39,7 +39,7 @@ class Shares:
         found = {tuple(row[:3]): row[3] for row in await known.fetchall()}
         best = await heads.fetchall()
         at = best[0][1] if now is None else now
-        given, changed = ranks(
+        given, changed = assign_ranks(
             sharing,
             {account: found[_key(account)] for account in accounts if _key(account) in found},
             {floor: head or 0 for floor, (head, _) in zip(floors, best, strict=True)},
@@ -52,7 +52,7 @@ class Shares:
 
     def restore(self, records: Iterable[Record]) -> list[Statement]:
         """The tenants of jobs that were carried here go on behind them."""
-        accounts = charged(records)
+        accounts = accounts_of(records)
         values = {**_names(list(accounts)), "ranks": numbers(accounts.values())}
         return [(self._sql["raise"], values)] if accounts else []
 

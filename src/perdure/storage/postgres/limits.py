@@ -32,9 +32,9 @@ from perdure.storage.rules.limits import (
     Starts,
     Use,
     admit_jobs,
-    closed_now,
     keys_of,
     limits_of,
+    why_closed,
 )
 
 from .claim import FEW, claimer, wanted
@@ -253,7 +253,7 @@ class Limits:
             rows = await (await connection.execute(self._sql["openings"], values)).fetchall()
             at, gates = (rows[0][0], list({limits for _, limits in rows})) if rows else (0, [])
         used = await self._used(connection, gates)
-        why = [closed_now(limits, used, at) for limits in gates]
+        why = [why_closed(limits, used, at) for limits in gates]
         opening = [at if each is None else each.opens_at for each in why]
         return min((max(0, each - at) for each in opening if each is not None), default=None)
 

@@ -22,7 +22,7 @@ from perdure.errors import StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import CallerStatements, Storage
 from perdure.storage.database_identity import DatabaseIdentity
-from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queue_text, rows_text
+from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queue_text, rows_text
 
 from .address import Address
 from .database_identity import PostgresIdentity
@@ -148,11 +148,11 @@ class PostgresOutbox(Outbox):
         )
         return bool(waits)
 
-    async def standing(self) -> Standing:
+    async def state(self) -> OutboxState:
         (row,) = await self._asked("standing", now=self._now())
-        return Standing(row[0], None if row[1] is None else max(0, row[1]), row[2])
+        return OutboxState(row[0], None if row[1] is None else max(0, row[1]), row[2])
 
-    async def set_aside(self, limit: int) -> list[Aside]:
+    async def list_aside(self, limit: int) -> list[Aside]:
         rows = await self._asked("aside", limit=limit)
         return [Aside(number, id, error or "", since) for number, id, error, since in rows]
 
@@ -194,7 +194,7 @@ class PostgresBatch(Batch):
         self._sql = sql
         self._now = now
 
-    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+    async def confirm(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
         if moved:
             await self._connection.execute(self._sql["moved"], {"numbers": list(moved)})
         if aside:

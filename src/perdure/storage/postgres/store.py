@@ -40,7 +40,7 @@ from perdure.storage.contract import (
     Unreadable,
     Verdict,
     WorkerRow,
-    one_change_each,
+    refuse_two_changes_of_one_job,
 )
 from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.rules.fast_path import kinds_of
@@ -193,7 +193,7 @@ class PostgresStorage(Storage):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        one_change_each(changes)
+        refuse_two_changes_of_one_job(changes)
         effects = Effects()
         removed = self._cause.removed
         answer = await self._exchanges.exchange(changes, claim, started, effects)

@@ -12,8 +12,8 @@ from perdure.core.job import ANY, Routing
 from perdure.core.lifecycle import Change, HoldGuard, KeyMove
 from perdure.core.record import ROW_VERSION, Hold, NewJob, UniformJobs
 from perdure.storage.contract import Claim, Note, Started
-from perdure.storage.rules.fairness import payer
-from perdure.storage.rules.fast_path import are_plain_successes, is_plain
+from perdure.storage.rules.fairness import payer_of
+from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary
 from perdure.storage.rules.records import parents_of
 
 from .keys import checked_id, escaped, id_bytes, lane_of, names_of, routing_text, stamp_bytes
@@ -48,9 +48,9 @@ _KEY_MOVES = {KeyMove.LEAVE: 0, KeyMove.FREE: _FREES_KEY, KeyMove.TAKE: _TAKES_K
 # ---- enqueue ---------------------------------------------------------------------------------------
 def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
     """Shapes first: most jobs of a list differ only in id and body."""
-    if len(jobs) == 1 and is_plain(job := jobs[0]):
+    if len(jobs) == 1 and is_ordinary(job := jobs[0]):
         return [1, _plain_shape(job), b"\x00\x00", checked_id(job.id), body_of(job)]
-    if isinstance(jobs, UniformJobs) and is_plain(jobs.template) and (ids := _joined(jobs.ids)) is not None:
+    if isinstance(jobs, UniformJobs) and is_ordinary(jobs.template) and (ids := _joined(jobs.ids)) is not None:
         return _alike(jobs, ids)
     shapes: dict[tuple[object, ...], int] = {}
     texts: list[Argument] = []
@@ -86,7 +86,7 @@ def new_jobs(jobs: Sequence[NewJob]) -> list[Argument]:
         if extras:
             arguments += (b"" if job.unique_key is None else job.unique_key.encode(), names_of(job))
         if job.tenant is not None:
-            arguments.append((payer(job).tenant or "").encode())
+            arguments.append((payer_of(job).tenant or "").encode())
         if job.after is not None:
             arguments.append(_LINK.pack(*place_of_after(job)) + b"".join(map(checked_id, parents_of(job.after))))
     return [len(texts), *texts, bytes(places), *arguments]
@@ -149,7 +149,7 @@ def _shape(job: NewJob, extras: bool) -> bytes:
 # ---- exchange --------------------------------------------------------------------------------------
 def changes(listed: Sequence[Change]) -> list[Argument]:
     """Ends as usual come in runs of which the same is said; others one by one."""
-    if listed and are_plain_successes(listed) and (ids := _joined([change.id for change in listed])) is not None:
+    if listed and are_ordinary_successes(listed) and (ids := _joined([change.id for change in listed])) is not None:
         return [len(listed), *_runs(listed, ids)]
     arguments: list[Argument] = [len(listed), 0]
     for change in listed:

@@ -46,7 +46,7 @@ from perdure.storage.contract import (
     Unreadable,
     Verdict,
     WorkerRow,
-    one_change_each,
+    refuse_two_changes_of_one_job,
 )
 from perdure.storage.rules.fast_path import ids_of
 from perdure.storage.rules.filters import parse_cursor
@@ -181,7 +181,7 @@ class RedisStorage(Storage):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        one_change_each(changes)
+        refuse_two_changes_of_one_job(changes)
         arguments = [
             self._time(),
             self._origin,

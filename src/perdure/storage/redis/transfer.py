@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.errors import StoreError
 from perdure.storage.contract import JobDump, KeptKey
-from perdure.storage.rules.fairness import charged
+from perdure.storage.rules.fairness import accounts_of
 
 from .client import RedisClient
 from .keys import account_bytes, checked_id, id_bytes, id_text, id_texts
@@ -42,7 +42,7 @@ async def export(link: RedisClient, after: tuple[int, str] | None, limit: int) -
 
 
 async def restore(link: RedisClient, now: Any, origin: bytes, jobs: Sequence[JobDump]) -> None:
-    accounts = charged(job.record for job in jobs)
+    accounts = accounts_of(job.record for job in jobs)
     arguments: list[Argument] = [now, origin, len(accounts)]
     for account, rank in accounts.items():
         arguments += (account_bytes(account), rank)

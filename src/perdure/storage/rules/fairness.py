@@ -32,7 +32,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
     tenant: str | None = None
 
 
-def payer(job: NewJob | Record) -> Account:
+def payer_of(job: NewJob | Record) -> Account:
     """The account that a job is charged to."""
     return Account(job.queue, job.priority, (job.tenant or "").partition("/")[0])
 
@@ -41,7 +41,7 @@ def floor_of(job: NewJob) -> Account:
     return Account(job.queue, job.priority)
 
 
-def ranks(
+def assign_ranks(
     jobs: Sequence[NewJob],
     accounts: Mapping[Account, int],
     heads: Mapping[Account, int],
@@ -55,7 +55,7 @@ def ranks(
     changed: dict[Account, int] = {}
     given = []
     for job in jobs:
-        floor, payer_ = floor_of(job), payer(job)
+        floor, payer_ = floor_of(job), payer_of(job)
         if floor not in changed:
             changed[floor] = max(_known(accounts, floor, now, now), _known(heads, floor, 0, now) - SHARE)
         last = max(changed[floor], changed.get(payer_, _known(accounts, payer_, 0, now)))
@@ -73,12 +73,12 @@ def _known(ranks: Mapping[Account, int], account: Account, otherwise: int, now: 
     return rank if -FAR <= rank <= now + FAR else otherwise
 
 
-def charged(records: Iterable[Record]) -> dict[Account, int]:
+def accounts_of(records: Iterable[Record]) -> dict[Account, int]:
     """What jobs that were carried here have cost, as far as they still wait: the least that their payers' accounts hold."""
     found: dict[Account, int] = {}
     for record in records:
         if record.state in WAITING and record.rank != record.run_at:
-            account = payer(record)
+            account = payer_of(record)
             found[account] = max(record.rank, found.get(account, 0))
     return found
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from ...core.job import State
-from ...core.lifecycle import Change, HoldGuard, KeyMove, PlainSuccess
+from ...core.lifecycle import Change, HoldGuard, KeyMove, OrdinarySuccess
 from ...core.record import ROW_VERSION, NewJob, Record, UniformJobs
 
 _ENABLED = os.environ.get("PERDURE_FAST_PATHS", "1") != "0"
@@ -32,12 +32,12 @@ def ids_of(jobs: Sequence[NewJob]) -> Sequence[str]:
     return jobs.ids if isinstance(jobs, UniformJobs) else [job.id for job in jobs]
 
 
-def is_plain(job: NewJob) -> bool:
+def is_ordinary(job: NewJob) -> bool:
     """A new job that has only the fields that every job has."""
-    return job.limits is None and is_default_but_for_limits(job)
+    return job.limits is None and is_ordinary_but_for_limits(job)
 
 
-def is_default_but_for_limits(job: NewJob) -> bool:
+def is_ordinary_but_for_limits(job: NewJob) -> bool:
     return (
         job.key is job.tenant is job.routing_key is job.tags is job.meta is job.unique_key is job.chain_id is None
         and job.after is job.unique_scope is None
@@ -48,14 +48,14 @@ def is_default_but_for_limits(job: NewJob) -> bool:
     )
 
 
-def is_plain_success(change: Change) -> bool:
+def is_ordinary_success(change: Change) -> bool:
     """A holder's word that its job succeeded, with nothing beside it but a result."""
-    if type(change) is PlainSuccess:
+    if type(change) is OrdinarySuccess:
         return True
     return _SAID(change) == _SUCCEEDED and type(change.guard) is HoldGuard and not change.guard.ended
 
 
-def are_plain_successes(changes: Sequence[Change]) -> bool:
+def are_ordinary_successes(changes: Sequence[Change]) -> bool:
     """The same for many, in a fraction of the time."""
     if set(map(type, changes)) == _PLAIN:
         return True
@@ -68,7 +68,7 @@ _SAID = attrgetter(
     "state", "key", "keep_last", "at", "delay", "reason", "errors", "next_id",
     "adds", "hidden", "losses", "suspect", "keeps_hold",
 )  # fmt: skip
-_PLAIN = {PlainSuccess}
+_PLAIN = {OrdinarySuccess}
 _SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)
 
 

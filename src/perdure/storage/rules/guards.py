@@ -22,26 +22,26 @@ class Guarded(Protocol):
     leased_until: int | None
 
 
-def stands(row: Guarded, attempt: int, stamp: int, *, ended: bool = False) -> bool:
+def is_held(row: Guarded, attempt: int, stamp: int, *, ended: bool = False) -> bool:
     """Whether the row runs under this hold; with `ended`, whether it was ended from outside and still carries it."""
     state_fits = row.state in FINAL if ended else row.state is State.RUNNING
     return state_fits and row.attempt == attempt and row.stamp == stamp
 
 
-def standing(row: Guarded | None, hold: Hold) -> Verdict:
+def check_hold(row: Guarded | None, hold: Hold) -> Verdict:
     """Whether a hold stands, and why not."""
     if row is None:
         return REFUSED[Refusal.NOT_FOUND]
-    return ACCEPTED if stands(row, hold.attempt, hold.stamp) else _lost(row, hold.attempt, hold.stamp)
+    return ACCEPTED if is_held(row, hold.attempt, hold.stamp) else _lost(row, hold.attempt, hold.stamp)
 
 
-def judged(row: Guarded | None, change: Change, now: int) -> Verdict:
+def judge(row: Guarded | None, change: Change, now: int) -> Verdict:
     """Whether a change's guard holds. Keys are the store's to look at."""
     if row is None:
         return REFUSED[Refusal.NOT_FOUND]
     guard = change.guard
     if isinstance(guard, HoldGuard):
-        if stands(row, guard.attempt, guard.stamp, ended=guard.ended):
+        if is_held(row, guard.attempt, guard.stamp, ended=guard.ended):
             return ACCEPTED
         return REPEATED if row.accepted_stamp == guard.stamp else _lost(row, guard.attempt, guard.stamp)
     lapsed = row.leased_until is not None and row.leased_until <= now

@@ -26,7 +26,7 @@ ClaimOrder = tuple[int, int, str]  # -priority, rank, id: the order of a claim
 Starts = tuple[tuple[int, int], ...]  # (instant, how many), oldest first
 
 
-class Limiting(msgspec.Struct, frozen=True, gc=False, array_like=True):
+class StoredLimit(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """One limit as it is stored on a job."""
 
     key: str
@@ -101,12 +101,12 @@ def _through_several(gates: Sequence[Gate], room: _Room, limit: int) -> list[str
     return ids
 
 
-def closed_now(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
+def why_closed(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
     """Whether a gate is closed, as it stands."""
     return _Room(used, now).closed(limits)
 
 
-def limits_of(text: str | None) -> tuple[Limiting, ...]:
+def limits_of(text: str | None) -> tuple[StoredLimit, ...]:
     return () if text is None else _parsed(text)
 
 
@@ -115,7 +115,7 @@ def keys_of(texts: Iterable[str | None]) -> list[str]:
     return sorted({limit.key for text in texts for limit in limits_of(text)})
 
 
-def recent(starts: Starts, window: int, now: int) -> Starts:
+def recent_starts(starts: Starts, window: int, now: int) -> Starts:
     """The starts that count in a window that ends now."""
     return tuple((min(at, now), n) for at, n in starts if at > now - window)
 
@@ -155,15 +155,15 @@ class _Room:
         for limit in limits_of(limits):
             self._taken[limit.key] = self._taken.get(limit.key, 0) + jobs
             if limit.starts is not None and limit.window is not None:
-                counted = recent(self._starts(limit.key), limit.window, self._now)
+                counted = recent_starts(self._starts(limit.key), limit.window, self._now)
                 self.changed[limit.key] = _with(counted, self._now, jobs)
 
-    def _running(self, limit: Limiting) -> int:
+    def _running(self, limit: StoredLimit) -> int:
         return self._used.get(limit.key, _UNUSED).running + self._taken.get(limit.key, 0)
 
     def _counted(self, key: str, window: int) -> Starts:
         starts = self._starts(key)
-        counted = recent(starts, window, self._now)
+        counted = recent_starts(starts, window, self._now)
         if starts and starts[-1][0] > self._now:  # the clock went back: from now on they are of this moment
             self.changed[key] = counted
         return counted
@@ -188,17 +188,17 @@ def _with(starts: Starts, now: int, more: int) -> Starts:
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[Limiting, ...]:
+def _parsed(text: str) -> tuple[StoredLimit, ...]:
     """The limits in a text. One that cannot be read lets nobody start: its jobs are set aside when they are inspected."""
     try:
-        return msgspec.json.decode(text, type=tuple[Limiting, ...])
+        return msgspec.json.decode(text, type=tuple[StoredLimit, ...])
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        return (Limiting(text, most=0),)
+        return (StoredLimit(text, most=0),)
 
 
 def are_readable(text: str) -> bool:
     """Whether a job's limits can be read."""
-    return _parsed(text) != (Limiting(text, most=0),)
+    return _parsed(text) != (StoredLimit(text, most=0),)
 
 
 def starts_of(text: str | None) -> Starts:

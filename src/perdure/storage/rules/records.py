@@ -87,7 +87,7 @@ def is_gone(record: Record) -> bool:
     return record.hidden and record.state not in (State.SUCCEEDED, State.SKIPPED)
 
 
-def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
+def refuse_missing_parents(fresh: Sequence[NewJob], known: Container[str]) -> None:
     """`MissingParent`, if one of these would wait for a job that is neither known nor among them."""
     new = {job.id for job in fresh}
     for job in fresh:
@@ -96,7 +96,7 @@ def refuse_orphans(fresh: Sequence[NewJob], known: Container[str]) -> None:
                 raise MissingParent(job.id, parent)
 
 
-def explained_orphan(orphan: MissingParent, jobs: Sequence[NewJob]) -> PerdureError:
+def explain_missing_parent(orphan: MissingParent, jobs: Sequence[NewJob]) -> PerdureError:
     """Why a job of these has no parent: it is one of them too, and its full queue would drop it, or nobody knows it."""
     if any(job.id == orphan.parent for job in jobs):
         return _parent_is_dropped()
@@ -200,7 +200,7 @@ def write_claim(record: Record, claim: Claim, now: int) -> None:
         record.holds_key = False
 
 
-def may_go(hidden: bool, finished_at: int | None, now: int) -> bool:
+def is_removable(hidden: bool, finished_at: int | None, now: int) -> bool:
     """Whether an ended job that is kept no more may be removed; else it is hidden: somebody may repeat a word about it."""
     return hidden or (finished_at or 0) + HIDDEN_FOR <= now
 
@@ -212,7 +212,7 @@ def write_hidden(record: Record) -> None:
     record.prune_at = (record.finished_at or 0) + HIDDEN_FOR
 
 
-def renewed(own: int, now: int, lease: int | None) -> tuple[int, int]:
+def renew_lease(own: int, now: int, lease: int | None) -> tuple[int, int]:
     """The lease that a job has on record after a renewal, and until when it is prolonged. `lease`: what was asked for."""
     return (own, now + own) if lease is None else (max(own, lease), now + lease)
 
@@ -249,7 +249,7 @@ def decide_edge(parent: Parent | None, run_when: str) -> EdgeDecision:
 
 def edges_are_lost(waits: int, open_edges: int) -> bool:
     """Whether a blocked job has lost edges, by the number of jobs that it waits for and of its open edges. All of them are
-    then made again from `after`, and settling closes those whose parents have ended."""
+    then made again from `after`, and `resolve_edges` closes those whose parents have ended."""
     return waits != open_edges or open_edges == 0
 
 

@@ -33,7 +33,7 @@ from ...core.log_limit import is_new
 from ...core.record import HARMLESS_FLAWS, ROW_VERSION, UNREADABLE, Fault, Record, unreadable_fields
 from ...core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
 from ..types import Unreadable
-from .limits import Limiting
+from .limits import StoredLimit
 
 __all__ = [
     "HARMLESS_FLAWS",
@@ -182,7 +182,7 @@ _array = msgspec.json.Decoder(list[Any]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 _parents = msgspec.json.Decoder(list[Annotated[str, msgspec.Meta(min_length=1, max_length=LONGEST_ID)]]).decode
 _faults = msgspec.json.Decoder(list[Fault]).decode
-_limits = msgspec.json.Decoder(tuple[Limiting, ...]).decode
+_limits = msgspec.json.Decoder(tuple[StoredLimit, ...]).decode
 
 _is_json = _reads(_any_json)
 _CHECKS: dict[str, Callable[[Any], bool]] = {
@@ -339,10 +339,10 @@ def kept_entry(read: Callable[[], Unreadable], id: str, values: Mapping[str, obj
 def raw_text(values: Mapping[str, object]) -> str:
     """A row as it was found, as a JSON object: bytes that are no UTF-8, and numbers that JSON cannot tell, are written as
     {"base64": …} and as texts."""
-    return msgspec.json.encode({str(name): _told(value) for name, value in values.items()}).decode()
+    return msgspec.json.encode({str(name): _json_value(value) for name, value in values.items()}).decode()
 
 
-def _told(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         data = bytes(value)
         try:
@@ -356,9 +356,9 @@ def _told(value: object) -> object:
     if isinstance(value, int):
         return value if -LARGEST_STAMP - 1 <= value <= LARGEST_STAMP else str(value)
     if isinstance(value, Mapping):
-        return {str(name): _told(each) for name, each in value.items()}
+        return {str(name): _json_value(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_told(each) for each in value]
+        return [_json_value(each) for each in value]
     return repr(value)
 
 

@@ -26,8 +26,8 @@ from perdure.storage.contract import (
     Verdict,
 )
 from perdure.storage.rules.fairness import SHARE
-from perdure.storage.rules.fast_path import are_plain_successes, is_plain_success
-from perdure.storage.rules.guards import judged, standing
+from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary_success
+from perdure.storage.rules.guards import check_hold, judge
 from perdure.storage.rules.records import owners_among
 
 from .driver import Connection
@@ -82,8 +82,8 @@ class PreparedChanges:
 
     def __init__(self, changes: Sequence[Change], numbers: RowNumbers | None = None) -> None:
         self.all = changes
-        all_plain = are_plain_successes(changes)  # as nearly always
-        self.plain = changes if all_plain else [change for change in changes if is_plain_success(change)]
+        all_plain = are_ordinary_successes(changes)  # as nearly always
+        self.plain = changes if all_plain else [change for change in changes if is_ordinary_success(change)]
         self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
         self._successes = Successes(self.plain, numbers)
         if numbers is not None and not all_plain:
@@ -153,7 +153,7 @@ class _ChangeBatch:
         return verdicts
 
     def _judged(self, row: GuardRow | None, change: Change) -> Verdict:
-        verdict = judged(row, change, self._now)
+        verdict = judge(row, change, self._now)
         if verdict is ACCEPTED and row is not None and change.key is KeyMove.TAKE and not self._can_take_key(row):
             return REFUSED[Refusal.KEY_TAKEN]
         return verdict
@@ -299,17 +299,17 @@ def renew(work: Work, holds: Sequence[Hold], lease: int | None, now: int) -> lis
     if _RENEW.run(work.connection, rows, lease, now, lease) == len(rows):
         return [ACCEPTED] * len(rows)
     seen = look_and_mend(work, [hold.id for hold in holds], now)
-    return [standing(seen.get(hold.id), hold) for hold in holds]
+    return [check_hold(seen.get(hold.id), hold) for hold in holds]
 
 
 def check(connection: Connection, holds: Sequence[Hold]) -> list[Verdict]:
     seen = look(connection, [hold.id for hold in holds])
-    return [standing(seen.get(hold.id), hold) for hold in holds]
+    return [check_hold(seen.get(hold.id), hold) for hold in holds]
 
 
 def note(work: Work, notes: Sequence[Note], now: int) -> list[Verdict]:
     seen = look_and_mend(work, [note.hold.id for note in notes], now)
-    verdicts = [standing(seen.get(note.hold.id), note.hold) for note in notes]
+    verdicts = [check_hold(seen.get(note.hold.id), note.hold) for note in notes]
     taken = [note for note, verdict in zip(notes, verdicts, strict=True) if verdict.accepted]
     # the last word of each job, because an UPDATE takes any one of several
     progress = {note.hold.id: note.progress for note in taken if note.progress is not None}

@@ -52,7 +52,7 @@ class SqliteIdentity(DatabaseIdentity):
             return None
         return Unsafe("PRAGMA synchronous below FULL", "the power fails", "run PRAGMA synchronous=FULL on it")
 
-    def explained(self, error: BaseException) -> PerdureError:
+    def explain(self, error: BaseException) -> PerdureError:
         text = str(error)
         code = getattr(error, "sqlite_errorcode", getattr(error, "result", None))
         if "no such table" in text or "no such column" in text or "has no column" in text:

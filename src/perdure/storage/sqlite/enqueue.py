@@ -18,8 +18,8 @@ import msgspec
 
 from perdure.core.record import ROW_VERSION, NewJob, Record, UniformJobs
 from perdure.storage.contract import EnqueueResult, MissingParent, QueueAtCapacity, QueueSettings
-from perdure.storage.rules.fast_path import ids_of, is_default_but_for_limits, kinds_of
-from perdure.storage.rules.records import key_ends, key_name, parents_of, plan, refuse_orphans
+from perdure.storage.rules.fast_path import ids_of, is_ordinary_but_for_limits, kinds_of
+from perdure.storage.rules.records import key_ends, key_name, parents_of, plan, refuse_missing_parents
 
 from . import edges
 from .driver import Connection
@@ -90,7 +90,7 @@ class PreparedJobs:
 
 
 def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[UniformGroup], Sequence[NewJob]]:
-    if isinstance(jobs, UniformJobs) and is_default_but_for_limits(jobs.template):
+    if isinstance(jobs, UniformJobs) and is_ordinary_but_for_limits(jobs.template):
         payloads = dict(zip(jobs.ids, jobs.payloads, strict=True))
         return [UniformGroup(_kind(jobs.template), json_text(payloads), len(payloads), min(jobs.ids))], []
     kinds: dict[Kind, dict[str, str]] = {}
@@ -98,7 +98,7 @@ def _by_kind(jobs: Sequence[NewJob]) -> tuple[list[UniformGroup], Sequence[NewJo
     last: Kind | None = None
     alike: dict[str, str] = {}
     for job in jobs:
-        if not is_default_but_for_limits(job):
+        if not is_ordinary_but_for_limits(job):
             others.append(job)
             continue
         kind = _kind(job)
@@ -163,7 +163,7 @@ def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
     """`MissingParent`, if one of these would wait for a job that is not on record."""
     parents = sorted({parent for job in jobs for parent in parents_of(job.after)})
     if parents:
-        refuse_orphans(jobs, set(lists_of(connection.value(_sql["followable"], (json_text(parents),)))))
+        refuse_missing_parents(jobs, set(lists_of(connection.value(_sql["followable"], (json_text(parents),)))))
 
 
 def place_of(job: NewJob, now: int) -> tuple[str, int]:

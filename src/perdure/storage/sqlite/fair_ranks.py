@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from perdure.core.record import NewJob, Record
 from perdure.storage.contract import QueueSettings
-from perdure.storage.rules.fairness import Account, charged, floor_of, payer, ranks
+from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of, payer_of
 
 from .queries import load
 from .records import Many
@@ -26,10 +26,10 @@ def shares(work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSetti
         return {}
     floors = {floor_of(job) for job in sharing}
     heads = {floor: _head(work, floor) for floor in floors}
-    places = {_place(account): account for account in floors | {payer(job) for job in sharing}}
+    places = {_place(account): account for account in floors | {payer_of(job) for job in sharing}}
     rows = _ACCOUNTS.rows(work.connection, list(places))
     known = {places[queue, priority, name]: rank for queue, priority, name, rank in rows}
-    given, changed = ranks(sharing, known, heads, weights, now)
+    given, changed = assign_ranks(sharing, known, heads, weights, now)
     _CHARGE.run(work.connection, [(*_place(account), rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
 
@@ -42,7 +42,7 @@ def _head(work: Work, floor: Account) -> int:
 
 def restore(work: Work, records: Iterable[Record]) -> None:
     """The tenants of jobs that were carried here go on behind them."""
-    _RAISE.run(work.connection, [(*_place(account), rank) for account, rank in charged(records).items()])
+    _RAISE.run(work.connection, [(*_place(account), rank) for account, rank in accounts_of(records).items()])
 
 
 def _place(account: Account) -> tuple[str, int, str]:

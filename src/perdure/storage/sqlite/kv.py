@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.storage.contract import KvEntry, KvWrite, MissingParent, QueueAtCapacity
-from perdure.storage.rules.guards import standing
+from perdure.storage.rules.guards import check_hold
 
 from .apply import look_and_mend
 from .driver import Connection
@@ -48,7 +48,7 @@ def shelve(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | Queu
     written: dict[Place, KvEntry | None] = {}
     for write in writes:
         place = (write.kind, write.name)
-        stands = write.hold is None or standing(held.get(write.hold.id), write.hold).accepted
+        stands = write.hold is None or check_hold(held.get(write.hold.id), write.hold).accepted
         done.append(stands and write.version in (None, versions.get(place, 0)))
         if done[-1]:
             written[place] = _after(write, versions)

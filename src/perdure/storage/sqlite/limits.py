@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from perdure.storage.rules.limits import Admitted, ClaimOrder, Gate, admit_jobs, closed_now, limits_of
+from perdure.storage.rules.limits import Admitted, ClaimOrder, Gate, admit_jobs, limits_of, why_closed
 
 from . import limit_gates
 from .limit_gates import GateRow, KeyUsage, Waiting, Wanted
@@ -122,7 +122,7 @@ class _Claiming:
         """Open gates whose closing limits have room again; gives how many, and where those begin that stay closed."""
         found = limit_gates.closers(self._work, LOOKED_AT, self._now)
         used = self._used.of(found)
-        why = {closer: closed_now(closer, used, self._now) for closer in found}
+        why = {closer: why_closed(closer, used, self._now) for closer in found}
         later = {closer: closed for closer, closed in why.items() if closed and closed.opens_at != found[closer]}
         limit_gates.note_closers(self._work, later, self._now)
         opened = [limit_gates.reopen(self._work, closer, REOPENED) for closer in found if why[closer] is None]
@@ -190,6 +190,6 @@ def let_suspects_through(work: Work, suspects: Sequence[Suspect], limit: int, no
 def suspects_open_at(work: Work, suspects: Sequence[Suspect], now: int) -> int | None:
     """When the first of these could start."""
     used = KeyUsage(work).of(suspect.limits for suspect in suspects)
-    why = [closed_now(suspect.limits, used, now) for suspect in suspects]
+    why = [why_closed(suspect.limits, used, now) for suspect in suspects]
     opening = [now if closed is None else closed.opens_at for closed in why]
     return min((at for at in opening if at is not None), default=None)

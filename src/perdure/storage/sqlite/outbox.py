@@ -22,7 +22,7 @@ from perdure.errors import PerdureError, StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import CallerStatements
 from perdure.storage.database_identity import DatabaseIdentity
-from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, Standing, queues_text, rows_text
+from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queues_text, rows_text
 
 from . import process_shared
 from .database_file import DatabaseFile
@@ -54,10 +54,10 @@ class OutboxIdentity(SqliteIdentity):
 
     role = "outbox"
 
-    def explained(self, error: BaseException) -> PerdureError:
+    def explain(self, error: BaseException) -> PerdureError:
         if "no such table" in str(error):
             return StoreError(f"the database behind connection= has no outbox ({error}): {_remedy(self.place)}")
-        return super().explained(error)
+        return super().explain(error)
 
 
 class SqliteOutbox(Outbox):
@@ -173,18 +173,18 @@ class SqliteOutbox(Outbox):
                 fcntl.flock(lock, fcntl.LOCK_UN)  # said aloud, for a forked child may share the file
             os.close(lock)
 
-    async def standing(self) -> Standing:
+    async def state(self) -> OutboxState:
         ((waiting, since, aside),) = await self._database().read(lambda link: link.rows(_sql()["standing"]))
-        return Standing(waiting, None if since is None else max(0, self._now() - since), aside)
+        return OutboxState(waiting, None if since is None else max(0, self._now() - since), aside)
 
-    async def set_aside(self, limit: int) -> list[Aside]:
+    async def list_aside(self, limit: int) -> list[Aside]:
         rows = await self._database().read(lambda connection: connection.rows(_sql()["aside"], (limit,)))
         return [Aside(number, _shown(id), _shown(error), since) for number, id, error, since in rows]
 
     async def bring_back(self) -> int:
         return await self._database().write(lambda work: work.connection.change(_sql()["bring_back"]))
 
-    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+    async def confirm(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
         def write(work: Work) -> None:
             if moved:
                 work.connection.change(_sql()["moved"], (json.dumps(moved),))
@@ -219,9 +219,9 @@ class SqliteBatch(Batch):
         self.entries = entries
         self._outbox = outbox
 
-    async def settle(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
+    async def confirm(self, moved: Sequence[int], aside: Sequence[tuple[int, str]]) -> None:
         if moved or aside:
-            await self._outbox.settle(moved, aside)
+            await self._outbox.confirm(moved, aside)
 
 
 def _shown(text: bytes | None) -> str:

@@ -42,7 +42,7 @@ from perdure.storage.contract import (
     Unreadable,
     Verdict,
     WorkerRow,
-    one_change_each,
+    refuse_two_changes_of_one_job,
 )
 from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.rules.filters import parse_cursor
@@ -194,7 +194,7 @@ class SqliteStorage(Storage):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        one_change_each(changes)
+        refuse_two_changes_of_one_job(changes)
         ready = PreparedChanges(changes, self._numbers)
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
         claimed: list[Record] = []

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...core.clock import MicrosReader, boottime
 from ...core.job import Loss, State
-from ...core.lifecycle import Change, HandedBack, PlainSuccess, decide
+from ...core.lifecycle import Change, HandedBack, OrdinarySuccess, decide
 from ...core.record import Record, faults_of
 from ...errors import StoreError, StoreMisconfigured, StoreUnavailable, words_of
 from ...flow.cycles import parents_outside
@@ -81,7 +81,7 @@ class Completion:
                 self._begin(attempt, self._end_late(attempt, error))
                 return
             change = self._judge(attempt, value, error)
-            if change.__class__ is PlainSuccess:  # the way of nearly every job
+            if change.__class__ is OrdinarySuccess:  # the way of nearly every job
                 self._tell(attempt, change)
             else:
                 self._say(attempt, change)

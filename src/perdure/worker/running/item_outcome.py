@@ -28,7 +28,7 @@ class ItemOutcome:
         self._over = over
         self._confirm = confirm
 
-    async def settle(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
+    async def report(self, item: Item[Any], value: object, outcome: Outcome | None) -> None:
         attempt = self._attempt
         assert attempt.definition is not None
         if attempt.ended:

@@ -350,8 +350,8 @@ class Slots:
         except BaseException as unfit:  # types of the user's making may raise anything
             self._over(attempt, None, unfit)
             return None
-        settler = ItemOutcome(attempt, self._over, self._confirm)
-        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, settler, args)
+        reporter = ItemOutcome(attempt, self._over, self._confirm)
+        item = Item(self._app, attempt.record, self._worker, self._speaker, self._loop, reporter, args)
         attempt.context = item
         attempt.batch = batch
         return item

@@ -1,4 +1,4 @@
-"""shelf: named texts under guards, with jobs."""
+"""kv_read, kv_write: entries under guards, with jobs."""
 
 from __future__ import annotations
 

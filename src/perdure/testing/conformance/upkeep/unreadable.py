@@ -12,11 +12,11 @@ from perdure.core.lifecycle import Cancelled, Retried, Succeeded, decide
 from perdure.core.record import NewJob, Record, unreadable_fields
 from perdure.errors import IllegalMove, StoreError
 from perdure.storage.contract import Filter, JobDump, QueueSettings, Storage
-from perdure.storage.rules.limits import Limiting
+from perdure.storage.rules.limits import StoredLimit
 
 from ..tools import LONG_ENOUGH, Hand, NotOffered, claim, ids, job, running, same, say, seen, true
 
-LIMITS = msgspec.json.encode([Limiting("k", 5)]).decode()
+LIMITS = msgspec.json.encode([StoredLimit("k", 5)]).decode()
 TOO_LARGE = (1 << 63) - 1
 LARGEST_OF_32_BITS = (1 << 31) - 1
 # fields and values that every store can hold, and that no reader may stumble over
