@@ -10,7 +10,12 @@ from xdist.scheduler import LoadScopeScheduling
 
 from perdure.core import log_limit
 
-pytest_plugins = ["tests.real_servers", "tests.orphans", "tests.quick", "tests.exploring"]
+pytest_plugins = [
+    "tests.support.real_servers",
+    "tests.support.orphans",
+    "tests.support.quick",
+    "tests.support.exploring",
+]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -20,8 +25,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # files whose tests share something costly, or would be in each other's way: one process of the run has all of each
 TOGETHER = (
     "tests/cli/test_demo.py",
-    "tests/storage/mongo/test_members.py",
-    "tests/storage/postgres/test_pooler.py",
+    "tests/stores/mongo/test_members.py",
+    "tests/stores/postgres/test_pooler.py",
     "tests/typing/test_public_api.py",
     "tests/typing/test_typing.py",
 )

@@ -8,8 +8,7 @@ from click.testing import CliRunner
 
 from perdure import Perdure
 from perdure.cli.root import perdure
-
-from ..addresses import OF_EACH_KIND, address
+from tests.support.addresses import OF_EACH_KIND, address
 
 ID = "01900000-0000-7000-8000-000000000003"
 LISTINGS = [

@@ -8,8 +8,8 @@ import pytest
 
 from perdure import JobHandle
 from perdure.storage.contract import JobDump, KvEntry, WorkerRow
+from tests.support.addresses import NAMES, OF_EACH_KIND, address
 
-from ..addresses import NAMES, OF_EACH_KIND, address
 from .conftest import Shop
 
 STORES = [name for name in NAMES if name in ("sqlite", "sqlite+apsw", *OF_EACH_KIND)]

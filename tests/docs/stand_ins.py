@@ -8,7 +8,7 @@ import re
 import secrets
 from types import TracebackType
 
-from ..real_servers import server
+from tests.support.real_servers import server
 
 _ADDRESS = re.compile(r"(?P<scheme>postgresql(?:\+\w+)?)://localhost/(?P<database>\w+)")
 

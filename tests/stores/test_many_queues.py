@@ -1,0 +1,112 @@
+"""A claim costs the same with 30,000 queues as with three, and under limits or beside paused queues it does not grow with
+their number, on every store."""
+
+import gc
+from time import perf_counter
+
+import pytest
+
+from benchmarks.queues.shapes import SERVED, SHAPES
+from perdure.core.ids import new_stamp
+from perdure.storage.contract import Claim, Want
+from perdure.testing.conformance.tools import job
+from tests.support.addresses import OF_EACH_KIND
+
+from .conformance.stores import STORES
+
+JOBS = 30_000
+ROUNDS = 9
+NAMED = ("queue-0", "queue-1", "queue-2")
+WANTS = {
+    "every queue": {},
+    "every queue, known tasks": {"tasks": ("other", "task")},
+    "named queues": {"queues": NAMED},
+    "named queues, known tasks": {"queues": NAMED, "tasks": ("other", "task")},
+    "nothing to be had": {"tasks": ("other",)},
+    "suspects": {"alone": True},
+    "under limits": {"limited": True},
+}
+
+
+@pytest.fixture(params=[name for name in STORES if name != "sqlite-in-memory"])
+def kind(request):
+    return request.param
+
+
+async def _filled(kind, directory, queues):
+    """A store with 30,000 ready jobs in so many queues."""
+    directory.mkdir()
+    store, _ = await STORES[kind](directory)
+    jobs = [job(queue=f"queue-{number % queues}") for number in range(JOBS)]
+    for begin in range(0, JOBS, store.chunk):
+        await store.enqueue(jobs[begin : begin + store.chunk])
+    return store
+
+
+async def _seconds(store, want):
+    began = perf_counter()
+    claimed = await store.claim(Claim("w1", new_stamp(), (want,)))
+    return perf_counter() - began, len(claimed)
+
+
+async def test_a_claim_costs_the_same_however_many_queues_hold_jobs(kind, tmp_path):
+    few, many = await _filled(kind, tmp_path / "few", 3), await _filled(kind, tmp_path / "many", JOBS)
+    gc.collect()
+    told = {}
+    for name, asked in WANTS.items():
+        with_few, with_many = [], []
+        for _ in range(ROUNDS):
+            seconds, _ = await _seconds(few, Want(2, **asked))
+            with_few.append(seconds)
+            seconds, _ = await _seconds(many, Want(2, **asked))
+            with_many.append(seconds)
+        told[name] = min(with_few), min(with_many)
+    await few.close()
+    await many.close()
+    slower = {
+        name: f"{1000 * least:.2f} ms with 3 queues, {1000 * most:.2f} ms with {JOBS}"
+        for name, (least, most) in told.items()
+        if most > 3 * least + 0.002
+    }
+    assert not slower
+
+
+GROWN = 150, 900  # queues: more than any store looks at together, and six times as many
+UNBOUNDED = {
+    ("sqlite", "used-up"): "counts the jobs that run under each key",
+    ("postgres", "limited"): "a claim still grows with the number of gates",
+    ("postgres", "rated"): "a claim still grows with the number of gates",
+    ("mongo", "paused"): "reads the names of all paused queues",
+    ("mongo", "paused-limited"): "reads the names of all paused queues",
+}
+
+
+@pytest.mark.parametrize("shape", [shape for shape in SHAPES if shape != "ready"])
+@pytest.mark.parametrize("kind", ["sqlite", *OF_EACH_KIND])
+async def test_a_claim_does_not_grow_with_the_number_of_queues(kind, shape, tmp_path):
+    if (kind, shape) in UNBOUNDED:
+        pytest.skip(f"{kind}: {UNBOUNDED[kind, shape]}")
+    _, fill, limited = SHAPES[shape]
+    named = ("queue-0", "queue-1", "queue-2") if shape in ("limited", "rated") else SERVED
+    stores = []
+    for queues in GROWN:
+        (tmp_path / str(queues)).mkdir()
+        store, _ = await STORES[kind](tmp_path / str(queues))
+        await fill(store, queues, GROWN[1])
+        stores.append(store)
+    gc.collect()
+    slower = {}
+    for name, want in {
+        "every queue": Want(2, limited=limited),
+        "three named": Want(2, limited=limited, queues=named),
+    }.items():
+        for store in stores:
+            await _seconds(store, want)  # which may leave something for the next claim to put in order
+        pairs = [[(await _seconds(store, want)) for store in stores] for _ in range(ROUNDS)]
+        assert all(claimed == 2 for pair in pairs for _, claimed in pair), "there were jobs to be had"
+        least, most = (min(pair[place][0] for pair in pairs) for place in (0, 1))
+        if most > 3 * least + 0.002:
+            slower[name] = f"{1000 * least:.2f} ms with {GROWN[0]} queues, {1000 * most:.2f} ms with {GROWN[1]}"
+    for store in stores:
+        await store.close()
+    assert not slower
