@@ -162,7 +162,7 @@ class Plant:
             worker = subprocess.Popen(
                 [sys.executable, "-m", "perdure", "worker", "plant:app", "--poll", "0.2", *options],
                 cwd=self.folder,
-                env={**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONDONTWRITEBYTECODE": "1"},
+                env={**os.environ, "PYTHONPATH": f"{SOURCE}:{self.folder}", "PYTHONDONTWRITEBYTECODE": "1"},
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
             )

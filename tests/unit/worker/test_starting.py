@@ -85,6 +85,31 @@ def test_a_runner_that_is_killed_while_it_starts_is_started_again(plant, number)
     assert plant.stop() == [0]
 
 
+# the interpreter of a runner notes that it started, and waits while there is a file `hold`
+SLOW_INTERPRETER = """
+import os, sys, time
+
+if "--runner" in sys.orig_argv:
+    open(f"interpreter-{os.getpid()}", "w").close()
+    while os.path.exists("hold"):
+        time.sleep(0.02)
+"""
+
+
+def test_a_runner_that_is_interrupted_while_its_interpreter_starts_is_started_again(plant):
+    """Python would raise KeyboardInterrupt there, and exit with 1 as if the app were broken."""
+    (plant.folder / "sitecustomize.py").write_text(SLOW_INTERPRETER)
+    (plant.folder / "hold").touch()
+    worker = plant.start("--spares", "0")
+    (started,) = until(lambda: list(plant.folder.glob("interpreter-*")))
+    os.kill(int(started.name.partition("-")[2]), signal.SIGINT)
+    (plant.folder / "hold").unlink()
+    until(lambda: "did not come to work: was killed by SIGINT" in plant.said() or worker.poll() is not None)
+    until(lambda: "slots on" in plant.said() or worker.poll() is not None)
+    assert plant.stop() == [0]
+    assert "did not come to work: was killed by SIGINT" in plant.said()
+
+
 @pytest.mark.parametrize("processes", ["1", "2"])
 @pytest.mark.parametrize(
     ("program", "code", "told"),

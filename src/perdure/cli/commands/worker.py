@@ -143,6 +143,9 @@ def command(target: str, runner: str | None, **options: Any) -> None:
     if runner is not None:
         for number in (signal.SIGTERM, signal.SIGINT):  # until it is ready, they end it at once
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(
+            signal.SIG_UNBLOCK, {signal.SIGINT}
+        )  # the supervisor blocked it for the interpreter's start
         _run_under_supervisor(target, runner)
         return
     # told to stop before it works: nothing is under way; the worker's own handler takes over when it runs

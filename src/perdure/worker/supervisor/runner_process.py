@@ -61,6 +61,8 @@ class RunnerProcess:
         self.link.say_first({**options, "name": name})
         given = (theirs.fileno(), board, stderr)
         self.tail = Tail(read)
+        # Python turns a SIGINT during its own start into exit code 1, as a broken app has; the runner unblocks it
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process = subprocess.Popen(
                 [*command, "--runner", ":".join(map(str, given))],
@@ -72,8 +74,9 @@ class RunnerProcess:
         except OSError:
             ours.close()
             raise
-        finally:  # the tail ends with its last writer
-            for descriptor in (board, stderr, write):
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            for descriptor in (board, stderr, write):  # the tail ends with its last writer
                 os.close(descriptor)
             theirs.close()
 
