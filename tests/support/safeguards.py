@@ -319,7 +319,7 @@ SAFEGUARDS = [
     Safeguard(
         37,
         "storage/memory/kv.py",
-        "return write.version is None or write.version == (0 if row is None else row.version)",
+        "return write.version is None or write.version == (0 if entry is None else entry.version)",
         "return True",
         _case("memory-kv-one_of_many_writers"),
     ),
