@@ -12,7 +12,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCKED = sorted((ROOT / "requirements").glob("*.txt"))
-COMMANDS = ["setup", "demo", "test", "lint", "bench", "faults", "kills", "fuzz", "server", "docs", "lock", "help"]
+COMMANDS = [
+    "setup",
+    "demo",
+    "test",
+    "lint",
+    "bench",
+    "faults",
+    "kills",
+    "fuzz",
+    "server",
+    "figures",
+    "docs",
+    "lock",
+    "help",
+]
 
 # Put together from pieces, so that this file does not contain what it looks for.
 REGISTRIES = [
