@@ -15,6 +15,7 @@ pytest_plugins = [
     "tests.support.orphans",
     "tests.support.quick",
     "tests.support.exploring",
+    "tests.support.driver_sockets",
 ]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start
@@ -72,9 +73,9 @@ def _log_as_it_was():
 
 
 @pytest.fixture(autouse=True)
-def _forgotten_sockets(request: pytest.FixtureRequest):
-    """pymongo leaves sockets whose connection was refused or given up to the garbage collector, which complains of them in
-    any later test. So they are collected where they were made; the cases of conformance lose no connection."""
+def _forgotten_connections(request: pytest.FixtureRequest):
+    """Collect what pymongo left behind in this test, so that no later test is blamed for it. The cases of conformance lose
+    no connection."""
     yield
     if "mongo" in request.node.nodeid and "conformance" not in request.node.nodeid:
         with warnings.catch_warnings():
