@@ -9,10 +9,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from typing import Any
 
-from ...core.job import State
-from ...core.lifecycle import Change, HoldGuard, KeyMove, OrdinarySuccess
-from ...core.record import ROW_VERSION, NewJob, Record, UniformJobs
+import msgspec
+
+from ...core.lifecycle import Change, HoldGuard, OrdinarySuccess
+from ...core.record import NewJob, Record, UniformJobs
 
 _ENABLED = os.environ.get("PERDURE_FAST_PATHS", "1") != "0"
 
@@ -23,65 +25,72 @@ def enabled() -> bool:
 
 
 def kinds_of(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
-    """Jobs among which there is one of every kind that these are of."""
+    """A few of these jobs, at least one of every kind that is among them."""
     return [jobs.template] if isinstance(jobs, UniformJobs) else jobs
 
 
 def ids_of(jobs: Sequence[NewJob]) -> Sequence[str]:
-    """Their ids; jobs that nobody has asked for yet are not made for that."""
+    """The ids of these jobs, without making the jobs of `UniformJobs`."""
     return jobs.ids if isinstance(jobs, UniformJobs) else [job.id for job in jobs]
 
 
 def is_ordinary(job: NewJob) -> bool:
-    """A new job that has only the fields that every job has."""
+    """Whether a new job has its defaults in all fields but those of `OF_EVERY_JOB`."""
     return job.limits is None and is_ordinary_but_for_limits(job)
 
 
 def is_ordinary_but_for_limits(job: NewJob) -> bool:
-    return (
-        job.key is job.tenant is job.routing_key is job.tags is job.meta is job.unique_key is job.chain_id is None
-        and job.after is job.unique_scope is None
-        and job.expires is None
-        and job.waits == 0
-        and job.run_when == "succeeded"
-        and job.min_version == ROW_VERSION
-    )
+    return _special_fields(job) == _SPECIAL_DEFAULTS
 
 
 def is_ordinary_success(change: Change) -> bool:
-    """A holder's word that its job succeeded, with nothing beside it but a result."""
+    """Whether a change is a holder's report that its job succeeded, with nothing beside it but a result."""
     if type(change) is OrdinarySuccess:
         return True
-    return _SAID(change) == _SUCCEEDED and type(change.guard) is HoldGuard and not change.guard.ended
+    return _fixed_values(change) == _FIXED and type(change.guard) is HoldGuard and not change.guard.ended
 
 
 def are_ordinary_successes(changes: Sequence[Change]) -> bool:
-    """The same for many, in a fraction of the time."""
-    if set(map(type, changes)) == _PLAIN:
+    """The same for many changes, in a fraction of the time."""
+    if set(map(type, changes)) == _ORDINARY:
         return True
-    return list(map(_SAID, changes)).count(_SUCCEEDED) == len(changes) and all(
+    return list(map(_fixed_values, changes)).count(_FIXED) == len(changes) and all(
         type(change.guard) is HoldGuard and not change.guard.ended for change in changes
     )
 
 
-_SAID = attrgetter(
-    "state", "key", "keep_last", "at", "delay", "reason", "errors", "next_id",
-    "adds", "hidden", "losses", "suspect", "keeps_hold",
-)  # fmt: skip
-_PLAIN = {OrdinarySuccess}
-_SUCCEEDED = (State.SUCCEEDED, KeyMove.FREE, None, None, None, None, None, None, (), False, 0, False, False)
+def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    return dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
+
+
+# Fast paths write these fields of a new job. Every other field must have its default, also one that is added later.
+OF_EVERY_JOB = frozenset(
+    """
+    id task payload queue priority delay at max_attempts timeout lease backoff retention dead_retention
+    """.split()  # noqa: SIM905
+)
+_SPECIAL = {name: value for name, value in _defaults_of(NewJob).items() if name not in {*OF_EVERY_JOB, "limits"}}
+_special_fields: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*_SPECIAL)
+_SPECIAL_DEFAULTS = tuple(_SPECIAL.values())
+
+# Fast paths write these fields of a success. Every other field must have the default of `OrdinarySuccess`.
+OF_EVERY_SUCCESS = frozenset(("id", "guard", "failures", "result", "keep", "started_at"))
+_FIXED_FIELDS = {name: value for name, value in _defaults_of(OrdinarySuccess).items() if name not in OF_EVERY_SUCCESS}
+_fixed_values: Callable[[Change], tuple[Any, ...]] = attrgetter(*_FIXED_FIELDS)
+_FIXED = tuple(_FIXED_FIELDS.values())
+_ORDINARY = {OrdinarySuccess}
 
 
 def expand_records(one: Record, shorts: Sequence[str], payloads: Sequence[str]) -> list[Record]:
-    """Records like this one, made of what tells usual jobs apart: when each was made and its id ("123 01a1…"), and its
-    payload."""
+    """Records like this one that differ in their creation time, id and payload. A short is the time and the id: "123
+    01a1…"."""
     like = one.__copy__()  # type: ignore[attr-defined]
     another: Callable[[], Record] = like.__copy__
     last = ""
     records = []
     for short, payload in zip(shorts, payloads, strict=True):
         at, _, id = short.partition(" ")
-        if at != last:  # those of a list were made at the same instant
+        if at != last:  # jobs of one list have the same creation time
             like.created_at = like.run_at = like.rank = int(at)
             last = at
         record = another()

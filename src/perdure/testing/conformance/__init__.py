@@ -65,6 +65,7 @@ FILES = (
     "reading.queues",
     "reading.workers",
     "reading.transfer",
+    "reading.fields",
     "reading.signals",
     "reporting.transaction",
     "enqueueing.text_fidelity",
