@@ -34,7 +34,6 @@ from .driver import Connection
 from .enqueue import PreparedJobs, check_parents, enqueue, special_queues
 from .fast_success import Successes
 from .limit_gates import register_gates
-from .near import RowNumbers
 from .queries import load
 from .raw_rows import records_or_numbers
 from .records import RECORD, WHOLE, Many, json_text, lists_of, stands
@@ -80,14 +79,12 @@ class PreparedChanges:
     """Changes on their way to the writer. The loop makes ready what it can: its thread then has little to do but to wait for
     SQLite, which needs no interpreter."""
 
-    def __init__(self, changes: Sequence[Change], numbers: RowNumbers | None = None) -> None:
+    def __init__(self, changes: Sequence[Change]) -> None:
         self.all = changes
         all_plain = are_ordinary_successes(changes)  # as nearly always
         self.plain = changes if all_plain else [change for change in changes if is_ordinary_success(change)]
         self.adds = [job for change in changes for job in change.adds] if len(self.plain) < len(changes) else []
-        self._successes = Successes(self.plain, numbers)
-        if numbers is not None and not all_plain:
-            numbers.forget([change.id for change in changes])
+        self._successes = Successes(self.plain)
 
     def succeed(self, work: Work, now: int) -> None:
         """Write the plain successes; all of them take hold, or it is to be done carefully."""

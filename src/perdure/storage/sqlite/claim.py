@@ -25,7 +25,6 @@ from .driver import TOOBIG
 from .fast_claim import OF_LANE, Place, Usual, asked, best, named, read
 from .limit_gates import PAUSED_TOLD, GateRow, PausedQueues, Waiting, Wanted, forget, register_gates
 from .limits import SingleOpenGate, Suspect
-from .near import RowNumbers
 from .queries import load
 from .records import FIELDS, WHOLE, column_of, json_text, lists_of, literal, records_of, value_of
 from .resolve_edges import settle
@@ -109,15 +108,10 @@ class Part(NamedTuple):
     numbers: str
     taken: Taken
 
-    def records(self, numbers: RowNumbers) -> list[Record]:
-        """For the loop: the writer has other things to do. It remembers where usual jobs are. Flawed, if one of the rows
-        cannot be read: then all of them are to be sorted out."""
-        if isinstance(self.taken, bytes):
-            return records_of(self.taken)
-        records = self.taken.records()
-        if all(self.taken.shorts):
-            numbers.learn(records, self.taken.numbers)
-        return records
+    def records(self) -> list[Record]:
+        """Called by the loop, because the writer has other things to do. Flawed, if one of the rows cannot be read: then all
+        of them are to be sorted out."""
+        return records_of(self.taken) if isinstance(self.taken, bytes) else self.taken.records()
 
 
 class Claimed(NamedTuple):

@@ -12,7 +12,6 @@ from operator import attrgetter
 
 from perdure.core.lifecycle import Change
 
-from .near import RowNumbers
 from .queries import load
 from .records import Many, json_text
 from .writer import Work
@@ -28,12 +27,12 @@ _common = attrgetter("guard.attempt", "guard.stamp", "failures", "keep")
 class Successes:
     """Made in the loop, so that the writer has little to do."""
 
-    def __init__(self, plain: Sequence[Change], numbers: RowNumbers | None) -> None:
+    def __init__(self, plain: Sequence[Change]) -> None:
         groups: dict[_Common, list[Change]] = {}
         for common, alike in groupby(plain, _common):  # those of a claim mostly follow each other
             for told, ended in groupby(alike, _has_result):
                 groups.setdefault((*common, told), []).extend(ended)
-        self._groups = [_Group(common, ended, numbers) for common, ended in groups.items()]
+        self._groups = [_Group(common, ended) for common, ended in groups.items()]
 
     def write(self, work: Work, now: int) -> bool:
         """Write all. False: somebody's guard does not hold."""
@@ -47,20 +46,16 @@ def _has_result(change: Change) -> bool:
 class _Group:
     """Those that have in common whatever they can, but for their starts and results."""
 
-    def __init__(self, common: _Common, ended: Sequence[Change], numbers: RowNumbers | None) -> None:
+    def __init__(self, common: _Common, ended: Sequence[Change]) -> None:
         self._common = common
         self._many = len(ended)
-        self._near = None if numbers is None else numbers.near(ended)
         self._starts, self._ended = "", ended
-        if self._near is None and not common[-1]:
+        if not common[-1]:
             self._starts = json_text({change.id: change.started_at for change in ended})
 
     def write(self, work: Work, now: int) -> bool:
         attempt, stamp, failures, keep, told = self._common
         prune_at = None if keep is None else now + keep
-        if self._near is not None:
-            alike = {"failures": failures, "now": now, "prune_at": prune_at, "stamp": stamp, "attempt": attempt}
-            return work.connection.change(_sql["succeed_near"], alike | self._near._asdict()) == self._many
         if not told:
             values = (failures, now, prune_at, stamp, self._starts, attempt, stamp)
             return work.connection.change(_sql["succeed_alike"], values) == self._many

@@ -58,7 +58,6 @@ from .driver import Connection, DriverName
 from .enqueue import PreparedJobs, enqueue
 from .errors import Misread
 from .journal_mode import Journal
-from .near import RowNumbers
 from .process_shared import Shared
 from .records import Flawed, lists_of
 from .resolve_edges import any_unresolved, settle
@@ -113,7 +112,6 @@ class SqliteStorage(Storage):
         self._shared: Shared | None = None
         self._opened = False
         self._opening = asyncio.Lock()
-        self._numbers = RowNumbers()
         self._inspected: int | None = None  # the number of the last row that was inspected; None: none was
         self._swept = inspection.FIRST  # and of the last that was looked at for whether anybody can find it
         self._looking = asyncio.Lock()  # for a value that could not be read
@@ -195,13 +193,13 @@ class SqliteStorage(Storage):
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
         refuse_two_changes_of_one_job(changes)
-        ready = PreparedChanges(changes, self._numbers)
+        ready = PreparedChanges(changes)
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
         claimed: list[Record] = []
         flawed = False
         for part in said.claimed.parts:
             try:
-                claimed += part.records(self._numbers)
+                claimed += part.records()
             except Flawed:
                 flawed = True
                 claimed += await self._sorted_out(lists_of(part.numbers))

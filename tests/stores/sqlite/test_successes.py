@@ -1,16 +1,11 @@
-"""Successes that are written along the rows of their jobs."""
+"""Successes of jobs that were claimed together."""
 
 import sqlite3
 from contextlib import closing
-from types import SimpleNamespace
-
-import pytest
 
 from perdure.core.job import State
-from perdure.core.lifecycle import HoldGuard, OrdinarySuccess, succeeded
+from perdure.core.lifecycle import succeeded
 from perdure.storage.contract import ACCEPTED, Refusal
-from perdure.storage.sqlite import near
-from perdure.storage.sqlite.near import RowNumbers, RowRange
 
 from .helpers import claim, job, store_at
 
@@ -76,56 +71,3 @@ async def test_results_stay_with_their_jobs(tmp_path):
         told = [told[5], *told[:5]]
         assert await store.apply(told) == [ACCEPTED] * 6
         assert [found.result for found in await store.get([record.id for record in held])] == results
-
-
-async def test_very_large_results_are_stored_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(near, "HEAVY", 1_000)
-    async with store_at(tmp_path / "jobs.db") as store:
-        held = await held_by(store, [job() for _ in range(3)])
-        results = [f'"{letter * 500}"' for letter in "abc"]
-        told = [succeeded(record, result, STARTED) for record, result in zip(held, results, strict=True)]
-        assert await store.apply(told) == [ACCEPTED] * 3
-        assert [found.result for found in await store.get([record.id for record in held])] == results
-
-
-def end(id, started_at, result=None):
-    return OrdinarySuccess(id, HoldGuard(1, 7), started_at=started_at, result=result)
-
-
-@pytest.mark.parametrize(
-    ("rows", "starts", "known"),
-    [
-        ([7, 8, 9], [5, 6, 7], True),
-        ([9, 7, 8], [5, 6, 7], True),
-        ([7, 12], [5, 5], True),
-        ([7, 700], [5, 5], False),  # too far apart
-        ([7, None], [5, 5], False),  # not claimed here
-        ([7, 8], [5, None], False),
-        ([7, 8], [5, 5 + 10**8], False),  # too long apart
-    ],
-)
-def test_rows_close_together(rows, starts, known):
-    ids = [f"{place:036d}" for place in range(len(rows))]
-    numbers = RowNumbers()
-    learnt = [(id, row) for id, row in zip(ids, rows, strict=True) if row is not None]
-    numbers.learn([SimpleNamespace(id=id) for id, _ in learnt], [row for _, row in learnt])
-    ended = [end(id, at, "12") for id, at in zip(ids, starts, strict=True)]
-    found = numbers.near(ended)
-    assert (found is not None) is known
-    if found is not None:
-        told = found.rows.decode()
-        expected = {
-            row: f"{id}{at - min(starts):8d}{1 + 2 * place:8d}{2:8d}"
-            for place, (row, id, at) in enumerate(zip(rows, ids, starts, strict=True))
-        }
-        assert found == RowRange(min(rows), max(rows), min(starts), found.rows, b"12" * len(rows))
-        assert [told[begin : begin + 60] for begin in range(0, len(told), 60)] == [
-            expected.get(row, " " * 60) for row in range(min(rows), max(rows) + 1)
-        ]
-        assert numbers.near(ended) is None  # forgotten
-
-
-def test_ids_of_another_length_are_found_by_their_ids():
-    numbers = RowNumbers()
-    numbers.learn([SimpleNamespace(id="short")], [1])
-    assert numbers.near([end("short", 5)]) is None
