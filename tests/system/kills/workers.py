@@ -51,10 +51,14 @@ class WorkerProcess:
         return worker is not None and (worker == self.name or worker.startswith(f"{self.name}."))
 
     def freeze(self) -> None:
-        """Stop all its processes, and wait until they stand still."""
+        """Stop all its processes, and wait until they stand still.
+
+        A process in state D runs no code either. A supervisor stays in it when its new runner was stopped between
+        vfork and exec: the kernel holds the parent until the child goes on.
+        """
         pids = self.pids()
         _send(pids, signal.SIGSTOP)
-        until(lambda: all(_state(pid) in ("T", "Z", "") for pid in pids))
+        until(lambda: all(_state(pid) in ("T", "Z", "D", "") for pid in pids))
         self.frozen = True
 
     def thaw(self) -> None:
