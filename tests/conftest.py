@@ -16,6 +16,7 @@ pytest_plugins = [
     "tests.support.quick",
     "tests.support.exploring",
     "tests.support.driver_sockets",
+    "tests.support.machine",
 ]
 
 # a shell that starts the tests in the background has them ignore Ctrl-C, and every process that they start

@@ -22,8 +22,16 @@ class _Started:
         _starts_a_process()
 
 
+class _StartedToo(_Started):
+    """Inherits it."""
+
+
 def _starts_one_in_a_method():
     _Started().begin()
+
+
+def _starts_one_in_an_inherited_method():
+    _StartedToo().begin()
 
 
 def _starts_one_in_an_inner_function():
@@ -51,7 +59,14 @@ def _reads(path):
 
 @pytest.mark.parametrize(
     "function",
-    [_starts_a_process, _starts_one_in_a_method, _starts_one_in_an_inner_function, _forks, _starts_a_server],
+    [
+        _starts_a_process,
+        _starts_one_in_a_method,
+        _starts_one_in_an_inherited_method,
+        _starts_one_in_an_inner_function,
+        _forks,
+        _starts_a_server,
+    ],
 )
 def test_left_out(function):
     assert quick.asks_for_more(function)

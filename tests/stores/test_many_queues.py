@@ -2,6 +2,7 @@
 their number, on every store."""
 
 import gc
+from math import inf
 from time import perf_counter
 
 import pytest
@@ -16,6 +17,7 @@ from .conformance.stores import STORES
 
 JOBS = 30_000
 ROUNDS = 9
+TRIES = 4
 NAMED = ("queue-0", "queue-1", "queue-2")
 WANTS = {
     "every queue": {},
@@ -49,26 +51,30 @@ async def _seconds(store, want):
     return perf_counter() - began, len(claimed)
 
 
+async def _slower(few, many, want, jobs=None):
+    """The shortest of many claims with few queues and with many, if the second is much longer.
+
+    What another program takes away from one claim it does not take from all. So a difference must be seen many times."""
+    least = most = inf
+    for _ in range(TRIES):
+        for _ in range(ROUNDS):
+            seconds, got = await _seconds(few, want)
+            least = min(least, seconds)
+            seconds, got_of_many = await _seconds(many, want)
+            most = min(most, seconds)
+            assert jobs is None or got == got_of_many == jobs, "there were jobs to be had"
+        if most <= 3 * least + 0.002:
+            return None
+    return f"{1000 * least:.2f} ms with few queues, {1000 * most:.2f} ms with many"
+
+
 async def test_a_claim_costs_the_same_however_many_queues_hold_jobs(kind, tmp_path):
     few, many = await _filled(kind, tmp_path / "few", 3), await _filled(kind, tmp_path / "many", JOBS)
     gc.collect()
-    told = {}
-    for name, asked in WANTS.items():
-        with_few, with_many = [], []
-        for _ in range(ROUNDS):
-            seconds, _ = await _seconds(few, Want(2, **asked))
-            with_few.append(seconds)
-            seconds, _ = await _seconds(many, Want(2, **asked))
-            with_many.append(seconds)
-        told[name] = min(with_few), min(with_many)
+    slower = {name: await _slower(few, many, Want(2, **asked)) for name, asked in WANTS.items()}
     await few.close()
     await many.close()
-    slower = {
-        name: f"{1000 * least:.2f} ms with 3 queues, {1000 * most:.2f} ms with {JOBS}"
-        for name, (least, most) in told.items()
-        if most > 3 * least + 0.002
-    }
-    assert not slower
+    assert not any(slower.values()), slower
 
 
 GROWN = 150, 900  # queues: more than any store looks at together, and six times as many
@@ -102,11 +108,7 @@ async def test_a_claim_does_not_grow_with_the_number_of_queues(kind, shape, tmp_
     }.items():
         for store in stores:
             await _seconds(store, want)  # which may leave something for the next claim to put in order
-        pairs = [[(await _seconds(store, want)) for store in stores] for _ in range(ROUNDS)]
-        assert all(claimed == 2 for pair in pairs for _, claimed in pair), "there were jobs to be had"
-        least, most = (min(pair[place][0] for pair in pairs) for place in (0, 1))
-        if most > 3 * least + 0.002:
-            slower[name] = f"{1000 * least:.2f} ms with {GROWN[0]} queues, {1000 * most:.2f} ms with {GROWN[1]}"
+        slower[name] = await _slower(*stores, want, jobs=2)
     for store in stores:
         await store.close()
-    assert not slower
+    assert not any(slower.values()), slower

@@ -2,7 +2,7 @@
 
 A test is left out when it runs on another store, or when it, a fixture of it, or a function of the tests that it calls
 starts a server or a process. This is read from the names in their code. A server that is asked for nevertheless skips the
-test.
+test. `tests/system` is left out whole: kills, outages and campaigns take their time. Tests that draw examples draw fewer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ OTHER_STORES = frozenset((*servers.KINDS, "sqlite-in-memory", "sqlite+apsw"))
 HEAVY = ("servers", "subprocess", "multiprocessing")  # modules
 NAMES = frozenset(("create_subprocess_exec", "fork", "Popen", "ProcessPoolExecutor"))
 OURS = ("tests.", "benchmarks.")
+CAMPAIGNS = "tests.system."
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,6 +48,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _needs_more(item: pytest.Item) -> bool:
     if not isinstance(item, pytest.Function):
         return False
+    if item.module.__name__.startswith(CAMPAIGNS):
+        return True
     values = item.callspec.params.values() if hasattr(item, "callspec") else ()
     if any(isinstance(value, str) and value in OTHER_STORES for value in values):
         return True
@@ -83,7 +86,8 @@ def _functions_of(value: Any) -> list[FunctionType]:
     if inspect.isfunction(value):
         return [inspect.unwrap(value)]
     if inspect.isclass(value) and _is_ours(value):
-        return [member for member in vars(value).values() if inspect.isfunction(member)]
+        classes = [one for one in value.__mro__ if _is_ours(one)]
+        return [member for one in classes for member in vars(one).values() if inspect.isfunction(member)]
     return []
 
 

@@ -18,10 +18,11 @@ from perdure.storage.postgres import server as postgres_server
 from perdure.storage.sqlite.store import SqliteStorage
 from tests.support.addresses import address
 from tests.support.proxy import Proxy
+from tests.support.waiting import eventually, wait_until
 
 from .conftest import own_server
 
-SLACK = 3.0  # seconds that a busy machine may take on top; one after another would take minutes
+SLACK = 3.0  # seconds on top, of an idle machine; one after another would take minutes
 Verb = Callable[[], Awaitable[object]]
 
 
@@ -67,7 +68,7 @@ async def timed(verb: Verb) -> tuple[float, BaseException | None]:
 
 
 # ---- one limit for all -----------------------------------------------------------------------------
-async def test_all_callers_have_their_error_within_one_limit(kind, outage, limit):
+async def test_all_callers_have_their_error_within_one_limit(kind, outage, limit, machine):
     app, double = app_on(outage.url)
     async with app:
         store = await app._storage()
@@ -85,12 +86,12 @@ async def test_all_callers_have_their_error_within_one_limit(kind, outage, limit
             outage.end()
         for took, error in ended:
             assert isinstance(error, PerdureError), error
-            assert took < limit + SLACK
+            assert took < machine.seconds(limit + SLACK)
         assert await (await double.enqueue(1)).refresh() is not None, "the store works as before"
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey", "mongo"], indirect=True)
-async def test_who_only_reads_has_its_error_too(kind, outage, limit):
+async def test_who_only_reads_has_its_error_too(kind, outage, limit, machine):
     app, double = app_on(outage.url)
     async with app:
         store = await app._storage()
@@ -102,12 +103,12 @@ async def test_who_only_reads_has_its_error_too(kind, outage, limit):
             outage.end()
         for took, error in ended:
             assert isinstance(error, PerdureError), error
-            assert took < limit + SLACK
+            assert took < machine.seconds(limit + SLACK)
         await double.enqueue(1)
 
 
 @pytest.mark.parametrize("kind", ["postgres", "valkey", "mongo"])
-async def test_a_server_that_refuses_connections(kind, tmp_path, limit):
+async def test_a_server_that_refuses_connections(kind, tmp_path, limit, machine):
     with Proxy(address(kind, tmp_path)) as proxy:
         app, double = app_on(proxy.url)
         async with app:
@@ -117,7 +118,7 @@ async def test_a_server_that_refuses_connections(kind, tmp_path, limit):
             proxy.refuse(False)
             for took, error in ended:
                 assert isinstance(error, PerdureError), error
-                assert took < limit + SLACK
+                assert took < machine.seconds(limit + SLACK)
             await double.enqueue(1)
 
 
@@ -133,21 +134,29 @@ async def test_a_store_that_answers_again_in_time_gives_nobody_an_error(outage, 
         assert [error for _, error in await asyncio.gather(*calls)] == [None] * 20
 
 
-async def test_a_script_of_somebody_else_that_blocks_the_server(limit):
+async def test_a_script_of_somebody_else_that_blocks_the_server(limit, machine):
     with own_server("valkey", **{"busy-reply-threshold": "100"}) as own:
         app, double = app_on(own.fresh())
         async with app:
             await double.enqueue(0)
             endless = asyncio.create_task(asyncio.to_thread(_run_endless_script, own.url))
-            await asyncio.sleep(0.5)
+            await asyncio.to_thread(wait_until, lambda: _is_busy(own.url))
             ended = await asyncio.gather(*(timed(lambda n=n: double.enqueue(n)) for n in range(60)))
             with redis.Redis.from_url(own.url) as client:
                 client.script_kill()
             await endless
             for took, error in ended:
                 assert isinstance(error, PerdureError), error
-                assert took < limit + SLACK
+                assert took < machine.seconds(limit + SLACK)
             await double.enqueue(1)
+
+
+def _is_busy(url: str) -> bool:
+    with redis.Redis.from_url(url) as client:
+        try:
+            return not client.ping()
+        except redis.RedisError as busy:
+            return "BUSY" in str(busy)
 
 
 def _run_endless_script(url: str) -> None:
@@ -155,7 +164,7 @@ def _run_endless_script(url: str) -> None:
         client.eval("while true do end", 0)
 
 
-async def test_all_connections_of_a_pool_are_busy(limit, tmp_path):
+async def test_all_connections_of_a_pool_are_busy(limit, tmp_path, machine):
     """Who waits in line for one has its error within the limit as well."""
     app, double = app_on(address("postgres", tmp_path))
     async with app:
@@ -168,7 +177,7 @@ async def test_all_connections_of_a_pool_are_busy(limit, tmp_path):
             pool.give(connection)
         for took, error in ended:
             assert isinstance(error, PerdureError), error
-            assert took < limit + SLACK
+            assert took < machine.seconds(limit + SLACK)
         await double.enqueue(1)
 
 
@@ -186,12 +195,12 @@ async def test_the_deadline_of_a_caller_counts_from_its_own_call(outage, kind):
         loop = asyncio.get_running_loop()
         outage.begin()
         try:
+            before, gatherer = loop.time(), place.gatherer
             calls = [asyncio.create_task(double.enqueue(n)) for n in range(10)]
-            await asyncio.sleep(0.5)
-            gatherer = place.gatherer
-            assert len(gatherer._waiting) == 9, "one is under way"
+            await eventually(lambda: len(gatherer._waiting) == 9)  # and one is under way
+            after = loop.time()
             for each in gatherer._waiting:
-                assert each.until == pytest.approx(loop.time() - 0.5 + place.storage.gives_up_after, abs=0.4)
+                assert before <= each.until - place.storage.gives_up_after <= after
         finally:
             for call in calls:
                 call.cancel()
@@ -200,7 +209,7 @@ async def test_the_deadline_of_a_caller_counts_from_its_own_call(outage, kind):
 
 
 # ---- a caller's own limit --------------------------------------------------------------------------
-async def test_a_timeout_around_any_verb_is_honoured(kind, outage):
+async def test_a_timeout_around_any_verb_is_honoured(kind, outage, machine):
     """At once, and what was cancelled leaves nothing half done: the connections go on with the next verbs."""
     app, double = app_on(outage.url)
     async with app:
@@ -218,14 +227,14 @@ async def test_a_timeout_around_any_verb_is_honoured(kind, outage):
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.2):
                         await verb()
-                assert time.monotonic() - began < 1.5
+                assert time.monotonic() - began < machine.seconds(1.5)
         finally:
             outage.end()
         handles = [await double.enqueue(n) for n in range(20)]
         assert [(await handle.refresh()).state for handle in handles] == ["ready"] * 20
 
 
-async def test_a_long_list_that_is_cancelled(outage, kind):
+async def test_a_long_list_that_is_cancelled(outage, kind, machine):
     """Its parts are stored side by side; none of them keeps the caller waiting."""
     app, double = app_on(outage.url)
     async with app:
@@ -236,14 +245,14 @@ async def test_a_long_list_that_is_cancelled(outage, kind):
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.5):
                     await app.enqueue([double.call(n) for n in range(6_000)])
-            assert time.monotonic() - began < 3
+            assert time.monotonic() - began < machine.seconds(3)
         finally:
             outage.end()
         await double.enqueue(1)
 
 
 @pytest.mark.parametrize("opened", [True, False], ids=["open", "not open yet"])
-async def test_the_timeout_of_a_blocking_form_is_honoured(outage, kind, opened):
+async def test_the_timeout_of_a_blocking_form_is_honoured(outage, kind, opened, machine):
     app, double = app_on(outage.url)
     took: list[float] = []
 
@@ -262,9 +271,9 @@ async def test_the_timeout_of_a_blocking_form_is_honoured(outage, kind, opened):
         try:
             thread = threading.Thread(target=wait, args=(handle,))
             thread.start()
-            await asyncio.to_thread(thread.join, 20)
+            await asyncio.to_thread(thread.join, 60)
         finally:
             outage.end()
         assert took, "it waits on"
-        assert took[0] < (3 if opened else OPENED_WITHIN + 2)
+        assert took[0] < machine.seconds(3 if opened else OPENED_WITHIN + 2)
         await asyncio.to_thread(app.sync.close)

@@ -54,4 +54,4 @@ async def test_a_raw_commit_is_found_by_the_next_poll(app, task, dsn):
                 await asyncio.sleep(0.3)
                 job = await task.using(connection=connection).enqueue(1)
                 connection.commit()
-                assert await job.result(timeout=3) == 1
+                assert await job.result(timeout=30) == 1

@@ -64,18 +64,18 @@ def test_a_tick_is_after_the_instant_that_is_given():
     ],
 )  # fmt: skip
 def test_nonsense_is_refused_at_once(text):
-    began = time.perf_counter()
+    began = time.thread_time()
     with pytest.raises(InvalidCall, match="cron"):
         cron_of(text)
-    assert time.perf_counter() - began < 0.5
+    assert time.thread_time() - began < 0.5
 
 
 def test_a_search_ends():
-    began = time.perf_counter()
+    began = time.thread_time()
     assert Cron("0 0 29 2 *", UTC).after(instant_of(datetime(9990, 1, 1, tzinfo=UTC))) is None  # the calendar ends
     assert len(ticks("0 0 29 2 *", datetime(2095, 1, 1, tzinfo=UTC), 3)) == 3  # 2096, then 2104
     assert len(ticks("* * * * * *", datetime(8000, 1, 1, tzinfo=UTC), 3)) == 3
-    assert time.perf_counter() - began < 1
+    assert time.thread_time() - began < 1
 
 
 @pytest.mark.parametrize(

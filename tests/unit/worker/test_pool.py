@@ -95,7 +95,7 @@ async def test_it_runs_until_sigterm_and_lets_handlers_finish():
     await begun.wait()
     os.kill(os.getpid(), signal.SIGTERM)
     await asyncio.wait_for(running, 20)
-    assert await job.result(timeout=1) == "finished"
+    assert await job.result(timeout=30) == "finished"
     assert await app.workers.list() == ()
     await app.close()
 

@@ -164,7 +164,7 @@ async def test_arguments_whose_reading_breaks(app, way, error):
                 assert [item.job.id for item in items] == [good.id]
         async with app.worker(concurrency=1):
             with pytest.raises(JobDead, match=r"not today"):
-                await bad.result(timeout=3)
+                await bad.result(timeout=30)
             assert await good.result(timeout=10) == 1
 
 
@@ -305,7 +305,7 @@ def failing(app, way, error):
 
 async def fails_with(job, kind, message):
     with pytest.raises(JobDead):
-        await job.result(timeout=3)
+        await job.result(timeout=30)
     error = (await job.refresh()).errors[-1]
     assert error.kind == kind
     assert message in error.message

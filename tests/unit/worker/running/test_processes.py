@@ -267,7 +267,7 @@ async def test_ends_that_break_are_failures_and_the_child_goes_on(on_sqlite):
         assert again == pid
 
 
-async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, tmp_path):
+async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, tmp_path, machine):
     program, app = on_sqlite, on_sqlite.app
     async with app, app.worker(poll=0.1):
         await (await program.number.enqueue(1)).result(timeout=20)  # a warm child
@@ -278,7 +278,7 @@ async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, 
         job = await stuck.refresh()
         assert (job.attempt, job.failures, job.losses) == (2, 1, 0)
         assert job.errors[0].kind == "TimeoutError"
-        assert 0.6 <= (job.errors[0].ended_at - job.errors[0].started_at).total_seconds() < 2.6
+        assert 0.6 <= (job.errors[0].ended_at - job.errors[0].started_at).total_seconds() < machine.seconds(2.6)
         assert not alive(pid)
         assert (await neighbour.refresh()).attempt == 1
         assert await neighbour.cancel()
