@@ -27,7 +27,7 @@ def page(suite: Suite, results: Results) -> str:
         "## Latency and cost (median, lowest–highest)",
         _figures(costs, contenders, results),
         *_ratios(suite, contenders, results),
-        "## What each figure was bought with",
+        "## What each contender guarantees",
         _durability(contenders, results),
         *_raw(contenders, results),
         *_goals(suite, results),
@@ -42,10 +42,10 @@ def _introduction(suite: Suite, results: Results) -> str:
         f"Written by `./dev bench {suite.name} --write-docs`. Machine: {'; '.join(results.machine)}.",
         f"Rounds: {plan['rounds']:.0f}, contenders alternating, every measurement in fresh processes on a fresh "
         "database. Payload 100 bytes, handlers do nothing. A drain counts only when every handler was called exactly "
-        "once and every completion is on record; its clock runs from the first handler call to the last stored "
+        "once and every completion is stored. Its clock runs from the first handler call to the last stored "
         f"completion. Bulk calls carry {BULK:,} jobs. Pickup is the time from the enqueue call in one process to the "
-        f"start of the handler in the idle worker of another, {plan['samples']:.0f} samples a round. "
-        "Absolute figures belong to this machine: compare the ratios.",
+        f"start of the handler in the idle worker of another, {plan['samples']:.0f} samples per round. "
+        "Absolute figures depend on the machine: compare the ratios.",
         *([ONE_ROUND] if plan["rounds"] == 1 else []),
         *(remark.format(**plan) for remark in suite.remarks),
     ]
@@ -55,7 +55,7 @@ def _introduction(suite: Suite, results: Results) -> str:
         )
     if results.missing:
         absent = ", ".join(_missing(key, results) for key in results.missing)
-        lines.append(f"Not in this run, so nothing is said about them: {absent}.")
+        lines.append(f"Not measured in this run: {absent}.")
     return "\n\n".join(lines)
 
 

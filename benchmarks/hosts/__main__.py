@@ -80,13 +80,13 @@ def _shares(seconds: Sequence[float]) -> list[float]:
 def page(machine: Sequence[str], found: dict[str, dict[str, Came]], options: argparse.Namespace, seed: int) -> str:
     parts = [
         "# Jobs of dead hosts",
-        f"{options.hosts} processes that each run {options.jobs} jobs are killed with SIGKILL, each at a random moment,"
-        f" {options.at_once} of them in a round. When does each job come back? The store is asked every 20 ms.",
-        "Seconds count from one lease after the death of the host. Less than nothing is as it should be: a lease ends up to"
-        " a third of a lease earlier than that, because it was last renewed before the death. Jobs of one host come back"
-        " together, when the last of their leases is over. A worker reaps only when it has reached the store for a third"
-        " of a lease: the last columns tell of the jobs that were due when it had been there for so long.",
-        f"Measured by `./dev bench hosts --seed {seed}`, one run: {'; '.join(machine)}.",
+        f"The benchmark kills {options.hosts} processes that each run {options.jobs} jobs with SIGKILL, each at a random"
+        f" moment, {options.at_once} per round. It reads the store every 20 ms and notes when each job comes back.",
+        "Seconds count from one lease after the death of the host. Negative values are normal: the worker renewed the lease"
+        " up to a third of a lease before it died. Jobs of one host come back together, when the last of their leases is"
+        " over. A worker reaps only after it has reached the store for a third of a lease. The last three columns count"
+        " only jobs that became due after that.",
+        f"Measured by `./dev bench hosts --seed {seed}`, one run, so no spread is known: {'; '.join(machine)}.",
     ]
     for kind, by_store in found.items():
         lease = options.lease or LEASES[kind]

@@ -28,6 +28,6 @@ SUITE = Suite(
     remarks=(
         "The server is on the same machine. Every contender waits until the journals of a majority have its writes.",
         "The loop takes the best ready job with find_one_and_update, calls the handler and marks the job as done: no "
-        "retries, no renewals, no batches, no fence. It and asyncmq drain a part of the jobs, in their favour.",
+        "retries, no renewals, no batches, no fence. It and asyncmq drain fewer jobs, which favours them.",
     ),
 )

@@ -36,7 +36,7 @@ SUITE = Suite(
     figures=SUITE_FIGURES,
     measures=measures,
     remarks=(
-        "The server is on the same machine and as durable as it comes: fsync, synchronous_commit and full_page_writes "
+        "The server is on the same machine with default durability: fsync, synchronous_commit and full_page_writes "
         "are on, and autovacuum runs. Only checkpoints are spread out; there is one before every measurement.",
         TOGETHER,
         "Machine at work in a drain: by one worker and the server, of all cores. What they leave is all that a second "

@@ -102,9 +102,9 @@ def _told(pairs: Pairs) -> str:
 def page(machine: Sequence[str], samples: Samples, queues: int, rounds: int) -> str:
     parts = [
         "# Very many queues",
-        f"What a claim of two jobs takes with {FEW} queues and with {queues:,}, in milliseconds: the median of {rounds}"
-        " claims in turns, and in brackets the shortest and the longest. The longest is mostly the first of a store"
-        f" object. Measured by `./dev bench queues`: {'; '.join(machine)}.",
+        f"The time of a claim of two jobs with {FEW} queues and with {queues:,}, in milliseconds: the median of {rounds}"
+        " alternating claims, and in brackets the shortest and the longest. The longest is mostly the first claim of a"
+        f" store object. Measured by `./dev bench queues`: {'; '.join(machine)}.",
     ]
     for shape, by_store in samples.items():
         rows = [

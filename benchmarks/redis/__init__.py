@@ -55,12 +55,11 @@ SUITE = Suite(
         TOGETHER,
         "The server's memory per waiting job is the growth of used_memory without buffers. The append-only file per job is "
         "what its enqueue, claim and completion together add to it.",
-        "Every worker runs as its own command or guide has it, with 50 slots where it has slots; one process, but for "
-        "Celery's prefork pool, which is a process for each core. Celery's prefork pool and RQ run handlers in processes "
-        "that they fork: those are not in the memory of the worker. Of contenders that keep nothing, a drain ends with "
-        "the last handler call.",
-        "arq and SAQ run with older versions of the driver, because they do not take the newest; taskiq runs on uvloop, as "
-        "its own command does. Slow contenders drain fewer jobs, in their favour.",
+        "Every worker runs as its own command or guide recommends, with 50 slots where it has slots, in one process. Celery's "
+        "prefork pool has one process per core. Celery's prefork pool and RQ run handlers in forked processes, which are not "
+        "part of the worker's memory. For contenders that keep no finished jobs, a drain ends with the last handler call.",
+        "arq and SAQ run with older versions of the driver, because they do not accept the newest; taskiq runs on uvloop, as "
+        "its own command does. Slow contenders drain fewer jobs, which favours them.",
         "Where the figure for sync handlers equals the drain, the contender's handlers are always blocking functions.",
     ),
 )

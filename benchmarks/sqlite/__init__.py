@@ -35,16 +35,16 @@ SUITE = Suite(
     figures=SUITE_FIGURES,
     measures=measures,
     remarks=(
-        "Perdure claims up to 1,000 jobs at a time, holds up to 3,000 that have not begun beside those in its slots, and "
-        "stores completions together with the next claim, after 10 ms at the latest while others run; lease 60 s, renewed. "
-        "A worker that is killed leaves what it held and what was not yet stored to run again.",
-        "The share of the raw limit is that of a drain between two runs of the raw script, of the same driver and journal.",
-        "Two bare commits: one after the other, of one small row each, with the same driver and journal and no queue around "
-        "them. That much of a pickup is the disk's.",
-        "Queues that can only poll do so every millisecond, which is the least latency they can have; "
-        "the idle worker's share of a core is measured with the same setting.",
-        "litequeue and persist-queue have no worker: a plain loop of take, call, mark done stands for it. litequeue "
-        "slows down as its backlog grows, so its rate holds for the number of jobs given below.",
+        "Perdure claims up to 1,000 jobs at a time and holds up to 3,000 jobs that have not started. It stores completions "
+        "together with the next claim, at most 10 ms later while other handlers run. The lease is 60 s and is renewed. If a "
+        "worker is killed, the jobs it held and the completions it had not stored run again.",
+        "For the share of the raw limit, a drain runs between two runs of the raw script with the same driver and journal.",
+        "Two bare commits: two commits of one small row each, one after the other, with the same driver and journal. This is "
+        "the disk's part of a pickup.",
+        "Queues that can only poll do so every millisecond, for the lowest latency that they can have. "
+        "The CPU of the idle worker is measured with the same setting.",
+        "litequeue and persist-queue have no worker, so the benchmark runs a loop of take, call and mark done. litequeue "
+        "slows down as its backlog grows, so its rate holds only for the number of jobs given below.",
         "Where the figure for sync handlers equals the drain, the contender's handlers are always blocking functions.",
     ),
 )

@@ -39,8 +39,8 @@ def report(results: Results) -> str:
         f"{plan['io_jobs']:,} jobs that wait, {plan['cpu_jobs']:,} that compute for {1000 * plan['cpu_seconds']:.0f} ms, "
         f"{plan['arriving']:,} a second that arrive for {plan['arriving_for']:.0f} s, {plan['held']:,} held for "
         f"{plan['held_for']:.0f} s under a lease of {plan['held_lease']:.1f} s, {plan['drained_jobs']:,} drained with and "
-        f"without something, {plan['limited_jobs']:,} under a limit of 25, "
-        f"{plan['stuck_jobs']:,} that must wait for theirs, {plan['large_tenant']:,} of one tenant in a fair queue.",
+        f"without an option, {plan['limited_jobs']:,} under a limit of 25, "
+        f"{plan['stuck_jobs']:,} that wait for their limit, {plan['large_tenant']:,} of one tenant in a fair queue.",
         *_disturbed(results),
         *(part for case in CASES for part in _part(results, case)),
         *([f"Failed: {'; '.join(results.failures)}."] if results.failures else []),

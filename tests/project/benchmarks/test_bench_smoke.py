@@ -28,7 +28,7 @@ HEADINGS = (
     "# Benchmark: ",
     "## Throughput",
     "## Latency and cost",
-    "## What each figure was bought with",
+    "## What each contender guarantees",
     "## Raw",
 )
 
