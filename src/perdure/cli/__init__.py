@@ -1,4 +1,4 @@
-"""The command line. `root` knows the commands by name; each has a file of its own, imported when it is called."""
+"""The command line. `root` lists the commands; each is a module of `commands`, imported when it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks of `perdure doctor`. Each says what it found and, if something is wrong, what to do."""
+"""The checks of `perdure doctor`. Each returns what it found and, if something is wrong, what to do."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ MEND = "mend what it says, then ask the doctor again"
 WAITING = [State.READY, State.SCHEDULED, State.BLOCKED]
 LITTLE_SPACE, VERY_LITTLE_SPACE = 1 << 30, 64 << 20
 CLOCKS_APART = 2.0
-LONG_AGO = 60_000_000  # microseconds: a worker that was not seen for longer is not alive
-LATE = 60.0  # seconds that a job may wait in an outbox
+LONG_AGO = 60_000_000  # microseconds; a worker not seen for longer counts as dead
+LATE = 60.0  # seconds; longer waits in an outbox are a warning
 UNREADABLE_COUNTED = 1000
-SAMPLE = 2000  # waiting jobs looked at for tasks that nobody knows
+SAMPLE = 2000  # waiting jobs to search for unknown tasks
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,20 @@ class Check:
 
 
 async def examine(app: Perdure, *, with_tasks: bool) -> list[Check]:
-    """Every check that can be made; the first that makes the rest pointless is the last."""
-    checks = [check async for check in _examined(app, with_tasks)]
+    """Run the checks in order. A failure that makes the rest pointless ends the list."""
+    checks = [check async for check in _run_checks(app, with_tasks)]
     await app.close()
     return [replace(check, remedy=None) if check.status == "ok" else check for check in checks]
 
 
-async def _examined(app: Perdure, with_tasks: bool) -> AsyncIterator[Check]:
+async def _run_checks(app: Perdure, with_tasks: bool) -> AsyncIterator[Check]:
     try:
         address = parse(app.url)
     except PerdureError as error:
         yield Check("url", "fail", one_line(error), "correct the URL")
         return
     yield Check("url", "ok", str(address))
-    for check in _places(address):
+    for check in _check_files(address):
         yield check
         if check.status == "fail":
             return
@@ -63,33 +63,33 @@ async def _examined(app: Perdure, with_tasks: bool) -> AsyncIterator[Check]:
         yield Check("store", "fail", one_line(error), MEND)
         return
     try:
-        yield _durability(await store.durability())
-        yield _clock(await store.now())
+        yield _check_durability(await store.durability())
+        yield _check_clock(await store.now())
         for finding in await store.diagnose():
             yield Check(finding.name, finding.status, finding.found, finding.remedy)
         workers = await store.workers(LONG_AGO)
-        yield await _workers(app, workers)
-        yield await _dead(app)
-        yield await _unreadable(store)
-        yield await _paused(app)
-        yield await _unknown(app, workers, with_tasks)
+        yield await _check_workers(app, workers)
+        yield await _check_dead_letters(app)
+        yield await _check_unreadable(store)
+        yield await _check_paused(app)
+        yield await _check_tasks(app, workers, with_tasks)
         if app.settings.outbox is not None:
-            yield await _outbox(app.settings.outbox)
+            yield await _check_outbox(app.settings.outbox)
     finally:
         await store.close()
 
 
 # ---- the store -------------------------------------------------------------------------------------
-def _places(address: StoreUrl) -> Iterator[Check]:
-    """The file, its disk and its schema, if the store has a file."""
+def _check_files(address: StoreUrl) -> Iterator[Check]:
+    """Check the file, its disk and its schema, if the store is a file."""
     if address.path is None:
         return
-    yield _file(address.path)
-    yield _disk(address.path)
-    yield _schema(str(address))
+    yield _check_file(address.path)
+    yield _check_disk(address.path)
+    yield _check_schema(str(address))
 
 
-def _file(path: Path) -> Check:
+def _check_file(path: Path) -> Check:
     folder = path.absolute().parent
     if not path.exists():
         return Check("file", "fail", f"{path} is not there", "check the path; perdure migrate makes a new store")
@@ -101,7 +101,7 @@ def _file(path: Path) -> Check:
     return Check("file", "ok", f"{path}, {_size(path.stat().st_size)}")
 
 
-def _disk(path: Path) -> Check:
+def _check_disk(path: Path) -> Check:
     free = shutil.disk_usage(path.absolute().parent).free
     remedy = "free some space, or move the file"
     if free < VERY_LITTLE_SPACE:
@@ -109,8 +109,8 @@ def _disk(path: Path) -> Check:
     return Check("disk", "warn" if free < LITTLE_SPACE else "ok", f"{_size(free)} free", remedy)
 
 
-def _schema(url: str) -> Check:
-    """A schema that is newer than this version is the ledger's own error."""
+def _check_schema(url: str) -> Check:
+    """Check the schema version. If the schema is newer than this code, the ledger raises."""
     try:
         opened, migrations, close = ledger(url)
         try:
@@ -119,19 +119,19 @@ def _schema(url: str) -> Check:
             close()
     except PerdureError as error:
         return Check("schema", "fail", one_line(error), MEND)
-    told = f"version {found.version} of {found.newest}"
-    return Check("schema", "fail" if found.pending else "ok", told, "run: perdure migrate")
+    version = f"version {found.version} of {found.newest}"
+    return Check("schema", "fail" if found.pending else "ok", version, "run: perdure migrate")
 
 
-def _durability(durability: Any) -> Check:
-    """Version, journal mode and the trouble between them (SQLite's WAL bug) are in the store's own words."""
+def _check_durability(durability: Any) -> Check:
+    """Check the grade. The store's own text names the version, journal mode and known bugs."""
     safe = durability.grade in "AB"
     return Check(
         "durability", "ok" if safe else "warn", f"grade {durability.grade}: {durability.detail}", durability.remedy
     )
 
 
-def _clock(store_now: int) -> Check:
+def _check_clock(store_now: int) -> Check:
     apart = store_now / 1e6 - time.time()
     if abs(apart) > CLOCKS_APART:
         found = f"the store's clock is {apart:+.1f} s from this machine's"
@@ -140,7 +140,7 @@ def _clock(store_now: int) -> Check:
 
 
 # ---- the work --------------------------------------------------------------------------------------
-async def _workers(app: Perdure, workers: Sequence[Any]) -> Check:
+async def _check_workers(app: Perdure, workers: Sequence[Any]) -> Check:
     if workers:
         return Check("workers", "ok", f"{plural(len(workers), 'worker')} seen within a minute")
     due = await app.jobs.count(state=State.READY)
@@ -151,13 +151,13 @@ async def _workers(app: Perdure, workers: Sequence[Any]) -> Check:
     return Check("workers", "ok", "no worker was seen, and no job waits for one")
 
 
-async def _dead(app: Perdure) -> Check:
+async def _check_dead_letters(app: Perdure) -> Check:
     count = await app.jobs.count(state=State.DEAD)
     remedy = "look: perdure dead list; then perdure dead retry ID, or perdure dead purge"
     return Check("dead letters", "warn" if count else "ok", plural(count, "dead letter"), remedy)
 
 
-async def _unreadable(store: Any) -> Check:
+async def _check_unreadable(store: Any) -> Check:
     rows = await store.unreadable(limit=UNREADABLE_COUNTED)
     if not rows:
         return Check("unreadable", "ok", "every row that was met can be read")
@@ -168,7 +168,7 @@ async def _unreadable(store: Any) -> Check:
     return Check("unreadable", "warn", found, "perdure dead export FILE writes them as they were stored")
 
 
-async def _paused(app: Perdure) -> Check:
+async def _check_paused(app: Perdure) -> Check:
     stuck = [queue for queue in await app.queues.list() if queue.paused and queue.depth]
     if not stuck:
         return Check("paused queues", "ok", "no paused queue has waiting jobs")
@@ -178,8 +178,8 @@ async def _paused(app: Perdure) -> Check:
     return Check("paused queues", "warn", found, f"perdure queues resume {stuck[0].name}")
 
 
-async def _unknown(app: Perdure, workers: Sequence[Any], with_tasks: bool) -> Check:
-    """Waiting jobs whose task neither the app nor a worker that was seen knows."""
+async def _check_tasks(app: Perdure, workers: Sequence[Any], with_tasks: bool) -> Check:
+    """Find waiting jobs whose task neither the app nor a live worker knows."""
     known = set(app.definitions()) if with_tasks else set()
     for worker in workers:
         tasks = worker.read_tasks("tasks")
@@ -188,7 +188,7 @@ async def _unknown(app: Perdure, workers: Sequence[Any], with_tasks: bool) -> Ch
         known |= tasks
     if not known:
         return Check("tasks", "ok", "not checked: no worker was seen; --app checks against the app's tasks")
-    strangers = await _strangers(app, known)
+    strangers = await _count_unknown_tasks(app, known)
     if not strangers:
         return Check("tasks", "ok", f"all waiting jobs are of the {plural(len(known), 'task')} known")
     found = "nobody knows " + ", ".join(f"{task} ({plural(count, 'job')})" for task, count in strangers.items())
@@ -196,7 +196,7 @@ async def _unknown(app: Perdure, workers: Sequence[Any], with_tasks: bool) -> Ch
     return Check("tasks", "warn", found, remedy)
 
 
-async def _strangers(app: Perdure, known: set[str]) -> dict[str, int]:
+async def _count_unknown_tasks(app: Perdure, known: set[str]) -> dict[str, int]:
     waiting = await app.jobs.count(state=WAITING)
     for task in known:
         waiting -= await app.jobs.count(state=WAITING, task=task)
@@ -213,7 +213,7 @@ async def _strangers(app: Perdure, known: set[str]) -> dict[str, int]:
     return counts or {"some tasks": waiting}
 
 
-async def _outbox(url: str) -> Check:
+async def _check_outbox(url: str) -> Check:
     try:
         outbox = outbox_opener(url, migrate=False)()
         await outbox.open()

@@ -1,4 +1,4 @@
-"""The filters that commands about many jobs share."""
+"""Options that filter jobs, shared by several commands."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _AGO = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def when(text: str) -> datetime:
-    """2026-05-01, 2026-05-01T12:00:00+02:00 (without an offset: UTC), or an age such as 90m, 2h, 7d."""
+def parse_time(text: str) -> datetime:
+    """Parse 2026-05-01, 2026-05-01T12:00:00+02:00 (UTC without an offset), or an age such as 90m, 2h, 7d."""
     try:
         if ago := _AGO.fullmatch(text):
             return datetime.now(UTC) - timedelta(**{_UNITS[ago[2]]: float(ago[1])})
@@ -30,20 +30,20 @@ def when(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def names(text: str) -> tuple[str, ...]:
-    """Several values in one option, with commas between."""
+def parse_names(text: str) -> tuple[str, ...]:
+    """Parse several values, separated by commas."""
     found = tuple(part.strip() for part in text.split(",") if part.strip())
-    if not found:  # an unset variable of a script: to take it for "all" would be a surprise
+    if not found:  # probably an unset variable in a script: do not treat it as "all"
         raise click.BadParameter(f"{text!r} names nothing; leave the option out for all")
     return found
 
 
-def listed(values: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The values of an option that may be given several times."""
+def flatten(values: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """All values of an option that may be given several times."""
     return tuple(part for value in values for part in value)
 
 
-_STATE = click.option("--state", type=names, multiple=True, help=f"One or more of: {', '.join(STATES)}.")
+_STATE = click.option("--state", type=parse_names, multiple=True, help=f"One or more of: {', '.join(STATES)}.")
 _OTHERS = (
     click.option("--task", help="Only jobs of this task."),
     click.option("--queue", help="Only jobs of this queue."),
@@ -54,8 +54,8 @@ _OTHERS = (
     click.option("--unrouted", is_flag=True, help="Only jobs without a routing key."),
     click.option("--chain-id", help="Only jobs of this chain or flow."),
     click.option("--text", help="Only jobs with this text in payload, key, reason or errors."),
-    click.option("--since", type=when, help="Created at this time or later: a date, or an age such as 2h."),
-    click.option("--before", type=when, help="Created before this time: a date, or an age such as 7d."),
+    click.option("--since", type=parse_time, help="Created at this time or later: a date, or an age such as 2h."),
+    click.option("--before", type=parse_time, help="Created before this time: a date, or an age such as 7d."),
 )
 
 
@@ -65,25 +65,25 @@ def filter_options(command: F) -> F:
 
 
 def dead_filter_options(command: F) -> F:
-    """The filters for dead letters, whose state is given."""
+    """The filters without --state, for dead letters."""
     for option in reversed(_OTHERS):
         command = option(command)
     return command
 
 
 def page_options(command: F) -> F:
-    command = click.option("--cursor", help="Go on where an earlier page ended.")(command)
+    command = click.option("--cursor", help="Continue after an earlier page.")(command)
     return click.option("--limit", type=click.IntRange(1, 10_000), default=50, show_default=True)(command)
 
 
 def filter_of(
-    *, state: tuple[tuple[str, ...], ...] = (), routing_key: str | None, unrouted: bool, **given: Any
+    *, state: tuple[tuple[str, ...], ...] = (), routing_key: str | None, unrouted: bool, **others: Any
 ) -> dict[str, Any]:
-    """The filter as `find` takes it: only what was given."""
+    """The filter as `find` takes it, with only the options that were set."""
     if unrouted and routing_key is not None:
         raise click.UsageError("--routing-key and --unrouted exclude each other")
-    chosen = {name: value for name, value in given.items() if value is not None}
-    if states := listed(state):
+    chosen = {name: value for name, value in others.items() if value is not None}
+    if states := flatten(state):
         chosen["state"] = [_state(name) for name in states]
     if unrouted or routing_key is not None:
         chosen["routing_key"] = routing_key

@@ -1,16 +1,16 @@
-"""The jobs of one flow, read as they stand, and ways to draw them."""
+"""Read the jobs of one flow, and draw them as a tree or a Mermaid chart."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from .output import shown
+from .output import printable
 
 if TYPE_CHECKING:
     from perdure import Job, Perdure
 
-MOST = 2_000  # jobs that are drawn
+MOST = 2_000  # jobs to draw
 PAGE = 500
 MARKS = {
     "blocked": "…",
@@ -25,7 +25,7 @@ MARKS = {
 
 
 async def flow_of(app: Perdure, id: str) -> list[Job]:
-    """The jobs of the chain that a job belongs to, the oldest first; a part of them when there are very many."""
+    """The jobs of the chain that a job belongs to, oldest first, at most about `MOST`."""
     from perdure import NotFound
 
     job = await app.jobs.get(id)
@@ -43,7 +43,7 @@ async def flow_of(app: Perdure, id: str) -> list[Job]:
 
 
 async def with_parents(app: Perdure, jobs: list[Job]) -> list[Job]:
-    """The jobs, and those of other chains that they wait or waited for, as far as they are on record."""
+    """The jobs, and the stored jobs of other chains that they wait or waited for."""
     found = {job.id: job for job in jobs}
     asked = set(found)
     waiting = [parent for job in jobs for parent in job.after]
@@ -58,18 +58,18 @@ async def with_parents(app: Perdure, jobs: list[Job]) -> list[Job]:
     return sorted(found.values(), key=lambda each: (each.created_at, each.id))
 
 
-def edges(jobs: list[Job]) -> list[tuple[UUID, UUID]]:
-    """Who comes before whom: those that are waited for, and those whose chain another goes on with."""
+def edges_of(jobs: list[Job]) -> list[tuple[UUID, UUID]]:
+    """Pairs of (earlier, later): parents and followers, and jobs and their continuations."""
     there = {job.id for job in jobs}
     found = [(parent, job.id) for job in jobs for parent in job.after if parent in there]
     return found + [(job.id, job.next_id) for job in jobs if job.next_id in there and job.next_id is not None]
 
 
-def tree(jobs: list[Job]) -> list[str]:
-    """Lines of a tree, roots first. A job with several parents stands below the first, and is named below the others."""
+def draw_tree(jobs: list[Job]) -> list[str]:
+    """Lines of a tree, roots first. A job with several parents is drawn below the first and named below the others."""
     children: dict[UUID, list[UUID]] = {}
     below: set[UUID] = set()
-    for parent, child in edges(jobs):
+    for parent, child in edges_of(jobs):
         children.setdefault(parent, []).append(child)
         below.add(child)
     by_id = {job.id: job for job in jobs}
@@ -91,17 +91,17 @@ def tree(jobs: list[Job]) -> list[str]:
 
 
 def label(job: Job) -> str:
-    return f"{MARKS[job.state.value]} {shown(job.task)} {job.state.value} {job.id}"
+    return f"{MARKS[job.state.value]} {printable(job.task)} {job.state.value} {job.id}"
 
 
-def mermaid(jobs: list[Job]) -> list[str]:
-    """The flow as a Mermaid drawing."""
+def draw_mermaid(jobs: list[Job]) -> list[str]:
+    """Lines of a Mermaid flowchart."""
     names = {job.id: f"j{number}" for number, job in enumerate(jobs)}
     lines = ["flowchart TD"]
-    lines += [f'    {names[job.id]}["{_quoted(job.task)}<br/>{job.state.value}"]' for job in jobs]
-    lines += [f"    {names[parent]} --> {names[child]}" for parent, child in edges(jobs)]
+    lines += [f'    {names[job.id]}["{_escape(job.task)}<br/>{job.state.value}"]' for job in jobs]
+    lines += [f"    {names[parent]} --> {names[child]}" for parent, child in edges_of(jobs)]
     return lines
 
 
-def _quoted(text: str) -> str:
-    return shown(text).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+def _escape(text: str) -> str:
+    return printable(text).replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

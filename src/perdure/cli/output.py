@@ -1,6 +1,6 @@
-"""Print data: aligned plain text for people, one JSON document for programs.
+"""Print data: aligned text for people, one JSON document for programs.
 
-Texts that come from jobs are shown with their control characters escaped, so that no job can paint on a terminal.
+Control characters in texts of jobs are escaped, so that no job can control a terminal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 _AGES = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
-# control characters, and lone surrogates, which no terminal can be sent
+# control characters, and lone surrogates, which cannot be encoded
 _CONTROLS = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), *range(0xD800, 0xE000))}
 
 
@@ -32,7 +32,7 @@ def yes_option(command: F) -> F:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """One document on stdout. Keys are stable, instants are ISO 8601 in UTC."""
+    """Print one JSON document on stdout. Keys are stable; instants are ISO 8601 in UTC."""
     plain = not (sys.stdout.encoding or "").lower().startswith("utf")
     text = json.dumps(document, indent=2, ensure_ascii=plain, default=_plain)
     click.echo(text.translate(_CONTROLS))
@@ -47,8 +47,8 @@ def _plain(value: object) -> object:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str) -> None:
-    """Rows under aligned headings. On a terminal the last column is cut to its width."""
-    lines = [[shown(cell) for cell in row] for row in rows]
+    """Print rows under aligned headings. On a terminal, long lines are cut."""
+    lines = [[printable(cell) for cell in row] for row in rows]
     if not lines:
         click.echo(nothing)
         return
@@ -61,15 +61,15 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, not
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
-    """`name  value` lines, aligned; fields without a value are left out."""
-    given = [(name, shown(value)) for name, value in fields if value not in (None, "", (), {})]
-    width = max((len(name) for name, _ in given), default=0)
-    for name, value in given:
+    """Print aligned `name  value` lines, without empty fields."""
+    filled = [(name, printable(value)) for name, value in fields if value not in (None, "", (), {})]
+    width = max((len(name) for name, _ in filled), default=0)
+    for name, value in filled:
         click.echo(f"{name.ljust(width)}  {value}")
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask before something that cannot be undone; without a terminal nobody can answer, so --yes is needed."""
+    """Ask before an action that cannot be undone. Without a terminal, --yes is required."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -77,8 +77,8 @@ def confirm(question: str, yes: bool) -> None:
     click.confirm(question, abort=True, err=True)
 
 
-def shown(value: object) -> str:
-    """A value in a cell: one line, nothing that a terminal would obey."""
+def printable(value: object) -> str:
+    """A value as one line without control characters."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -105,7 +105,7 @@ def age(seconds: float | None) -> str | None:
     return "0s"
 
 
-def since(moment: datetime | None) -> str | None:
+def age_since(moment: datetime | None) -> str | None:
     return None if moment is None else age((datetime.now(UTC) - moment).total_seconds())
 
 
@@ -118,16 +118,16 @@ JOB_COLUMNS = ("ID", "STATE", "TASK", "QUEUE", "ATTEMPT", "AGE", "NOTE")
 
 
 def job_row(job: Job) -> tuple[object, ...]:
-    return (job.id, job.state.value, job.task, job.queue, failures(job), since(job.created_at), note(job) or "")
+    return (job.id, job.state.value, job.task, job.queue, failures(job), age_since(job.created_at), note(job) or "")
 
 
 def failures(job: Job) -> str:
-    """How many attempts have failed, of those that may: `2/5`. Snoozes, losses and hand-backs are no failures."""
+    """Failures of max_attempts, such as `2/5`. Snoozes, losses and hand-backs are no failures."""
     return f"{job.failures}/{'∞' if job.max_attempts is None else job.max_attempts}"
 
 
 def note(job: Job) -> str | None:
-    """The most telling thing about a job on one line: why it ended, what went wrong last, who runs it, when it is due."""
+    """One line about a job: why it ended, its last error, its worker, or when it is due."""
     if job.state == "running":
         return f"on {job.leased_by}"
     last = f"{job.errors[-1].kind}: {job.errors[-1].message}" if job.errors else None
@@ -142,7 +142,7 @@ def note(job: Job) -> str | None:
 
 
 def _payload(text: str) -> object:
-    """The arguments of a job; the text itself if it is no JSON, as that of a job whose row cannot be read."""
+    """The decoded payload, or its text if it is not JSON (the row of the job cannot be read)."""
     try:
         return json.loads(text)
     except ValueError:
@@ -150,7 +150,7 @@ def _payload(text: str) -> object:
 
 
 def job_document(job: Job) -> dict[str, object]:
-    """A job as JSON, its fields in the order of the API; payload decoded."""
+    """A job as a JSON document: the fields in the order of the API, with the payload decoded."""
     document: dict[str, object] = {name: getattr(job, name) for name in type(job).__dataclass_fields__}
     document["payload"] = _payload(job.payload)
     document["errors"] = [
@@ -161,7 +161,7 @@ def job_document(job: Job) -> dict[str, object]:
 
 
 class Listing(click.Group):
-    """A group of commands on stored things, such as `perdure jobs`. Without a subcommand it runs `list`."""
+    """A command group such as `perdure jobs`. Without a subcommand it runs `list`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names):

@@ -1,4 +1,4 @@
-"""A progress bar on stderr: rich's where it is installed, else plain text. Nothing where nobody looks."""
+"""A progress bar on stderr: rich's if it is installed, otherwise plain text."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from time import monotonic
 
 import click
 
-Told = Callable[[str, int, int], None]  # what is being done, how many so far, of about how many (0: few)
+Report = Callable[[str, int, int], None]  # what is being done, how many so far, of about how many (0: few)
 WIDTH = 30
 AT_MOST_EVERY = 0.1  # seconds
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[Told]:
-    """What shows progress. On a terminal it is a bar; elsewhere, a line when each thing is done."""
+def progress(quiet: bool) -> Iterator[Report]:
+    """Yield a function that shows progress: as a bar on a terminal, otherwise as a line per finished part."""
     if quiet:
         yield lambda what, done, size: None
     elif sys.stderr.isatty() and find_spec("rich") is not None:
-        with _rich() as told:
-            yield told
+        with _rich() as report:
+            yield report
     else:
-        shown = _Plain(bars=sys.stderr.isatty())
+        plain = _Plain(bars=sys.stderr.isatty())
         try:
-            yield shown
+            yield plain
         finally:
-            shown.end()
+            plain.end()
 
 
 @contextmanager
-def _rich() -> Iterator[Told]:
+def _rich() -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import Progress
 
     with Progress(console=Console(stderr=True), transient=False) as bars:
         known: dict[str, object] = {}
 
-        def told(what: str, done: int, size: int) -> None:
+        def report(what: str, done: int, size: int) -> None:
             if what not in known:
                 known[what] = bars.add_task(what)
             bars.update(known[what], completed=done, total=max(done, size))  # type: ignore[arg-type]
 
-        yield told
+        yield report
 
 
 class _Plain:
-    """One line for each thing that is done, written over while it grows."""
+    """Prints one line per part, overwritten while it grows."""
 
     def __init__(self, *, bars: bool) -> None:
         self._bars = bars

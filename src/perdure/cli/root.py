@@ -1,4 +1,4 @@
-"""`perdure`: the commands by name, one way to end badly, and nothing imported that was not asked for."""
+"""The command `perdure`: finds commands by name, imports only the one that is called, and prints errors as one line."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 DONE, FAILED, WRONG_USE = 0, 1, 2
 
 COMMANDS = {
-    "worker": "Run a worker until it is told to stop.",
-    "jobs": "List, look at, cancel and delete jobs.",
-    "chain": "Show the jobs of a chain or flow in their order.",
-    "graph": "Draw the jobs of a flow and who waits for whom.",
+    "worker": "Run a worker until you stop it.",
+    "jobs": "List, show, cancel and delete jobs.",
+    "chain": "List the jobs of a chain or flow in order.",
+    "graph": "Draw the jobs of a flow and their dependencies.",
     "dead": "List, retry, export and purge dead letters.",
     "queues": "List, pause, resume and configure queues.",
     "schedules": "List, pause, run and preview schedules.",
-    "workers": "List the workers that are alive.",
+    "workers": "List the live workers.",
     "relay": "Move jobs from an app's outbox to its store.",
     "migrate": "Bring a store's schema up to date.",
     "promote": "Move everything from one store to another.",
-    "doctor": "Check a store and say what to mend.",
+    "doctor": "Check a store and print what to fix.",
     "demo": "See Perdure at work, in well under a minute.",
 }
-# of the same command line, and still to come
+# commands of later versions
 LATER = ("bench", "dashboard", "explain", "init", "top")
 
 
 class Root(click.Group):
-    """Commands are listed from the table above and imported when they are called: `--help` stays quick."""
+    """Lists commands from the table above and imports a command only when it is called, so `--help` is quick."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -67,17 +67,18 @@ class Root(click.Group):
         except Exception as error:
             from perdure import PerdureError
 
-            if debugging(ctx):
+            if is_debug(ctx):
                 raise
             if isinstance(error, PerdureError):
                 click.echo(f"perdure: {one_line(error)}", err=True)
                 ctx.exit(exit_code_of(error))
-            if ctx.invoked_subcommand == "worker" or _is_broken_pipe(
-                error
-            ):  # a worker's crash is told with all there is
+            # a crash of a worker keeps its traceback
+            if ctx.invoked_subcommand == "worker" or _is_broken_pipe(error):
                 raise
-            told = f"{ctx.invoked_subcommand} failed: {type(error).__name__}: {one_line(error)} (--debug shows where)"
-            click.echo(f"perdure: {told}", err=True)
+            message = (
+                f"{ctx.invoked_subcommand} failed: {type(error).__name__}: {one_line(error)} (--debug shows where)"
+            )
+            click.echo(f"perdure: {message}", err=True)
             ctx.exit(FAILED)
 
 
@@ -98,8 +99,8 @@ def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool)
 def perdure(ctx: click.Context, debug: bool) -> None:
     """A durable job queue on the database you already have.
 
-    The store of a command is that of --app module:app, or --url URL, or $PERDURE_URL. Commands that print data
-    take --json. Exit codes: 0 done, 1 failed, 2 wrong use.
+    Name the store with --app module:app, --url URL or $PERDURE_URL. Commands that print data take --json. Exit
+    codes: 0 done, 1 failed, 2 wrong use.
 
     \b
     Examples:
@@ -111,19 +112,19 @@ def perdure(ctx: click.Context, debug: bool) -> None:
     ctx.meta["perdure.debug"] = debug
 
 
-def debugging(ctx: click.Context) -> bool:
+def is_debug(ctx: click.Context) -> bool:
     return bool(ctx.meta.get("perdure.debug"))
 
 
 def exit_code_of(error: PerdureError) -> int:
-    """What was asked for was wrong in itself, or it was right and failed."""
+    """2 if the call itself was wrong, 1 if it was right and failed."""
     from perdure import InvalidCall
 
     return WRONG_USE if isinstance(error, InvalidCall) else FAILED
 
 
 def _is_broken_pipe(error: Exception) -> bool:
-    """Whoever read the output has gone: click ends quietly."""
+    """Whether the reader of the output has gone. click then exits quietly."""
     return isinstance(error, OSError) and error.errno == errno.EPIPE
 
 

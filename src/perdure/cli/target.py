@@ -1,4 +1,4 @@
-"""Which store a command speaks to, and how it does: `--app module:app`, `--url URL`, or $PERDURE_URL."""
+"""Choose the store of a command: `--app module:app`, `--url URL`, or $PERDURE_URL."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from perdure import Perdure
 
 F = TypeVar("F", bound=Callable[..., Any])
-DEFAULT_FILE = "perdure.db"  # what an app without a URL opens
+DEFAULT_FILE = "perdure.db"  # the file of an app without a URL
 
 
 def on_store(verb: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Make a command of `async def verb(app, **options)`: adds --app, --url and --debug, opens the app around it."""
+    """Turn `async def verb(app, **options)` into a command with --app, --url and --debug that opens the app."""
 
     @store_options
     @functools.wraps(verb)
     def command(target: str | None, url: str | None, **options: Any) -> None:
-        asyncio.run(_within(app_of(target, url), verb, options))
+        asyncio.run(_run_in_app(app_of(target, url), verb, options))
 
     return command
 
 
-async def _within(app: Perdure, verb: Callable[..., Awaitable[None]], options: dict[str, Any]) -> None:
+async def _run_in_app(app: Perdure, verb: Callable[..., Awaitable[None]], options: dict[str, Any]) -> None:
     async with app:
         await verb(app, **options)
 
@@ -48,7 +48,7 @@ def store_options(command: F) -> F:
 
 
 def debug_option(command: F) -> F:
-    """--debug after the command, where one thinks of it."""
+    """Accept --debug after the command too."""
 
     def remember(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
         if wanted:
@@ -60,7 +60,7 @@ def debug_option(command: F) -> F:
 
 
 def app_of(target: str | None, url: str | None) -> Perdure:
-    """The app of a command. One made from a URL migrates nothing and takes any durability: it only looks after jobs."""
+    """The app of a command. An app made from a URL does not migrate and accepts any durability."""
     from perdure import Perdure
 
     if target is not None and url is not None:
@@ -71,7 +71,7 @@ def app_of(target: str | None, url: str | None) -> Perdure:
 
 
 def url_of(url: str | None) -> str:
-    """The URL that was given, that of the environment, or the default file if it is there."""
+    """The URL of the option or of the environment, or the default file if it exists."""
     found = url or os.environ.get("PERDURE_URL")
     if found:
         return found
@@ -81,11 +81,11 @@ def url_of(url: str | None) -> str:
 
 
 def load_app(target: str) -> Perdure:
-    """The app that `module:app` names; `module` alone stands for the one app in it."""
+    """The app that `module:app` names. `module` alone means its only app."""
     from perdure import Perdure
 
     name, colon, path = target.partition(":")
-    module = _import(name, target)
+    module = _import_module(name, target)
     if not colon:
         return _only_app(module)
     found: object = module
@@ -98,7 +98,7 @@ def load_app(target: str) -> Perdure:
     return found
 
 
-def _import(name: str, target: str) -> ModuleType:
+def _import_module(name: str, target: str) -> ModuleType:
     if not name or "/" in name or name.endswith(".py"):
         raise click.UsageError(f"{target!r} is not of the form module:app, e.g. shop.app:app for shop/app.py")
     here = os.getcwd()
@@ -108,15 +108,15 @@ def _import(name: str, target: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise _import_failed(name, error) from error
+            raise _import_error(name, error) from error
         raise click.UsageError(
             f"there is no module {error.name!r} to import (looked in this folder and on PYTHONPATH)"
         ) from error
     except Exception as error:
-        raise _import_failed(name, error) from error
+        raise _import_error(name, error) from error
 
 
-def _import_failed(name: str, error: Exception) -> Exception:
+def _import_error(name: str, error: Exception) -> Exception:
     from perdure import PerdureError
 
     if isinstance(error, PerdureError):
@@ -134,7 +134,7 @@ def _only_app(module: ModuleType) -> Perdure:
 
 
 def _apps(module: ModuleType) -> dict[str, Perdure]:
-    """The apps of a module by name, each object once."""
+    """The apps of a module by name. An app with two names is listed once."""
     from perdure import Perdure
 
     apps: dict[str, Perdure] = {}
@@ -147,3 +147,21 @@ def _apps(module: ModuleType) -> dict[str, Perdure]:
 def _apps_hint(module: ModuleType) -> str:
     names = ", ".join(f"{module.__name__}:{name}" for name in _apps(module))
     return f"; there is {names}" if names else ""
+
+
+# ---- parts of an app that its public API does not offer --------------------------------------------
+async def storage_of(app: Perdure) -> Any:
+    """The open store of an app."""
+    return await app._storage()
+
+
+def relay_of(app: Perdure) -> Any:
+    """The relay of an app that has an outbox."""
+    return app._relay()
+
+
+async def outbox_of(app: Perdure) -> Any:
+    """The open outbox of an app that has one."""
+    outboxes = app._places.outboxes
+    assert outboxes is not None
+    return await outboxes.get()

@@ -1,6 +1,6 @@
 """Tools for tests of code that uses Perdure, and for tests of stores.
 
-Names are imported when they are first asked for, so that `import perdure.testing` costs nothing.
+Names are imported at first use, so that `import perdure.testing` costs nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # it would let a type checker believe every name
+if not TYPE_CHECKING:  # a type checker would otherwise accept every name
 
     def __getattr__(name):
         home = _HOMES.get(name)

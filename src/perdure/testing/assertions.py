@@ -1,4 +1,4 @@
-"""Assertions about what was enqueued."""
+"""Assert that jobs were or were not enqueued."""
 
 from __future__ import annotations
 
@@ -22,33 +22,34 @@ _COMPARED = ("queue", "priority", "key", "tenant", "routing_key", "tags", "meta"
 
 @either
 async def assert_enqueued(app: Perdure, task: Task[..., Any] | str, /, *args: object, **kwargs: object) -> list[Job]:
-    """Some job of this task is on record with at least these arguments, given or by default; gives them, newest first.
+    """Assert that a job of this task with at least these arguments (defaults included) is stored. Return all that match,
+    newest first.
 
-    Options are compared when the task comes with them: `assert_enqueued(app, send.using(queue="bulk"), "a@b.c")`.
-    Awaited in an `async def` test, as it is in a plain one.
+    Options are compared if you pass a task with options: `assert_enqueued(app, send.using(queue="bulk"), "a@b.c")`. Await
+    it in an `async def` test; call it in a plain one.
     """
-    fitting, others = await _looked(app, task, args, kwargs)
+    fitting, others = await _search(app, task, args, kwargs)
     if not fitting:
-        raise AssertionError(_told(f"no job was enqueued that fits {_wanted(task, args, kwargs)}", others))
+        raise AssertionError(_message(f"no job was enqueued that fits {_describe_call(task, args, kwargs)}", others))
     return fitting
 
 
 @either
 async def refute_enqueued(app: Perdure, task: Task[..., Any] | str, /, *args: object, **kwargs: object) -> None:
-    """No job of this task is on record with these arguments."""
-    fitting, _ = await _looked(app, task, args, kwargs)
+    """Assert that no job of this task with these arguments is stored."""
+    fitting, _ = await _search(app, task, args, kwargs)
     if fitting:
-        raise AssertionError(_told(f"a job was enqueued that fits {_wanted(task, args, kwargs)}", fitting))
+        raise AssertionError(_message(f"a job was enqueued that fits {_describe_call(task, args, kwargs)}", fitting))
 
 
-async def _looked(
+async def _search(
     app: Perdure, task: Task[..., Any] | str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> tuple[list[Job], list[Job]]:
     name = task if isinstance(task, str) else app._bind(task._declared, task._options).definition.name
     options = {} if isinstance(task, str) else task._options
     definition = app.definitions().get(name)
-    given: dict[str, Any] = dict(kwargs) if definition is None else definition.partly(args, kwargs)
-    arguments = codec.decode(codec.encode(given, "the arguments"))
+    expected: dict[str, Any] = dict(kwargs) if definition is None else definition.partly(args, kwargs)
+    arguments = codec.decode(codec.encode(expected, "the arguments"))
     fitting: list[Job] = []
     others: list[Job] = []
     async for records in pages(await app._storage(), Filter(task=name)):
@@ -71,11 +72,11 @@ def _fits(
 
 
 def _flat(arguments: dict[str, Any], others: str | None) -> dict[Any, Any]:
-    """What `**others` took, one by one beside the rest: any of it may be asked for alone."""
+    """The arguments with those of `**others` one by one, so that each can be compared alone."""
     if others not in arguments:
         return arguments
-    taken = {(others, name): value for name, value in arguments[others].items()}
-    return {name: value for name, value in arguments.items() if name != others} | taken
+    extra = {(others, name): value for name, value in arguments[others].items()}
+    return {name: value for name, value in arguments.items() if name != others} | extra
 
 
 def _same(stored: object, wanted: Any) -> bool:
@@ -84,11 +85,11 @@ def _same(stored: object, wanted: Any) -> bool:
     return bool(stored == (wanted.total_seconds() if hasattr(wanted, "total_seconds") else wanted))
 
 
-def _wanted(task: Task[..., Any] | str, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
+def _describe_call(task: Task[..., Any] | str, args: tuple[object, ...], kwargs: dict[str, object]) -> str:
     name = task if isinstance(task, str) else task.name
     return f"{name}({', '.join([*map(repr, args), *(f'{key}={value!r}' for key, value in kwargs.items())])})"
 
 
-def _told(what: str, jobs: list[Job]) -> str:
+def _message(what: str, jobs: list[Job]) -> str:
     shown = "".join(f"\n  {job.task} {job.payload} queue={job.queue} {job.state}" for job in jobs[:10])
     return f"{what}; on record of this task:{shown or ' nothing'}"

@@ -12,7 +12,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class ManualClock:
-    """Stands still until it is moved, forward or back.
+    """A clock that moves only when a test moves it, forward or back.
 
     >>> clock = ManualClock(datetime(2030, 1, 1, tzinfo=UTC))
     >>> clock.advance(90)
@@ -22,7 +22,7 @@ class ManualClock:
 
     def __init__(self, start: datetime = _START) -> None:
         self._lock = threading.Lock()
-        self._micros = self._start = instant_of(start, "start")
+        self._micros = self.started_at = instant_of(start, "start")
 
     def now(self) -> datetime:
         return datetime_of(self._micros)

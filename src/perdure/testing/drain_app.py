@@ -1,4 +1,4 @@
-"""Run what is due, then go on with the test."""
+"""Run all due jobs of an app and return when none is left."""
 
 from __future__ import annotations
 
@@ -22,54 +22,52 @@ if TYPE_CHECKING:
     from perdure.app import Perdure
     from perdure.worker.worker import Worker
 
-_AT_WORK = (State.READY, State.RUNNING)
-# longer than a worker needs to ask for jobs under limits, or to let those go that wait for a job that has ended
-LOOKS = 15
+_ACTIVE = (State.READY, State.RUNNING)
+# more checks than a worker needs to claim jobs under limits, or to release followers of an ended job
+CHECKS = 15
 
 
 @either
 async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
-    """Run every job that is due, those of schedules and those they make due, until none is left; then remove what is no
-    longer kept. Jobs that were not started in time are cancelled, and those whose lease is over come back. Jobs of a paused
-    queue, of a task that the app does not know, due later, or held back by a rate stay as they are. TimeoutError when it
-    takes too long.
+    """Run every due job, jobs of due schedules, and the jobs that become due through them, until none is left; then prune.
+    Expired jobs are cancelled, and jobs with a lapsed lease come back. Jobs that are due later, belong to a paused queue or
+    an unknown task, or wait for a rate stay as they are. Raise TimeoutError after `timeout` seconds.
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
     storage = await app._storage()
     async with asyncio.timeout(timeout):
         if isinstance(app.settings.clock, ManualClock):
-            # as if a worker had been there from the start: one move of the clock makes a declared schedule fire
-            await reconcile(storage, declared_schedules(app), app.definitions(), app.settings.clock._start)
+            # as if a worker had run from the start: one move of the clock makes a declared schedule fire
+            await reconcile(storage, declared_schedules(app), app.definitions(), app.settings.clock.started_at)
         while True:
             async with app.worker(poll=0.05, grace=0) as worker:
                 await _wait_until_idle(app, storage, worker)
-            # the worker may have claimed a job after the last look, and handed it back when it was stopped
-            if await _busy(app, storage) is not True:
+            # the worker may have claimed a job after the last check, and handed it back when it stopped
+            if await _find_work(app, storage) is not True:
                 break
         while await storage.prune(storage.chunk) >= storage.chunk:
             pass
 
 
 async def _wait_until_idle(app: Perdure, storage: Storage, worker: Worker) -> None:
-    """Wait until the worker has nothing more to do. What is due, expired or lost is looked for meanwhile."""
-    stir = asyncio.Event()
-    stop = storage.listen("changed", stir.set)
-    held_back = 0  # looks at nothing but jobs that no worker may start
+    """Wait until the worker has nothing more to do. Meanwhile handle due, expired and lost jobs."""
+    changed = asyncio.Event()
+    stop = storage.listen("changed", changed.set)
+    held_back = 0  # checks in a row that found only jobs that no worker may start
     try:
-        while held_back < LOOKS and (busy := await _looked(app, storage, worker)):
+        while held_back < CHECKS and (busy := await _check(app, storage, worker)):
             held_back = held_back + 1 if busy == "held back" else 0
-            stir.clear()
+            changed.clear()
             with suppress(TimeoutError):
                 async with asyncio.timeout(0.02):
-                    await stir.wait()
+                    await changed.wait()
     finally:
         stop()
 
 
-async def _in_the_outbox(app: Perdure) -> bool:
-    """Whether jobs are left in the outbox that cannot be moved now: the worker's own relay may be about to. A test of other
-    things may do without an outbox."""
+async def _move_outbox(app: Perdure) -> bool:
+    """Move the jobs of the outbox, if it is open. Return whether some are left, which the worker's own relay may move."""
     outbox = None if app._places.outboxes is None else app._places.outboxes.here()
     relay = app._relay()
     if outbox is None or relay is None:
@@ -78,47 +76,47 @@ async def _in_the_outbox(app: Perdure) -> bool:
     return (await outbox.state()).waiting > 0
 
 
-async def _looked(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
-    """Whether there is anything to wait for. A look is several questions: what the worker did between them, none of them may
-    have seen. While the worker is at work, nothing need be asked."""
+async def _check(app: Perdure, storage: Storage, worker: Worker) -> bool | Literal["held back"]:
+    """Whether there is anything to wait for. One check makes several queries. If the worker did something between them, none
+    of them may have seen it, so the check does not count. While the worker is busy, no query is needed."""
     done = worker._quiet()
     if done is None:
         return True
-    busy = await _busy(app, storage, worker)
+    busy = await _find_work(app, storage, worker)
     return busy if worker._quiet() == done else True
 
 
-async def _reaped(storage: Storage, worker: Worker | None) -> int:
-    """Without the patience of a worker's upkeep, which is for outages; our own worker is alive."""
+async def _reap(storage: Storage, worker: Worker | None) -> int:
+    """Reap lapsed leases at once, without the delay of a worker's upkeep. Our own worker is alive."""
     lapsed = await storage.lapsed(storage.chunk, FOR_EVER)
     ours = None if worker is None else worker.id
     return await reap(storage, [record for record in lapsed if record.leased_by != ours])
 
 
-async def _busy(app: Perdure, storage: Storage, worker: Worker | None = None) -> bool | Literal["held back"]:
-    waits = await _in_the_outbox(app)
-    if await expire(storage, storage.chunk) or await _reaped(storage, worker):
+async def _find_work(app: Perdure, storage: Storage, worker: Worker | None = None) -> bool | Literal["held back"]:
+    waits = await _move_outbox(app)
+    if await expire(storage, storage.chunk) or await _reap(storage, worker):
         return True
     if (await fire(storage, await storage.now(), app.definitions())).again:
         return True
     if await storage.promote(storage.chunk):
         return True
-    # first those that wait for jobs: a store may let them go after their parent's end is seen, and who is let go now is
-    # seen at work below
+    # count blocked jobs first: a store may release them later than their parent's end, and the counts below see jobs that
+    # are released now
     waits = waits or await storage.count(Filter(states=(State.BLOCKED,))) > 0
-    if await storage.count(Filter(states=_AT_WORK)) == 0:
+    if await storage.count(Filter(states=_ACTIVE)) == 0:
         return "held back" if waits else False
     if await storage.count(Filter(states=(State.RUNNING,))) > 0:
         return True
-    return await _any_ready(app, storage) or ("held back" if waits else False)
+    return await _find_ready(app, storage) or ("held back" if waits else False)
 
 
-async def _any_ready(app: Perdure, storage: Storage) -> bool | Literal["held back"]:
-    """Whether a job is ready that a worker of the app would run; "held back": only jobs that wait for room under limits."""
+async def _find_ready(app: Perdure, storage: Storage) -> bool | Literal["held back"]:
+    """Whether a worker of the app would run a ready job. "held back": only jobs that wait for limits are ready."""
     paused = {row.settings.name for row in await storage.queues() if row.settings.paused}
     known, parked, cursor = app.definitions(), False, None
     while True:
-        ready, cursor = await storage.find(Filter(states=_AT_WORK), storage.chunk, cursor)
+        ready, cursor = await storage.find(Filter(states=_ACTIVE), storage.chunk, cursor)
         wanted = [record for record in ready if record.task in known and record.queue not in paused]
         if not all(record.parked for record in wanted):
             return True

@@ -1,8 +1,8 @@
-"""A store that fails now and then, around a real one: to see that nothing above it loses a job.
+"""A wrapper that makes a real store fail now and then, to test that the code above it loses no job.
 
-One call in n raises StoreError, *before* the real store was asked or *after* it did its work, which for a caller looks
-the same: the connection broke, and the outcome is unknown. Which calls fail is drawn from a seed: a strict every n-th
-could fall in step with its callers and fail the same verb for ever.
+About one call in n raises StoreError, *before* or *after* the real store did its work. For the caller both look the same:
+the connection broke, and the outcome is unknown. A seeded random generator chooses the calls. A strict every n-th could
+fall in step with its callers and always fail the same verb.
 """
 
 from __future__ import annotations

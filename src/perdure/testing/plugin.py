@@ -1,4 +1,4 @@
-"""The pytest plugin: fixtures for tests of code that enqueues. It imports Perdure only when a fixture is used."""
+"""The pytest plugin: fixtures for code that enqueues. It imports Perdure only when a test uses a fixture."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def perdure_clock() -> ManualClock:
-    """A clock that the test moves: hand it to `Perdure(clock=…)`, or use `perdure_memory`."""
+    """A clock that the test moves. Pass it to `Perdure(clock=…)`, or use `perdure_memory`."""
     from .clock import ManualClock
 
     return ManualClock()
@@ -28,7 +28,7 @@ def perdure_clock() -> ManualClock:
 
 @pytest.fixture
 def perdure_memory(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure], Perdure]]:
-    """Gives an app an empty store in memory, and the test's clock, until the test ends: `app = perdure_memory(app)`."""
+    """Give an app an empty store in memory and the test's clock until the test ends: `app = perdure_memory(app)`."""
     from .swap_store import swap
 
     with ExitStack() as stack:
@@ -42,8 +42,8 @@ def perdure_memory(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure], P
 
 @pytest.fixture
 def perdure_sqlite(tmp_path: Path, perdure_clock: ManualClock) -> Iterator[Callable[[Perdure, Path | None], Perdure]]:
-    """Gives an app an empty store in a file of SQLite, and the test's clock, until the test ends: `perdure_sqlite(app)`, or
-    `perdure_sqlite(app, path)` for a file that the test has, such as the one that its own `connection=` leads to."""
+    """Give an app an empty store in an SQLite file and the test's clock until the test ends: `perdure_sqlite(app)`, or
+    `perdure_sqlite(app, path)` for the file of the test's own `connection=`."""
     from .swap_store import swap
 
     with ExitStack() as stack:
@@ -58,8 +58,8 @@ def perdure_sqlite(tmp_path: Path, perdure_clock: ManualClock) -> Iterator[Calla
 
 @pytest.fixture
 def perdure_postgresql(perdure_clock: ManualClock) -> Iterator[Callable[[Perdure], Perdure]]:
-    """Gives an app an empty schema in the database that PERDURE_TEST_POSTGRESQL names, and the test's clock, until
-    the test ends; then the schema is dropped. Without the variable the test is skipped."""
+    """Give an app an empty schema in the database that PERDURE_TEST_POSTGRESQL names, and the test's clock, until the test
+    ends. Then drop the schema. Without the variable, skip the test."""
     url = os.environ.get("PERDURE_TEST_POSTGRESQL")
     if not url:
         pytest.skip("PERDURE_TEST_POSTGRESQL names no database: set it to postgresql://user@host/database")

@@ -1,4 +1,4 @@
-"""Another store for an app, for the time of a test."""
+"""Give an app another store during a test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from perdure.app import Perdure
 
 
-class swap:  # read as a verb: with swap(app, "memory://"): …
+class swap:  # lower case, because it is used as a verb: with swap(app, "memory://"): …
     """Give an app another store inside a `with` or `async with` block, and its own again afterwards.
 
     >>> from perdure import Perdure

@@ -1,4 +1,4 @@
-"""Tools that work in `async def` tests (awaited) and in plain ones (as they are)."""
+"""A decorator for tools that are awaited in `async def` tests and called in plain ones."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ T = TypeVar("T")
 
 
 def either(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Any]:
-    """Inside a running loop the coroutine, to be awaited; outside, the result itself."""
+    """Return a coroutine inside a running loop, and the result itself outside."""
 
     @wraps(function)
-    def called(*args: P.args, **kwargs: P.kwargs) -> Any:
+    def call(*args: P.args, **kwargs: P.kwargs) -> Any:
         if asyncio._get_running_loop() is not None:
             return function(*args, **kwargs)
         from perdure.sync import run
 
         return run(lambda: function(*args, **kwargs))
 
-    return called
+    return call

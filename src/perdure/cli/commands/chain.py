@@ -1,4 +1,4 @@
-"""`perdure chain`: the jobs of a chain in their order."""
+"""`perdure chain`: list the jobs of a chain in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perdure dead`: what became of jobs whose attempts ran out, and a second life for them."""
+"""`perdure dead`: list, retry, export and purge dead letters."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def list_letters(app: Perdure, limit: int, cursor: str | None, as_json: bo
 @json_option
 @on_store
 async def retry(app: Perdure, ids: tuple[str, ...], as_json: bool) -> None:
-    """Give dead letters a fresh budget of attempts. Same id, history kept.
+    """Give dead letters a fresh budget of attempts. They keep their id and history.
 
     \b
     Example:
@@ -72,7 +72,7 @@ async def retry(app: Perdure, ids: tuple[str, ...], as_json: bool) -> None:
 @json_option
 @on_store
 async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> None:
-    """Retry every dead letter that fits the filter; without one, all of them.
+    """Retry every dead letter that matches the filter; without a filter, all of them.
 
     \b
     Examples:
@@ -80,20 +80,20 @@ async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> Non
       perdure dead retry-all --yes
     """
     chosen = filter_of(**given)
-    count = await _count(app, chosen)
+    count = await _count_dead(app, chosen)
     confirm(f"Retry {plural(count, 'dead letter')}?", yes or not count)
-    _tell("retried", await app.dead.retry_all(**chosen), as_json)
+    _print_count("retried", await app.dead.retry_all(**chosen), as_json)
 
 
 @command.command("purge")
 @dead_filter_options
-@click.option("--cascade", is_flag=True, help="Delete the jobs that wait for them, too.")
+@click.option("--cascade", is_flag=True, help="Also delete the jobs that wait for them.")
 @yes_option
 @json_option
 @on_store
 async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
-    """Delete dead letters that fit the filter, for good. A filter is required. One that other jobs wait for stays, and the
-    exit code is 1, unless --cascade deletes those jobs too.
+    """Delete the dead letters that match a filter, for good. A filter is required. A dead letter that other jobs wait for
+    stays, and the exit code is 1, unless --cascade deletes those jobs too.
 
     \b
     Example:
@@ -102,14 +102,14 @@ async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: 
     chosen = filter_of(**given)
     if not chosen:
         raise click.UsageError("purge needs a filter, e.g. --task or --before; for everything: --before 0s")
-    count = await _count(app, chosen)
+    count = await _count_dead(app, chosen)
     confirm(f"Delete {plural(count, 'dead letter')} for good?", yes or not count)
     purged = await app.dead.purge(cascade=cascade, **chosen)
-    refused = await _count(app, chosen)
+    refused = await _count_dead(app, chosen)
     if as_json:
         print_json({"purged": purged, "refused": refused})
     else:
-        _tell("purged", purged, as_json)
+        _print_count("purged", purged, as_json)
     if refused:
         if not as_json:
             click.echo(
@@ -124,7 +124,7 @@ async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: 
 @json_option
 @on_store
 async def export(app: Perdure, path: Path, as_json: bool, **given: Any) -> None:
-    """Write dead letters to a file, one JSON document a line.
+    """Write dead letters to a file, one JSON document per line.
 
     \b
     Example:
@@ -137,11 +137,11 @@ async def export(app: Perdure, path: Path, as_json: bool, **given: Any) -> None:
         click.echo(f"exported: {plural(exported, 'dead letter')} to {path}")
 
 
-async def _count(app: Perdure, chosen: dict[str, Any]) -> int:
+async def _count_dead(app: Perdure, chosen: dict[str, Any]) -> int:
     from perdure import State
 
     return await app.jobs.count(state=State.DEAD, **chosen)
 
 
-def _tell(what: str, count: int, as_json: bool) -> None:
+def _print_count(what: str, count: int, as_json: bool) -> None:
     print_json({what: count}) if as_json else click.echo(f"{what}: {plural(count, 'dead letter')}")

@@ -1,4 +1,4 @@
-"""`perdure doctor`: what is well with a store, what is not, and what to do about it."""
+"""`perdure doctor`: check a store and print what to do about problems."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import asdict
 import click
 
 from ..doctor_checks import Check, examine
-from ..output import json_option, print_json, shown
+from ..output import json_option, print_json, printable
 from ..root import FAILED
 from ..target import app_of, store_options
 
@@ -20,7 +20,7 @@ from ..target import app_of, store_options
 def command(target: str | None, url: str | None, as_json: bool) -> None:
     """Check a store: its file, schema, durability, disk, clock, workers, dead letters, queues and tasks.
 
-    With --app it also finds waiting jobs of tasks that the app does not know. Exit code 1 if a check fails.
+    With --app it also finds waiting jobs of tasks that the app does not have. Exit code 1 if a check fails.
 
     \b
     Examples:
@@ -39,9 +39,9 @@ def command(target: str | None, url: str | None, as_json: bool) -> None:
 def _print(checks: list[Check]) -> None:
     width = max(len(check.name) for check in checks)
     for check in checks:
-        click.echo(f"{check.status:<4}  {check.name:<{width}}  {shown(check.found)}")
+        click.echo(f"{check.status:<4}  {check.name:<{width}}  {printable(check.found)}")
         if check.remedy:
-            click.echo(f"{'':<4}  {'':<{width}}  → {shown(check.remedy)}")
+            click.echo(f"{'':<4}  {'':<{width}}  → {printable(check.remedy)}")
     counts = Counter(check.status for check in checks)
     click.echo(f"\n{counts['ok']} ok, {counts['warn']} to look at, {counts['fail']} failed")
 

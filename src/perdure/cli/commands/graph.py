@@ -1,4 +1,4 @@
-"""`perdure graph`: a flow drawn as a tree or for Mermaid."""
+"""`perdure graph`: draw a flow as a tree or a Mermaid chart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..flow_view import MOST, edges, flow_of, mermaid, tree, with_parents
+from ..flow_view import MOST, draw_mermaid, draw_tree, edges_of, flow_of, with_parents
 from ..output import job_document, json_option, print_json
 from ..target import on_store
 
@@ -29,10 +29,10 @@ async def command(app: Perdure, id: str, as_mermaid: bool, as_json: bool) -> Non
     """
     jobs = await with_parents(app, await flow_of(app, id))
     if as_json:
-        pairs = [{"from": parent, "to": child} for parent, child in edges(jobs)]
+        pairs = [{"from": parent, "to": child} for parent, child in edges_of(jobs)]
         print_json({"jobs": [job_document(job) for job in jobs], "edges": pairs})
         return
-    for line in mermaid(jobs) if as_mermaid else tree(jobs):
+    for line in draw_mermaid(jobs) if as_mermaid else draw_tree(jobs):
         click.echo(line)
     if len(jobs) >= MOST:
         click.echo(f"only {MOST} jobs are drawn: perdure jobs count --by-state --chain-id {jobs[0].chain_id}", err=True)

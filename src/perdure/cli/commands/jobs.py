@@ -1,4 +1,4 @@
-"""`perdure jobs`: look at jobs and move them."""
+"""`perdure jobs`: list, show and change jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ..output import (
     print_fields,
     print_json,
     print_table,
-    shown,
+    printable,
     yes_option,
 )
 from ..root import FAILED
@@ -40,7 +40,7 @@ PAGE = 500
 
 @click.group("jobs", cls=Listing)
 def command() -> None:
-    """List, look at, cancel and delete jobs. Without a subcommand: list.
+    """List, show, cancel and delete jobs. Without a subcommand: list.
 
     \b
     Examples:
@@ -89,14 +89,14 @@ async def get(app: Perdure, id: str, as_json: bool) -> None:
     Example:
       perdure jobs get 0197a3c4-… --json
     """
-    job = await _known(app, id)
+    job = await _find_job(app, id)
     if as_json:
         print_json(job_document(job))
     else:
         _print_job(job)
 
 
-async def _known(app: Perdure, id: str) -> Job:
+async def _find_job(app: Perdure, id: str) -> Job:
     from perdure import NotFound
 
     job = await app.jobs.get(id)
@@ -114,9 +114,9 @@ def _print_job(job: Job) -> None:
     print_fields(document.items())
     for error in job.errors:
         head = f"attempt {error.attempt} on {error.worker} at {iso(error.ended_at, 'seconds')}"
-        click.echo(f"\n{shown(head)}\n  {shown(error.kind)}: {shown(error.message)}")
+        click.echo(f"\n{printable(head)}\n  {printable(error.kind)}: {printable(error.message)}")
         for line in (error.traceback or "").rstrip().splitlines():
-            click.echo(f"  {shown(line)}")
+            click.echo(f"  {printable(line)}")
 
 
 @command.command("count")
@@ -138,14 +138,14 @@ async def count(app: Perdure, by_state: bool, as_json: bool, **given: Any) -> No
         print_json({"count": total}) if as_json else click.echo(total)
         return
     states = chosen.pop("state", None) or STATES
-    counts = {str(state): await app.jobs.count(state=filter_state(state), **chosen) for state in states}
+    counts = {str(state): await app.jobs.count(state=state_of(state), **chosen) for state in states}
     if as_json:
         print_json({"count": sum(counts.values()), "states": counts})
     else:
         print_table(("STATE", "JOBS"), counts.items(), nothing="no jobs")
 
 
-def filter_state(state: str) -> Any:
+def state_of(state: str) -> Any:
     from perdure import State
 
     return State(state)
@@ -158,9 +158,9 @@ def filter_state(state: str) -> Any:
 @json_option
 @on_store
 async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **given: Any) -> None:
-    """Cancel jobs: by id, or all that fit a filter.
+    """Cancel jobs: by id, or all that match a filter.
 
-    A running job is cancelled at once; its code is told to stop.
+    A running job becomes cancelled at once, and its handler is told to stop.
 
     \b
     Examples:
@@ -178,7 +178,7 @@ async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, *
 @json_option
 @on_store
 async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **given: Any) -> None:
-    """Make scheduled jobs due now: by id, or all that fit a filter.
+    """Make scheduled jobs due now: by id, or all that match a filter.
 
     \b
     Examples:
@@ -192,12 +192,12 @@ async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, 
 @command.command("delete")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
 @filter_options
-@click.option("--cascade", is_flag=True, help="Delete the jobs that wait for them, too.")
+@click.option("--cascade", is_flag=True, help="Also delete the jobs that wait for them.")
 @yes_option
 @json_option
 @on_store
 async def delete(app: Perdure, ids: tuple[str, ...], cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
-    """Delete jobs for good: by id, or all that fit a filter.
+    """Delete jobs for good: by id, or all that match a filter.
 
     \b
     Examples:
@@ -213,7 +213,7 @@ async def delete(app: Perdure, ids: tuple[str, ...], cascade: bool, yes: bool, a
 
 @dataclass(frozen=True)
 class Move:
-    """Something done to jobs: what it is called before and after, the verb, and the states that can be meant."""
+    """An action on jobs: its name before and after, its verb, and the states it applies to."""
 
     word: str
     done: str
@@ -222,7 +222,7 @@ class Move:
 
 
 async def _move(app: Perdure, move: Move, ids: Sequence[str], given: dict[str, Any], yes: bool, as_json: bool) -> None:
-    """Move the jobs named, or after a question all that fit the filter. Ends with 1 if a named job would not."""
+    """Apply the action to the named jobs, or after a question to all that match. Exit with 1 if a named job refused."""
     chosen = filter_of(**given)
     if bool(ids) == bool(chosen):
         raise click.UsageError("give ids, or a filter such as --task or --before; not both, not neither")
@@ -230,7 +230,7 @@ async def _move(app: Perdure, move: Move, ids: Sequence[str], given: dict[str, A
         moved = await move.verb(*ids)
     else:
         if move.states and "state" not in chosen:
-            chosen["state"] = [filter_state(state) for state in move.states]
+            chosen["state"] = [state_of(state) for state in move.states]
         count = await app.jobs.count(**chosen)
         confirm(f"{move.word.capitalize()} {plural(count, 'job')}?", yes or not count)
         moved = await _move_all(app, chosen, move.verb)
@@ -264,13 +264,13 @@ async def log(app: Perdure, id: str, as_json: bool) -> None:
     Example:
       perdure jobs log 0197a3c4-…
     """
-    job = await _known(app, id)
+    job = await _find_job(app, id)
     lines = await app.jobs.log(job.id)
     if as_json:
         print_json({"id": job.id, "lines": list(lines)})
         return
     for line in lines:
-        click.echo(shown(line))
+        click.echo(printable(line))
 
 
 @command.command("wait")
@@ -279,19 +279,19 @@ async def log(app: Perdure, id: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def wait(app: Perdure, id: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until a job ends, and those that go on with its chain; show the last. Exit code 1 if it is dead or cancelled, or
-    not over in time; one that was skipped is done.
+    """Wait for the end of a job and of its chain, and print the last job. Exit code 1 if it is dead, cancelled or not over
+    in time; 0 if it succeeded or was skipped.
 
     \b
     Example:
       perdure jobs wait 0197a3c4-… --timeout 60
     """
-    job = await _ended(app, id, timeout)
+    job = await _wait_for_end(app, id, timeout)
     if as_json:
         print_json(job_document(job))
     else:
-        told = job.result if job.state == "succeeded" else note(job)
-        click.echo(f"{job.state.value}" + ("" if told is None else f": {shown(told)}"))
+        detail = job.result if job.state == "succeeded" else note(job)
+        click.echo(f"{job.state.value}" + ("" if detail is None else f": {printable(detail)}"))
     if job.state not in ("succeeded", "skipped"):
         raise SystemExit(FAILED)
 
@@ -302,7 +302,7 @@ async def wait(app: Perdure, id: str, timeout: float | None, as_json: bool) -> N
 @json_option
 @on_store
 async def complete(app: Perdure, id: str, result: str | None, as_json: bool) -> None:
-    """Say that somebody else has done a job: it succeeds, and does not run any more.
+    """Complete a job that somebody else has done. It succeeds and does not run again.
 
     \b
     Example:
@@ -319,7 +319,7 @@ async def complete(app: Perdure, id: str, result: str | None, as_json: bool) -> 
 @json_option
 @on_store
 async def answer(app: Perdure, id: str, name: str, value: str | None, as_json: bool) -> None:
-    """Give the answer that a job waits for with ctx.wait_for(NAME). VALUE is JSON.
+    """Deliver the answer that a job awaits with ctx.wait_for(NAME). VALUE is JSON.
 
     \b
     Examples:
@@ -337,11 +337,11 @@ def _json(text: str, what: str) -> object:
         raise click.UsageError(f"{what} is not JSON: {error}; a text needs quotes of its own: '\"text\"'") from None
 
 
-async def _ended(app: Perdure, id: str, timeout: float | None) -> Job:
-    """The job at the end of its chain."""
+async def _wait_for_end(app: Perdure, id: str, timeout: float | None) -> Job:
+    """Wait for the end of a chain and return its last job."""
     from perdure import JobHandle, ResultTimeout
 
-    job = await _known(app, id)
+    job = await _find_job(app, id)
     try:
         async with asyncio.timeout(timeout):
             while True:
@@ -349,6 +349,6 @@ async def _ended(app: Perdure, id: str, timeout: float | None) -> Job:
                     job = seen
                 if job.state != "succeeded" or job.next_id is None:
                     return job
-                job = await _known(app, str(job.next_id))
+                job = await _find_job(app, str(job.next_id))
     except TimeoutError:
         raise ResultTimeout(f"job {job.id} is still {job.state.value} after {timeout:g} s") from None

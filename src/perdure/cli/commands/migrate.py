@@ -1,4 +1,4 @@
-"""`perdure migrate`: bring a store's schema up to date, or say how it stands."""
+"""`perdure migrate`: bring a store's schema up to date, or print its version."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def outbox_option(command: F) -> F:
 
 
 @click.group("migrate", invoke_without_command=True)
-@click.option("--dry-run", is_flag=True, help="Print the SQL that would be run, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the SQL and run nothing.")
 @outbox_option
 @json_option
 @store_options
@@ -32,7 +32,7 @@ def outbox_option(command: F) -> F:
 def command(ctx: click.Context, /, **options: Any) -> None:
     """Bring a store's schema up to date: the same as `perdure migrate up`.
 
-    Apps migrate by themselves unless they say Perdure(migrate=False). Two migrations at once are safe.
+    Apps migrate by themselves, unless they are made with Perdure(migrate=False). Two migrations at once are safe.
 
     \b
     Examples:
@@ -48,12 +48,12 @@ def command(ctx: click.Context, /, **options: Any) -> None:
 
 
 @command.command("up")
-@click.option("--dry-run", is_flag=True, help="Print the SQL that would be run, and run nothing.")
+@click.option("--dry-run", is_flag=True, help="Print the SQL and run nothing.")
 @outbox_option
 @json_option
 @store_options
 def up(**options: Any) -> None:
-    """Run the migrations that the store has not seen.
+    """Run the migrations that the store lacks.
 
     \b
     Examples:
@@ -85,7 +85,7 @@ def _up(target: str | None, url: str | None, outbox: str | None, dry_run: bool, 
 @json_option
 @store_options
 def status(target: str | None, url: str | None, outbox: str | None, as_json: bool) -> None:
-    """Say which schema the store has and what is to be run. Exit code 1 if something is.
+    """Print the schema version and the pending migrations. Exit code 1 if there are any.
 
     \b
     Example:
@@ -116,8 +116,8 @@ def _address(target: str | None, url: str | None, outbox: str | None) -> str:
 
 @contextmanager
 def _ledger(url: str, *, make: bool, outbox: bool) -> Iterator[tuple[Ledger, list[Migration]]]:
-    """The store's ledger and its migrations. A file that is not there is made on demand only; else an empty one
-    elsewhere stands for it."""
+    """Open the store's ledger and its migrations. If the file does not exist and `make` is false, open an empty temporary
+    file instead."""
     from perdure.storage.urls import ledger, outbox_ledger, parse
 
     address = parse(url)

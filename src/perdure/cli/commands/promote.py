@@ -1,4 +1,4 @@
-"""`perdure promote`: everything that a store holds, moved to another one."""
+"""`perdure promote`: move everything from one store to another."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ if TYPE_CHECKING:
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Pause SRC and wait so long for running jobs to end and workers to stop.  [default: refuse at once]",
+    help="Pause SRC and wait this long for running jobs and workers to end.  [default: refuse at once]",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would be moved and what is in the way; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be moved and what prevents it; write nothing.")
 @json_option
 @debug_option
 def command(source: str, target: str, wait: float, dry_run: bool, as_json: bool) -> None:
-    """Move everything from one store to another: jobs in all states with their errors, results, progress and logs, who
-    waits for whom, queues and their settings, unique keys, schedules, subscriptions, steps and answers.
+    """Move everything from one store to another: jobs in all states with errors, results, progress and logs, dependencies,
+    queues and settings, unique keys, schedules, subscriptions, steps and answers.
 
-    SRC and DST are URLs. DST must be empty, or hold the beginning of an interrupted move of SRC: then it is gone on with.
-    Nobody may work on either store. At the end counts and checksums of both sides are compared. SRC keeps all it has, and
-    stays paused, so that nothing runs twice; if the move fails, SRC goes on as before.
+    SRC and DST are URLs. DST must be empty, or contain part of an interrupted move of SRC, which then continues. No worker
+    may use either store. At the end the command compares counts and checksums. SRC keeps everything and stays paused, so
+    that nothing runs twice. If the move fails, SRC is resumed.
 
     \b
     Examples:
@@ -52,22 +52,22 @@ def command(source: str, target: str, wait: float, dry_run: bool, as_json: bool)
     """
     from perdure import StoreError
 
-    here, there = _addresses(source, target)
+    here, there = _parse_addresses(source, target)
     try:
         if dry_run:
-            outlook = asyncio.run(_look_ahead(source, target, there, quiet=as_json))
-            _print_outlook(outlook, here, there, as_json)
+            outlook = asyncio.run(_plan(source, target, there, quiet=as_json))
+            _print_plan(outlook, here, there, as_json)
             if outlook.hindrances:
                 raise SystemExit(FAILED)
         else:
             moved = asyncio.run(_move(source, target, wait, quiet=as_json))
-            _print_moved(moved, here, there, as_json)
+            _print_result(moved, here, there, as_json)
     except (KeyboardInterrupt, asyncio.CancelledError):
         raise StoreError(f"given up: {here} goes on as before; the same command goes on with the move") from None
 
 
 # ---- addresses -------------------------------------------------------------------------------------
-def _addresses(source: str, target: str) -> tuple[StoreUrl, StoreUrl]:
+def _parse_addresses(source: str, target: str) -> tuple[StoreUrl, StoreUrl]:
     from perdure import InvalidCall
     from perdure.storage.urls import parse
 
@@ -77,17 +77,17 @@ def _addresses(source: str, target: str) -> tuple[StoreUrl, StoreUrl]:
             raise InvalidCall(
                 f"{name} is {address}, which lives in one process only: nothing can be moved there or back"
             )
-    if _place(here) == _place(there):
+    if _location(here) == _location(there):
         raise InvalidCall(f"SRC and DST are the same store: {here}")
     return here, there
 
 
-def _place(address: StoreUrl) -> Path | str:
+def _location(address: StoreUrl) -> Path | str:
     return str(address) if address.path is None else address.path.expanduser().resolve()
 
 
 @asynccontextmanager
-async def _opened(url: str, *, migrate: bool) -> AsyncIterator[Any]:
+async def _open_store(url: str, *, migrate: bool) -> AsyncIterator[Any]:
     from perdure.storage.urls import opener
 
     store = opener(url, durability="relaxed", migrate=migrate)()
@@ -101,14 +101,14 @@ async def _opened(url: str, *, migrate: bool) -> AsyncIterator[Any]:
 async def _move(source: str, target: str, wait: float, *, quiet: bool) -> Moved:
     from perdure.transfer.transfer import move
 
-    async with _opened(source, migrate=False) as here, _opened(target, migrate=True) as there:
-        with _ended_by_sigterm(), progress(quiet) as told:
-            return await move(here, there, told, wait=wait)
+    async with _open_store(source, migrate=False) as here, _open_store(target, migrate=True) as there:
+        with _cancel_on_sigterm(), progress(quiet) as report:
+            return await move(here, there, report, wait=wait)
 
 
 @contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
-    """A polite kill is Ctrl-C by another hand: the source must not stay paused for it."""
+def _cancel_on_sigterm() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C, so that the source does not stay paused."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     try:
@@ -122,19 +122,19 @@ def _ended_by_sigterm() -> Iterator[None]:
         loop.remove_signal_handler(SIGTERM)
 
 
-async def _look_ahead(source: str, target: str, address: StoreUrl, *, quiet: bool) -> Outlook:
+async def _plan(source: str, target: str, address: StoreUrl, *, quiet: bool) -> Outlook:
     from perdure.transfer.transfer import look_ahead
 
-    async with _opened(source, migrate=False) as here:
-        with progress(quiet) as told:
-            if not await asyncio.to_thread(_has_a_schema, target, address):
-                return await look_ahead(here, None, told)
-            async with _opened(target, migrate=False) as there:
-                return await look_ahead(here, there, told)
+    async with _open_store(source, migrate=False) as here:
+        with progress(quiet) as report:
+            if not await asyncio.to_thread(_has_schema, target, address):
+                return await look_ahead(here, None, report)
+            async with _open_store(target, migrate=False) as there:
+                return await look_ahead(here, there, report)
 
 
-def _has_a_schema(url: str, address: StoreUrl) -> bool:
-    """Whether the target has been used before; one that is not there is made by the move."""
+def _has_schema(url: str, address: StoreUrl) -> bool:
+    """Whether the target has a schema. The move creates a target that does not exist."""
     from perdure.storage.migrations import status
     from perdure.storage.urls import ledger
 
@@ -147,10 +147,10 @@ def _has_a_schema(url: str, address: StoreUrl) -> bool:
         close()
 
 
-# ---- what is printed -------------------------------------------------------------------------------
-def _print_moved(moved: Moved, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
+# ---- output -------------------------------------------------------------------------------
+def _print_result(moved: Moved, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
     if as_json:
-        things = {_word(each.name): _document(each.target) for each in moved.counted}
+        things = {_json_key(each.name): _document(each.target) for each in moved.counted}
         carried = {"source": str(here), "target": str(there), "equal": True, "already_there": moved.already_there}
         print_json({**carried, "things": things, "paused_at_target": list(moved.paused)})
         return
@@ -174,9 +174,9 @@ def _print_moved(moved: Moved, here: StoreUrl, there: StoreUrl, as_json: bool) -
         click.echo(f"Paused at the target, as they were at the source: {', '.join(moved.paused)}")
 
 
-def _print_outlook(outlook: Outlook, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
+def _print_plan(outlook: Outlook, here: StoreUrl, there: StoreUrl, as_json: bool) -> None:
     if as_json:
-        things = {_word(name): _document(counted) for name, counted in outlook.counted}
+        things = {_json_key(name): _document(counted) for name, counted in outlook.counted}
         planned = {"source": str(here), "target": str(there), "dry_run": True, "already_there": outlook.already_there}
         print_json({**planned, "things": things, "hindrances": list(outlook.hindrances)})
         return
@@ -192,7 +192,7 @@ def _print_outlook(outlook: Outlook, here: StoreUrl, there: StoreUrl, as_json: b
 
 
 def _print_counts(counted: Checksum) -> None:
-    """Jobs by state and queue; what is counted by nothing needs no table."""
+    """Print jobs by state and queue. Other things have no groups."""
     groups = [(*group, number) for group, number in sorted(counted.counts.items()) if group]
     if groups:
         print_table(("STATE", "QUEUE", "JOBS"), groups, nothing="")
@@ -211,7 +211,7 @@ def _document(counted: Checksum) -> dict[str, object]:
     return document
 
 
-def _word(name: str) -> str:
+def _json_key(name: str) -> str:
     return name.replace(" ", "_")
 
 

@@ -1,4 +1,4 @@
-"""`perdure queues`: how long the lines are, and their settings."""
+"""`perdure queues`: list queues with their depth and settings, pause and configure them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from ..output import Listing, age, json_option, print_json, print_table
-from ..target import on_store
+from ..target import on_store, storage_of
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SETTINGS = ("max_depth", "on_full", "drop_below", "fair", "weights")
 
 
-def _weight(text: str) -> tuple[str, float]:
-    """A tenant and its share."""
+def _parse_weight(text: str) -> tuple[str, float]:
+    """Parse TENANT=NUMBER."""
     tenant, _, share = text.partition("=")
     try:
         return tenant, float(share)
@@ -45,12 +45,12 @@ def command() -> None:
     "seconds",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Also tell how many workers would clear the backlog in this time.  [default with --json: 60]",
+    help="Also print how many workers would clear the backlog in this time.  [default with --json: 60]",
 )
 @json_option
 @on_store
 async def list_queues(app: Perdure, seconds: float | None, as_json: bool) -> None:
-    """List queues with their depth and the age of their oldest job that is due.
+    """List queues with their depth and the age of their oldest due job.
 
     \b
     Examples:
@@ -58,17 +58,17 @@ async def list_queues(app: Perdure, seconds: float | None, as_json: bool) -> Non
       perdure queues list --target 60
     """
     if seconds is not None or as_json:
-        await _scale(app, seconds, as_json)
+        await _print_scale(app, seconds, as_json)
         return
     rows = [
-        (queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest), _in_words(queue))
+        (queue.name, "paused" if queue.paused else "open", queue.depth, age(queue.oldest), _describe_settings(queue))
         for queue in await app.queues.list()
     ]
     print_table(("QUEUE", "STATE", "DEPTH", "OLDEST", "SETTINGS"), rows, nothing="no queues")
 
 
-def _in_words(queue: Any) -> str:
-    """What was configured for a queue."""
+def _describe_settings(queue: Any) -> str:
+    """The settings of a queue in words."""
     words = []
     if queue.max_depth is not None:
         below = "" if queue.drop_below is None else f" below {queue.drop_below}"
@@ -78,23 +78,23 @@ def _in_words(queue: Any) -> str:
     return "; ".join(words)
 
 
-async def _scale(app: Perdure, target: float | None, as_json: bool) -> None:
+async def _print_scale(app: Perdure, target: float | None, as_json: bool) -> None:
     from perdure.observe.scaling_hint import DEFAULT_TARGET, scale
 
     listed = await app.queues.list()
     names = [queue.name for queue in listed]
-    told = await scale(await app._storage(), DEFAULT_TARGET if target is None else target, names)
+    hint = await scale(await storage_of(app), DEFAULT_TARGET if target is None else target, names)
     if as_json:
         settings = {queue.name: {name: getattr(queue, name) for name in SETTINGS} for queue in listed}
-        queues = [asdict(each) | {"settings": settings.get(each.name)} for each in told.queues]
-        print_json(asdict(told) | {"queues": queues})
+        queues = [asdict(each) | {"settings": settings.get(each.name)} for each in hint.queues]
+        print_json(asdict(hint) | {"queues": queues})
         return
     rows = [
         (each.name, each.ready, age(each.oldest), each.running, f"{each.rate:g}/s", each.workers)
-        for each in told.queues
+        for each in hint.queues
     ]
     print_table(("QUEUE", "READY", "OLDEST", "RUNNING", "RATE", "WORKERS"), rows, nothing="no queues")
-    click.echo(f"workers for all of them: {told.workers}, alive: {told.alive}")
+    click.echo(f"workers for all of them: {hint.workers}, alive: {hint.alive}")
 
 
 @command.command("pause")
@@ -102,7 +102,7 @@ async def _scale(app: Perdure, target: float | None, as_json: bool) -> None:
 @json_option
 @on_store
 async def pause(app: Perdure, name: str, as_json: bool) -> None:
-    """Stop jobs of a queue from being started. Those that run go on.
+    """Start no more jobs of a queue. Running jobs continue.
 
     \b
     Example:
@@ -117,7 +117,7 @@ async def pause(app: Perdure, name: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def resume(app: Perdure, name: str, as_json: bool) -> None:
-    """Let jobs of a paused queue be started again.
+    """Start jobs of a paused queue again.
 
     \b
     Example:
@@ -135,17 +135,17 @@ async def resume(app: Perdure, name: str, as_json: bool) -> None:
     type=click.Choice(["reject", "drop", "wait"]),
     default="reject",
     show_default=True,
-    help="What an enqueue meets when the queue is full.",
+    help="What happens to an enqueue when the queue is full.",
 )
-@click.option("--drop-below", type=int, help="With --on-full drop: only jobs of a lower priority are dropped.")
-@click.option("--fair", is_flag=True, help="Its tenants take turns, whatever the length of their lines.")
+@click.option("--drop-below", type=int, help="With --on-full drop: drop only jobs of a lower priority.")
+@click.option("--fair", is_flag=True, help="Tenants take turns, whatever the number of their jobs.")
 @click.option(
     "--weight",
     "weights",
-    type=_weight,
+    type=_parse_weight,
     multiple=True,
     metavar="TENANT=NUMBER",
-    help="With --fair: the share of a tenant, 1 where none is given.",
+    help="With --fair: the weight of a tenant.  [default: 1]",
 )
 @json_option
 @on_store
@@ -159,7 +159,7 @@ async def configure(
     weights: Sequence[tuple[str, float]],
     as_json: bool,
 ) -> None:
-    """Write a queue's settings. What is not given goes back to its default.
+    """Write all settings of a queue. Options that you omit return to their defaults.
 
     \b
     Examples:

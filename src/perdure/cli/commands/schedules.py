@@ -1,4 +1,4 @@
-"""`perdure schedules`: recurring rules on record."""
+"""`perdure schedules`: list and control stored schedules."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def command() -> None:
 @json_option
 @on_store
 async def list_schedules(app: Perdure, as_json: bool) -> None:
-    """List schedules with their next and last tick. An orphan was declared in code that is gone: it does not fire.
+    """List schedules with their next and last tick. An orphan is no longer declared in code and does not fire.
 
     \b
     Example:
@@ -60,7 +60,7 @@ async def show(app: Perdure, name: str, as_json: bool) -> None:
     Example:
       perdure schedules show nightly
     """
-    schedule = await _known(app, name)
+    schedule = await _find_schedule(app, name)
     document = asdict(schedule)
     print_json(document) if as_json else print_fields({"state": _state(schedule), **document}.items())
 
@@ -68,7 +68,7 @@ async def show(app: Perdure, name: str, as_json: bool) -> None:
 @command.command("preview")
 @click.argument("name")
 @click.option(
-    "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="How many ticks, at most 1,000."
+    "--count", type=click.IntRange(1, 1000), default=5, show_default=True, help="Number of ticks, at most 1,000."
 )
 @json_option
 @on_store
@@ -79,7 +79,7 @@ async def preview(app: Perdure, name: str, count: int, as_json: bool) -> None:
     Example:
       perdure schedules preview nightly --count 10
     """
-    await _known(app, name)
+    await _find_schedule(app, name)
     ticks = await app.schedules.preview(name, count)
     if as_json:
         print_json({"schedule": name, "ticks": ticks})
@@ -93,13 +93,13 @@ async def preview(app: Perdure, name: str, count: int, as_json: bool) -> None:
 @json_option
 @on_store
 async def pause(app: Perdure, name: str, as_json: bool) -> None:
-    """Stop a schedule from firing. Jobs that it made go on.
+    """Stop a schedule from firing. Its jobs continue.
 
     \b
     Example:
       perdure schedules pause nightly
     """
-    await _known(app, name)
+    await _find_schedule(app, name)
     await app.schedules.pause(name)
     print_json({"schedule": name, "paused": True}) if as_json else click.echo(f"paused: {name}")
 
@@ -109,13 +109,13 @@ async def pause(app: Perdure, name: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def resume(app: Perdure, name: str, as_json: bool) -> None:
-    """Let a paused schedule fire again, from its next tick on.
+    """Let a paused schedule fire again, from its next tick.
 
     \b
     Example:
       perdure schedules resume nightly
     """
-    await _known(app, name)
+    await _find_schedule(app, name)
     await app.schedules.resume(name)
     print_json({"schedule": name, "paused": False}) if as_json else click.echo(f"resumed: {name}")
 
@@ -125,13 +125,13 @@ async def resume(app: Perdure, name: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def run_now(app: Perdure, name: str, as_json: bool) -> None:
-    """Enqueue a schedule's job now. Its ticks stay as they are.
+    """Enqueue a schedule's job now. Its ticks do not change.
 
     \b
     Example:
       perdure schedules run-now nightly
     """
-    await _known(app, name)
+    await _find_schedule(app, name)
     job = await app.schedules.run_now(name)
     if as_json:
         print_json({"schedule": name, "job": job.id, "duplicate": job.duplicate, "dropped": job.dropped})
@@ -147,19 +147,19 @@ async def run_now(app: Perdure, name: str, as_json: bool) -> None:
 @json_option
 @on_store
 async def remove(app: Perdure, name: str, yes: bool, as_json: bool) -> None:
-    """Take a schedule off the record. Jobs that it made stay. One that code declares comes back with the next worker.
+    """Delete a schedule. Its jobs stay. A schedule that code declares comes back with the next worker.
 
     \b
     Example:
       perdure schedules remove nightly --yes
     """
-    schedule = await _known(app, name)
+    schedule = await _find_schedule(app, name)
     confirm(f"Remove the schedule {schedule.name} ({schedule.cron})?", yes)
     await app.schedules.remove(name)
     print_json({"schedule": name, "removed": True}) if as_json else click.echo(f"removed: {name}")
 
 
-async def _known(app: Perdure, name: str) -> ScheduleInfo:
+async def _find_schedule(app: Perdure, name: str) -> ScheduleInfo:
     from perdure import NotFound
 
     for schedule in await app.schedules.list():

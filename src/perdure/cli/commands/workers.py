@@ -1,4 +1,4 @@
-"""`perdure workers`: who is alive."""
+"""`perdure workers`: list the live workers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ..output import Listing, json_option, print_json, print_table, since
-from ..target import on_store
+from ..output import Listing, age_since, json_option, print_json, print_table
+from ..target import on_store, storage_of
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @click.group("workers", cls=Listing)
 def command() -> None:
-    """List the workers that are alive.
+    """List the live workers.
 
     \b
     Examples:
@@ -28,7 +28,7 @@ def command() -> None:
 @json_option
 @on_store
 async def list_workers(app: Perdure, as_json: bool) -> None:
-    """List the workers that gave a sign of life lately. With --json also what they are: version, host, tasks …
+    """List the workers that sent a heartbeat lately. --json adds version, host, queues and tasks.
 
     \b
     Example:
@@ -36,7 +36,7 @@ async def list_workers(app: Perdure, as_json: bool) -> None:
     """
     from perdure.observe.workers import fleet
 
-    workers = await fleet(await app._storage())
+    workers = await fleet(await storage_of(app))
     if as_json:
         fields = ("id", "seen_at", "started_at", "running")
         about = ("version", "python", "host", "pid", "concurrency", "queues", "tasks")
@@ -51,7 +51,7 @@ async def list_workers(app: Perdure, as_json: bool) -> None:
         )
         return
     rows = [
-        (worker.id, worker.about.get("version", "?"), worker.running, f"{since(worker.seen_at)} ago")
+        (worker.id, worker.about.get("version", "?"), worker.running, f"{age_since(worker.seen_at)} ago")
         for worker in workers
     ]
     print_table(("WORKER", "VERSION", "RUNNING", "SEEN"), rows, nothing="no workers are alive")

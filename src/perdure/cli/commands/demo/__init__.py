@@ -1,7 +1,7 @@
-"""`perdure demo`: what Perdure does, shown with real processes on an embedded SQLite file.
+"""`perdure demo`: show what Perdure does, with real processes on a temporary SQLite file.
 
-`tasks` is the app that runs, `chapters` the story, `account` the proof at the end, `fleet` the worker processes and
-`screen` what is seen.
+`tasks` is the app, `chapters` the parts of the demo, `summary` the checks at the end, `worker_processes` starts and kills
+workers, and `screen` prints.
 """
 
 from __future__ import annotations
@@ -12,17 +12,15 @@ from ...target import debug_option
 
 
 @click.command("demo")
-@click.option(
-    "--jobs", type=click.IntRange(100, 100_000), default=3000, show_default=True, help="How many jobs to run."
-)
-@click.option("--keep", is_flag=True, help="Keep the folder, to look around in it afterwards.")
+@click.option("--jobs", type=click.IntRange(100, 100_000), default=3000, show_default=True, help="Number of jobs.")
+@click.option("--keep", is_flag=True, help="Keep the folder with the store and the logs.")
 @click.option("--deadline", type=click.FloatRange(min=1), default=120.0, hidden=True)
 @debug_option
 def command(jobs: int, keep: bool, deadline: float) -> None:
     """See Perdure at work: thousands of jobs, retries, dead letters, and a worker killed with -9.
 
-    Runs by itself in a temporary folder on an embedded SQLite file, in well under a minute. Exit code 0 means that all
-    it claims was found true.
+    Runs in a temporary folder on an SQLite file, in well under a minute. Exit code 0 means that every claim was checked and
+    holds.
 
     \b
     Examples:

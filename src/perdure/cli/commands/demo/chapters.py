@@ -1,4 +1,4 @@
-"""The story of the demo, chapter by chapter. Each shows one thing and says why it matters."""
+"""The chapters of the demo. Each shows one capability and says why it matters."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .worker_processes import SLOTS, Fleet
 WORKERS = ("worker-1", "worker-2", "worker-3")
 VICTIM = "worker-2"
 INVOICES = 5
-DRAIN_SECONDS = 5.0  # about how long the main run should take: long enough to watch, and to kill somebody
-LOOK = 0.1
+DRAIN_SECONDS = 5.0  # about how long the main run takes: long enough to watch, and to kill a worker
+CHECK_EVERY = 0.1  # seconds
 
 
 class Story:
@@ -33,7 +33,7 @@ class Story:
         self._handles: dict[str, list[JobHandle[Any]]] = {}
         self.doing = "the start"
 
-    async def tell(self) -> None:
+    async def run(self) -> None:
         began = time.monotonic()
         self._screen.line("Perdure: a durable job queue on the database you already have.")
         self._screen.say(f"Everything here happens in one SQLite file: {self._folder / 'demo.db'}")
@@ -45,7 +45,7 @@ class Story:
                 self._dead_letters,
                 self._watch_and_cancel,
                 self._speed,
-                self._settle,
+                self._finish,
             ):
                 self.doing = chapter.__name__.strip("_").replace("_", " ")
                 await chapter()
@@ -84,12 +84,12 @@ class Story:
         self._account.check(same, "a second job under a unique key is refused and leads to the first")
         self._screen.say("remind   scheduled, due in 6 s, before whatever waits then")
         self._screen.say("report   enqueued under the unique key report-may")
-        self._screen.say(f"report   once more under that key: {_duplicate(second)}")
+        self._screen.say(f"report   once more under that key: {_describe_duplicate(second)}")
 
     async def _run_and_kill(self) -> None:
         self._screen.section(
             "Run it, and kill a worker with -9 in the middle",
-            f"{len(WORKERS)} worker processes share the work. One dies without a word; its jobs come back by themselves.",
+            f"{len(WORKERS)} worker processes share the work. One dies without notice; its jobs come back by themselves.",
         )
         for name in WORKERS:
             self._fleet.start(name)
@@ -110,11 +110,13 @@ class Story:
         )
         fetches = [job for job in await self._fetches() if failed_by_itself(job)]
         self._screen.say(f"{len(fetches):,} fetches failed once and were retried:")
-        self._screen.say(f"  {_told(fetches[0])}, then {fetches[0].state.value} in attempt {fetches[0].attempt}")
+        self._screen.say(
+            f"  {_describe_error(fetches[0])}, then {fetches[0].state.value} in attempt {fetches[0].attempt}"
+        )
         letters = (await self._app.dead.find(task="invoice")).items
         dead = letters[0]
         self._screen.say(f"{len(letters)} invoices failed {dead.failures} times and are dead letters:")
-        self._screen.say(f"  {_told(dead)}")
+        self._screen.say(f"  {_describe_error(dead)}")
         (self._folder / "prices.txt").write_text("9.90 EUR\n")
         await self._app.dead.retry(dead.id)
         result = await tasks.invoice.handle(dead.id).result(timeout=20)
@@ -124,8 +126,8 @@ class Story:
     async def _watch_and_cancel(self) -> None:
         self._screen.section(
             "Watch a job, stop a job",
-            "Progress is told live to whoever watches. A cancelled job can no longer complete; its code is told to stop "
-            "within about a second, whatever its lease.",
+            "Watchers see progress live. A cancelled job can no longer complete; its code is told to stop within about a "
+            "second, whatever its lease.",
         )
         report = await tasks.report.enqueue(10)
         seen = 0
@@ -137,12 +139,12 @@ class Story:
         self._screen.live(f"report   {self._screen.bar(1, 1)} {job.state.value}", last=True)
         self._account.check(seen >= 2 and job.state == "succeeded", "progress can be watched while a job runs")
         endless = await tasks.endless.enqueue()
-        await self._file_says("endless", "started")
+        await self._wait_for_line("endless", "started")
         began = time.monotonic()
         await endless.cancel()
-        await self._file_says("endless", "stopped: cancelled")
-        told = time.monotonic() - began
-        self._screen.say(f"endless  cancelled; its code was told so and stopped {told * 1000:.0f} ms later")
+        await self._wait_for_line("endless", "stopped: cancelled")
+        stopped = time.monotonic() - began
+        self._screen.say(f"endless  cancelled; its code learned it and stopped {stopped * 1000:.0f} ms later")
         self._account.check((await endless.refresh()).state == "cancelled", "a running job can be cancelled")
         await self._reminder_comes()
 
@@ -165,7 +167,7 @@ class Story:
         await self._app.queues.resume("race")
         ended = 0
         while ended < count:
-            await asyncio.sleep(LOOK / 5)
+            await asyncio.sleep(CHECK_EVERY / 5)
             ended = await self._app.jobs.count(queue="race", state=State.SUCCEEDED)
             self._screen.live(f"{self._screen.bar(ended, count)} {ended:,} of {count:,}")
             self._fleet.check()
@@ -173,7 +175,7 @@ class Story:
         self._account.run_rate = count / seconds
         self._screen.live(f"{count:,} jobs in {seconds:.2f} s = {count / seconds:,.0f} a second", last=True)
 
-    async def _settle(self) -> None:
+    async def _finish(self) -> None:
         self._account.receipts = await (await tasks.receipts.enqueue()).result(timeout=20)
         for state in State:
             self._account.states[state.value] = await self._app.jobs.count(state=state)
@@ -183,12 +185,12 @@ class Story:
 
     # ---- steps -------------------------------------------------------------------------------------
     async def _open_shop(self) -> None:
-        """A worker inside this process makes the shop's own table."""
+        """Create the shop's table with a worker in this process."""
         async with self._app.worker(concurrency=1, tasks=["open_shop"]):
             await (await tasks.open_shop.enqueue()).result(timeout=20)
 
     def _calls(self) -> list[tuple[str, int, Call[Any]]]:
-        """The work: mostly thumbnails, many charges, some fetches, a few invoices, well mixed."""
+        """The jobs: mostly thumbnails, many charges, some fetches, a few invoices, mixed."""
         seconds = min(0.3, DRAIN_SECONDS * SLOTS * len(WORKERS) / self._account.jobs)
         work: list[tuple[str, int, Call[Any]]] = []
         for number in range(self._account.jobs - INVOICES):
@@ -203,19 +205,19 @@ class Story:
         return work
 
     async def _until(self, what: str, enough: Callable[[int], bool]) -> None:
-        """Show how far the work is until enough of it has ended, and note when the jobs of the killed worker have."""
+        """Show progress until enough jobs have ended, and note when the jobs of the killed worker have."""
         self.doing = f"waiting until {what}"
         left = frozenset(self._account.held)
         while not enough(await self._show_progress()):
             self._fleet.check()
-            if left and not (left := left & await self._unfinished()):
+            if left and not (left := left & await self._find_unfinished()):
                 self._account.recovery = time.monotonic() - self._account.killed_at
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_EVERY)
         if left:
             self._account.recovery = time.monotonic() - self._account.killed_at
 
     async def _show_progress(self, *, last: bool = False) -> int:
-        """Gives how many jobs of the shop have ended."""
+        """Show progress and return how many jobs of the shop have ended."""
         total = self._account.enqueued
         running = await self._app.jobs.count(queue="shop", state=State.RUNNING)
         waiting = await self._app.jobs.count(queue="shop", state=[State.READY, State.SCHEDULED])
@@ -228,19 +230,19 @@ class Story:
         """Kill the victim while it holds jobs."""
         self.doing = f"waiting until {VICTIM} holds jobs"
         while not await self._held_by_victim():
-            await asyncio.sleep(LOOK / 5)
+            await asyncio.sleep(CHECK_EVERY / 5)
         self._fleet.kill(VICTIM)
         self._account.killed_at = time.monotonic()
         self._account.held = await self._held_by_victim()
         self._screen.line()
-        self._screen.say(f"kill -9 {VICTIM}: it held {len(self._account.held)} jobs. Nobody told the others.")
+        self._screen.say(f"kill -9 {VICTIM}: it held {len(self._account.held)} jobs. The others were not notified.")
 
     async def _held_by_victim(self) -> dict[UUID, int]:
-        """The jobs that it holds, and which attempt of each."""
+        """The jobs that the victim holds, with their attempts."""
         page = await self._app.jobs.find(queue="shop", state=State.RUNNING, limit=500)
         return {job.id: job.attempt for job in page.items if job.leased_by == VICTIM}
 
-    async def _unfinished(self) -> frozenset[UUID]:
+    async def _find_unfinished(self) -> frozenset[UUID]:
         states = [State.RUNNING, State.READY, State.SCHEDULED]
         page = await self._app.jobs.find(queue="shop", state=states, limit=100_000)
         return frozenset(job.id for job in page.items)
@@ -248,18 +250,18 @@ class Story:
     async def _fetches(self) -> tuple[Job, ...]:
         return (await self._app.jobs.find(task="fetch", limit=100_000)).items
 
-    async def _file_says(self, name: str, line: str) -> None:
+    async def _wait_for_line(self, name: str, line: str) -> None:
         self.doing = f"waiting for {line!r} of {name}"
         while line not in tasks.lines(name):
             self._fleet.check()
             await asyncio.sleep(0.01)
 
 
-def _told(job: Job) -> str:
-    """What went wrong last with a job: fetch {"page":7}, attempt 1: ConnectionError."""
+def _describe_error(job: Job) -> str:
+    """The last error of a job, such as: fetch {"page":7}, attempt 1: ConnectionError."""
     error = job.errors[-1]
     return f"{job.task} {job.payload}, attempt {error.attempt}: {error.kind}"
 
 
-def _duplicate(handle: JobHandle[Any]) -> str:
+def _describe_duplicate(handle: JobHandle[Any]) -> str:
     return "a duplicate, the first job stands for both" if handle.duplicate else "NOT a duplicate"

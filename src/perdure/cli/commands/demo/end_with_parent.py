@@ -1,4 +1,4 @@
-"""Imported by the demo's workers: a worker ends when the demo is gone, even if that was killed."""
+"""End a demo worker when the demo itself is gone, even if it was killed. The workers import this module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 import time
 
-WORKER = "PERDURE_DEMO_WORKER"  # set for the workers and not for the demo itself
+WORKER = "PERDURE_DEMO_WORKER"  # set only for the workers
 
 
 def _end_with(parent: int) -> None:

@@ -1,4 +1,4 @@
-"""The demo from curtain to curtain: a folder, the chapters, an end in time whatever happens, nothing left behind."""
+"""Run the demo: make a folder, run the chapters, stop in time, and leave no process behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LAST_RESORT = 15.0  # seconds after the deadline for a tidy end
 
 
 def show(jobs: int, keep: bool, deadline: float) -> int:
-    """Run the demo; gives the exit code."""
+    """Run the demo and return the exit code."""
     screen = Screen()
     folder = Path(tempfile.mkdtemp(prefix="perdure-demo-"))
     os.environ["PERDURE_URL"] = f"sqlite:///{folder / 'demo.db'}"
@@ -45,8 +45,8 @@ def show(jobs: int, keep: bool, deadline: float) -> int:
 
 
 def _failure(screen: Screen, fleet: Fleet, folder: Path, jobs: int, deadline: float) -> str | None:
-    """Play the demo; gives what went wrong."""
-    from .summary import Broken  # its tasks read the environment when they are imported
+    """Run the chapters and return what went wrong."""
+    from .summary import Broken  # imports the tasks, which read the environment
 
     try:
         asyncio.run(_play(screen, fleet, folder, jobs, deadline))
@@ -66,13 +66,13 @@ async def _play(screen: Screen, fleet: Fleet, folder: Path, jobs: int, deadline:
     story = Story(screen, fleet, folder, jobs)
     try:
         async with asyncio.timeout(deadline):
-            await story.tell()
+            await story.run()
     except TimeoutError as error:
         raise TimeoutError(f"not done within {deadline:g} s, during: {story.doing}") from error
 
 
 def _end_by_force(seconds: float, fleet: Fleet) -> None:
-    """If even the deadline cannot end it, this does."""
+    """End the process if the deadline could not."""
 
     def end() -> None:
         time.sleep(seconds)

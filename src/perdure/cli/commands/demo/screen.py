@@ -1,4 +1,4 @@
-"""What the demo shows: sections, and one line that lives. Without a terminal, plain lines now and then."""
+"""Print the demo's output: sections, and one line that is overwritten. Without a terminal, plain lines now and then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from typing import TextIO
 
 WIDTH = 88
-QUIET = 2.0  # seconds between living lines where nothing can be overwritten
+QUIET = 2.0  # seconds between lines where nothing can be overwritten
 
 
 class Screen:
@@ -19,12 +19,12 @@ class Screen:
         self.terminal = self._out.isatty()
         self._colours = self.terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._utf = (self._out.encoding or "").lower().startswith("utf")
-        self._living = 0  # length of the line to be overwritten
-        self._lived_at = 0.0
+        self._live_length = 0  # of the line to overwrite
+        self._live_at = 0.0
         self._sections = 0
 
     def section(self, title: str, why: str) -> None:
-        """A new chapter: what is shown, and in one line why it matters."""
+        """Start a chapter: its title, and why it matters."""
         self._sections += 1
         self.line()
         self.line(self._paint("1;36", f"{self._sections}. {title}"))
@@ -32,7 +32,7 @@ class Screen:
             self.line(self._paint("2", f"   {line}"))
 
     def line(self, text: str = "") -> None:
-        self._end_living()
+        self._end_live_line()
         self._write(text + "\n")
 
     def say(self, text: str) -> None:
@@ -49,27 +49,27 @@ class Screen:
             self.line(f"     {line}")
 
     def live(self, text: str, *, last: bool = False) -> None:
-        """Show how far things are, over the line that said so before."""
+        """Show progress on the line that showed it before."""
         if self.terminal:
             text = f"   {text}"[: shutil.get_terminal_size().columns - 1]
-            self._write("\r" + text.ljust(self._living))
-            self._living = len(text)
-        elif last or time.monotonic() - self._lived_at >= QUIET:
+            self._write("\r" + text.ljust(self._live_length))
+            self._live_length = len(text)
+        elif last or time.monotonic() - self._live_at >= QUIET:
             self._write(f"   {text}\n")
-            self._lived_at = time.monotonic()
+            self._live_at = time.monotonic()
         if last:
-            self._end_living()
-            self._lived_at = 0.0
+            self._end_live_line()
+            self._live_at = 0.0
 
     def bar(self, part: int, whole: int, width: int = 24) -> str:
         filled = width if whole == 0 else min(width, width * part // whole)
         full, empty = ("█", "░") if self._utf else ("#", ".")
         return full * filled + empty * (width - filled)
 
-    def _end_living(self) -> None:
-        if self._living:
+    def _end_live_line(self) -> None:
+        if self._live_length:
             self._write("\n")
-            self._living = 0
+            self._live_length = 0
 
     def _paint(self, code: str, text: str) -> str:
         return f"\x1b[{code}m{text}\x1b[0m" if self._colours else text

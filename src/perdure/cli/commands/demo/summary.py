@@ -1,4 +1,4 @@
-"""The demo's account: what was promised, held against what the handlers really did."""
+"""The checks at the end of the demo: compare what was promised with what the handlers did."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ READ_NEXT = "https://github.com/perdure/perdure/blob/main/docs/start/first-job.m
 
 
 class Broken(Exception):
-    """Something did not hold that the demo claims."""
+    """A claim of the demo does not hold."""
 
 
 @dataclass
 class Account:
     jobs: int
     enqueued: int = 0
-    asked: dict[str, dict[int, UUID]] = field(default_factory=dict)  # by task: each number asked for, and its job
+    asked: dict[str, dict[int, UUID]] = field(default_factory=dict)  # by task: job ids by number
     enqueue_rate: float = 0.0
     run_rate: float = 0.0
-    held: dict[UUID, int] = field(default_factory=dict)  # attempts by job, of the worker when it was killed
+    held: dict[UUID, int] = field(default_factory=dict)  # attempt by job, of the killed worker
     killed_at: float = field(default_factory=time.monotonic)
     recovery: float = 0.0
     seconds: float = 0.0
@@ -39,7 +39,7 @@ class Account:
         self.checks.append((held, claim if held or not otherwise else f"{claim}: NO, {otherwise}"))
 
     async def examine(self, app: Perdure, handles: dict[str, list[JobHandle[Any]]]) -> None:
-        """Hold every job of the shop against its effects."""
+        """Compare every job of the shop with its effects."""
         found = await _jobs_of(app, "shop")
         earlier, self.checks = self.checks, []
         missing = [handle for some in handles.values() for handle in some if handle.id not in found]
@@ -62,7 +62,9 @@ class Account:
     def _examine_thumbnails(self) -> None:
         made = Counter(map(int, tasks.lines("thumbnails")))
         asked = self.asked["thumbnail"]
-        claim = f"effects outside the store: {len(asked):,} thumbnails, each made at least once; {_repeated(made)}"
+        claim = (
+            f"effects outside the store: {len(asked):,} thumbnails, each made at least once; {_describe_repeats(made)}"
+        )
         self.check(made.keys() == asked.keys(), claim, f"{len(made):,} were made")
         self._examine_repeats("thumbnail", made)
 
@@ -70,18 +72,18 @@ class Account:
         asked = self.asked["charge"]
         ran = Counter(map(int, tasks.lines("charges")))
         claim = f"effects inside ctx.transaction(): {len(self.receipts):,} receipts for {len(asked):,} charges, "
-        claim += f"exactly one each; {_repeated(ran)}"
+        claim += f"exactly one each; {_describe_repeats(ran)}"
         self.check(len(self.receipts) == len(asked) and set(self.receipts) == asked.keys(), claim)
         self._examine_repeats("charge", ran)
 
     def _examine_repeats(self, task: str, ran: Counter[int]) -> None:
-        """Only the killed worker is an excuse for a handler that ran twice."""
+        """Only handlers of the killed worker may have run twice."""
         repeated = {self.asked[task][number] for number, count in ran.items() if count > 1}
         stray = len(repeated - self.held.keys())
         self.check(stray == 0, f"no {task} ran twice but those that the killed worker held", f"{stray} did")
 
     def _examine_fetches(self, found: dict[UUID, Job]) -> None:
-        """Each failed at first, but for those whose first attempt was lost with the killed worker."""
+        """Each fetch failed at first, except those whose first attempt the killed worker lost."""
         fetched = set(map(int, tasks.lines("fetches")))
         unfailed = {id for id, job in found.items() if job.task == "fetch" and not failed_by_itself(job)}
         claim = f"{len(fetched) - len(unfailed):,} jobs failed at first, were retried and succeeded"
@@ -90,7 +92,7 @@ class Account:
         self.check(fetched == self.asked["fetch"].keys() and unfailed <= self.held.keys(), claim)
 
     def show(self, screen: Screen) -> None:
-        """The account. Broken, if anything did not hold."""
+        """Print the checks. Raise Broken if one does not hold."""
         screen.section(
             "The account",
             "Effects are counted from what the handlers wrote; states and attempts are read from the store.",
@@ -125,7 +127,7 @@ def failed_by_itself(job: Job) -> bool:
     return any(error.kind == "ConnectionError" for error in job.errors)
 
 
-def _repeated(counts: Counter[int]) -> str:
+def _describe_repeats(counts: Counter[int]) -> str:
     repeated = sum(count > 1 for count in counts.values())
     if not repeated:
         return "this time no handler ran twice"

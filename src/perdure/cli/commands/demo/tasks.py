@@ -11,7 +11,7 @@ from pathlib import Path
 
 from perdure import Backoff, Context, Perdure
 
-# A short lease, so that the jobs of a worker that was killed come back within seconds and not after a minute.
+# A short lease: the jobs of a killed worker come back within seconds.
 app = Perdure(
     imports=["perdure.cli.commands.demo.end_with_parent"], lease=2.0, backoff=Backoff.fixed(0.3), max_attempts=3
 )
@@ -20,7 +20,7 @@ folder = Path(os.environ.get("PERDURE_DEMO", "."))
 
 @app.task(queue="shop")
 async def thumbnail(ctx: Context, picture: int, seconds: float) -> None:
-    """An effect outside the store: a line in a file. A worker that dies after it and before the end repeats it."""
+    """An effect outside the store: a line in a file. If the worker dies after the line, the next attempt repeats it."""
     await asyncio.sleep(seconds / 2)
     write_line("thumbnails", picture)
     await asyncio.sleep(seconds / 2)
@@ -28,8 +28,8 @@ async def thumbnail(ctx: Context, picture: int, seconds: float) -> None:
 
 @app.task(queue="shop")
 async def charge(ctx: Context, order: int, seconds: float) -> None:
-    """An effect inside the store: the row and the job's completion are one commit. However often the handler runs,
-    there is one receipt."""
+    """An effect inside the store: one commit for the row and the completion. However often the handler runs, there is
+    one receipt."""
     write_line("charges", order)
     await asyncio.sleep(seconds)
     tx = await ctx.transaction()
@@ -38,7 +38,7 @@ async def charge(ctx: Context, order: int, seconds: float) -> None:
 
 @app.task(queue="shop")
 async def fetch(ctx: Context, page: int) -> None:
-    """Fails the first time, as networks do, and is retried."""
+    """Fail in the first attempt, as networks do."""
     if ctx.job.attempt == 1:
         raise ConnectionError(f"page {page}: connection reset")
     write_line("fetches", page)
@@ -46,7 +46,7 @@ async def fetch(ctx: Context, page: int) -> None:
 
 @app.task(queue="shop")
 def invoice(order: int) -> str:
-    """Fails until somebody puts the price list there: three attempts, then it is a dead letter."""
+    """Fail until the price list exists. After three attempts the job is a dead letter."""
     prices = (folder / "prices.txt").read_text()
     return f"order {order}: {prices.strip()}"
 
@@ -81,7 +81,7 @@ async def tiny(number: int) -> int:
 
 @app.task
 async def open_shop(ctx: Context) -> None:
-    """Your own tables may live in the same database."""
+    """Create a table of your own in the same database."""
     tx = await ctx.transaction()
     await tx.execute("create table receipts (order_number integer not null)")
 
@@ -93,7 +93,7 @@ async def receipts(ctx: Context) -> list[int]:
 
 
 def write_line(name: str, value: object) -> None:
-    """One line, whole or not at all, whoever else writes: what a handler really did, outside of the store."""
+    """Append one line in a single write, outside the store: evidence that the handler ran."""
     handle = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
         os.write(handle, f"{value}\n".encode())

@@ -1,4 +1,4 @@
-"""Real worker processes for the demo: started, killed, stopped, and never left behind."""
+"""Start, kill and stop the demo's worker processes, and leave none behind."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Fleet:
         self._workers: dict[str, Popen[bytes]] = {}
 
     def start(self, name: str) -> None:
-        """`perdure worker`, in one process of its own: with a supervisor it would not be silent when it is killed."""
+        """Start `perdure worker` without a supervisor, which would report the jobs of a killed runner."""
         options = ["--no-supervisor", "--name", name, "--concurrency", str(SLOTS), "--poll", "0.5", "--grace", "5"]
         command = [sys.executable, "-m", "perdure", "worker", "perdure.cli.commands.demo.tasks:app", *options]
         environment = {**os.environ, WORKER: name}
@@ -29,19 +29,19 @@ class Fleet:
             self._workers[name] = Popen(command, stdin=DEVNULL, stdout=log, stderr=STDOUT, env=environment)
 
     def kill(self, name: str) -> None:
-        """kill -9: no goodbye, nothing handed back."""
+        """Kill a worker with SIGKILL. It hands nothing back."""
         worker = self._workers.pop(name)
         os.kill(worker.pid, signal.SIGKILL)
         worker.wait()
 
     def check(self) -> None:
-        """A worker that ended by itself is a failure of the demo."""
+        """Raise if a worker ended by itself."""
         for name, worker in self._workers.items():
             if worker.poll() is not None:
-                raise WorkerEnded(f"{name} ended with exit code {worker.returncode}: {self._last_words(name)}")
+                raise WorkerEnded(f"{name} ended with exit code {worker.returncode}: {self._last_log_line(name)}")
 
     async def stop(self) -> dict[str, int]:
-        """SIGTERM to all, and their exit codes; who does not obey in time is killed."""
+        """Send SIGTERM to all and return their exit codes. Kill those that do not stop in time."""
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.terminate()
@@ -56,20 +56,20 @@ class Fleet:
         return {name: worker.returncode for name, worker in workers.items()}
 
     def abandon(self) -> None:
-        """Kill what is left. For the way out."""
+        """Kill all workers that are left."""
         workers, self._workers = self._workers, {}
         _kill_all(workers)
 
     def log_of(self, name: str) -> Path:
         return self._folder / f"{name}.log"
 
-    def _last_words(self, name: str) -> str:
+    def _last_log_line(self, name: str) -> str:
         written = self.log_of(name).read_text(errors="replace").strip()
-        return written.splitlines()[-1] if written else "it said nothing"
+        return written.splitlines()[-1] if written else "its log is empty"
 
 
 class WorkerEnded(Exception):
-    """A worker process stopped without being told to."""
+    """A worker process ended by itself."""
 
 
 def _kill_all(workers: dict[str, Popen[bytes]]) -> None:
