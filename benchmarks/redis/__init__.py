@@ -55,11 +55,12 @@ SUITE = Suite(
         TOGETHER,
         "The server's memory per waiting job is the growth of used_memory without buffers. The append-only file per job is "
         "what its enqueue, claim and completion together add to it.",
-        "Every worker runs as its own command or guide recommends, with 50 slots where it has slots, in one process. Celery's "
-        "prefork pool has one process per core. Celery's prefork pool and RQ run handlers in forked processes, which are not "
-        "part of the worker's memory. For contenders that keep no finished jobs, a drain ends with the last handler call.",
-        "arq and SAQ run with older versions of the driver, because they do not accept the newest; taskiq runs on uvloop, as "
-        "its own command does. Slow contenders drain fewer jobs, which favours them.",
+        "Every worker runs as its own command or guide recommends, with 50 slots where it has slots, in one process. "
+        "Celery's prefork pool has one process per core. Celery's prefork pool and RQ run handlers in forked "
+        "processes, which are not part of the worker's memory. For contenders that keep no finished jobs, a drain "
+        "ends with the last handler call.",
+        "arq and SAQ run with older versions of the driver, because they do not accept the newest; taskiq runs on "
+        "uvloop, as its own command does. Slow contenders drain fewer jobs, which favours them.",
         "Where the figure for sync handlers equals the drain, the contender's handlers are always blocking functions.",
     ),
 )

@@ -35,12 +35,12 @@ SUITE = Suite(
     figures=SUITE_FIGURES,
     measures=measures,
     remarks=(
-        "Perdure claims up to 1,000 jobs at a time and holds up to 3,000 jobs that have not started. It stores completions "
-        "together with the next claim, at most 10 ms later while other handlers run. The lease is 60 s and is renewed. If a "
-        "worker is killed, the jobs it held and the completions it had not stored run again.",
+        "Perdure claims up to 1,000 jobs at a time and holds up to 3,000 jobs that have not started. It stores "
+        "completions together with the next claim, at most 10 ms later while other handlers run. The lease is 60 s "
+        "and is renewed. If a worker is killed, the jobs it held and the completions it had not stored run again.",
         "For the share of the raw limit, a drain runs between two runs of the raw script with the same driver and journal.",
-        "Two bare commits: two commits of one small row each, one after the other, with the same driver and journal. This is "
-        "the disk's part of a pickup.",
+        "Two bare commits: two commits of one small row each, one after the other, with the same driver and journal. "
+        "This is the disk's part of a pickup.",
         "Queues that can only poll do so every millisecond, for the lowest latency that they can have. "
         "The CPU of the idle worker is measured with the same setting.",
         "litequeue and persist-queue have no worker, so the benchmark runs a loop of take, call and mark done. litequeue "
