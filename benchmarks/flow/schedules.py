@@ -41,7 +41,7 @@ async def fire_at_once(url: str, size: int) -> dict[str, float]:
 
 async def _put(app: Perdure, calls: list) -> float:
     """Put the schedules on record in large pieces; the instant of their first tick."""
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     tick = math.ceil(time.time() + AHEAD + len(calls) / 2_000)
     at = datetime.fromtimestamp(tick, UTC)
     rule = rule_of(
@@ -61,7 +61,7 @@ async def _put(app: Perdure, calls: list) -> float:
 
 
 async def _until_recorded(app: Perdure, size: int) -> float:
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     deadline = time.time() + 600
     while time.time() < deadline:
         if await storage.count(Filter(task="note")) >= size:

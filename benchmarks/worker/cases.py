@@ -58,7 +58,7 @@ async def pickup(plan: Plan) -> Figures:
 
 async def renewals(plan: Plan) -> Figures:
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         holding = tasks.holding(plan.held_lease)
         await app.enqueue([holding.call() for _ in range(plan.held)])
         async with app.worker(concurrency=plan.held, grace=0) as worker:
@@ -80,7 +80,7 @@ async def renewals(plan: Plan) -> Figures:
 
 async def idle(plan: Plan) -> Figures:
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         verbs = (
             *(
                 "exchange",

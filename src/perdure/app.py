@@ -12,16 +12,15 @@ from .admin.dead_letters import DeadLetters
 from .admin.jobs import Jobs
 from .admin.queues import Queues
 from .admin.workers import Workers
-from .client.client import Client, work_of
+from .client.app_runtime import AppRuntime
+from .client.client import work_of
 from .client.handle import JobHandle
-from .client.runtime import LoopRuntime, LoopRuntimes
 from .core.clock import Clock, Duration
 from .core.job import ANY, Routing
 from .core.sizes import MAX_BYTES
 from .core.validation import checked_name
 from .core.verb import verb
 from .errors import InvalidCall
-from .handler.context import refuse_in_transaction
 from .settings import Durability, Thresholds, settings_of
 from .tasks.options import TaskDefaults
 from .tasks.registry import Registry
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from .admin.schedules import Schedules
     from .flow.graph import Flow, Graph
     from .handler.item import Item
-    from .outbox.relay import Relay
-    from .schedules.schedule import Schedule
-    from .storage.contract import Storage
     from .worker.worker import Worker, WorkerSpec
 
 R = TypeVar("R")
@@ -70,14 +66,11 @@ class Perdure(Registry):
     ) -> None:
         super().__init__(**defaults)
         self.settings = settings_of(url, imports, durability, migrate, outbox, clock, thresholds, max_bytes)
-        self.jobs = Jobs(self)
-        self.dead = DeadLetters(self)
-        self.queues = Queues(self)
-        self.workers = Workers(self)
-        self._places = LoopRuntimes(self.settings)
-        self._client = Client(self)
-        self._expires = False  # whether a job that may expire was planned here
-        self._brief = False  # whether one was that is kept for a short time
+        self._runtime = AppRuntime(self)
+        self.jobs = Jobs(self._runtime)
+        self.dead = DeadLetters(self._runtime)
+        self.queues = Queues(self._runtime)
+        self.workers = Workers(self._runtime)
 
     @property
     def imports(self) -> tuple[str, ...]:
@@ -92,14 +85,14 @@ class Perdure(Registry):
     @property
     def url(self) -> str:
         """The address of its store."""
-        return self._places.url
+        return self._runtime.loops.url
 
     @cached_property
     def schedules(self) -> Schedules:
         """Recurring rules that enqueue."""
         from .admin.schedules import Schedules
 
-        return Schedules(self)
+        return Schedules(self._runtime)
 
     @property
     def sync(self) -> SyncPerdure:
@@ -126,8 +119,10 @@ class Perdure(Registry):
             raise InvalidCall(
                 "app.enqueue takes one thing; bind arguments by task.call(…), and give several calls in a list"
             )
-        calls, nodes, given = work_of(work)
-        handles: JobHandle[Any] | list[JobHandle[Any]] = given(await self._client.enqueue(calls, connection, nodes))
+        calls, nodes, pick = work_of(work)
+        handles: JobHandle[Any] | list[JobHandle[Any]] = pick(
+            await self._runtime.client.enqueue(calls, connection, nodes)
+        )
         return handles
 
     @verb
@@ -135,20 +130,13 @@ class Perdure(Registry):
         self, topic: str, event: object, /, *, routing_key: str | None = None, connection: object = None
     ) -> list[JobHandle[Any]]:
         """Put a job on record for each subscription to the topic, all or none; their handles. None: nobody listens."""
-        return await self._client.publish(topic, event, routing_key, connection)
+        return await self._runtime.client.publish(topic, event, routing_key, connection)
 
     @verb
     async def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
         names = [checked_name(queue, "queue") for queue in queues]
-        if self._places.outboxes is not None:
-            await (await self._places.outboxes.get()).signal(
-                names
-            )  # the jobs that a relay brings wake workers themselves
-            if (place := self._places.here()) is not None:
-                await place.storage.signal(names)
-            return
-        await (await self._storage()).signal(names)
+        await self._runtime.client.signal(names)
 
     def claim(
         self,
@@ -178,18 +166,18 @@ class Perdure(Registry):
     async def migrate(self) -> None:
         """Make or upgrade the tables of its store and of its outbox, at a program's start or in a deploy step. It does so
         with Perdure(migrate=False) too, and again does nothing."""
-        await self._places.migrate()
+        await self._runtime.loops.migrate()
 
     @verb
     async def close(self) -> None:
         """Free the connections of this loop and of the blocking forms. The app may be used again afterwards."""
         from .sync import in_loop_thread
 
-        await self._places.close()
-        await in_loop_thread(self._places.close)
+        await self._runtime.loops.close()
+        await in_loop_thread(self._runtime.loops.close)
 
     async def __aenter__(self) -> Self:
-        await self._place()
+        await self._runtime.open()
         return self
 
     async def __aexit__(
@@ -200,33 +188,7 @@ class Perdure(Registry):
     def __repr__(self) -> str:
         return f"<Perdure with {len(self.definitions())} task(s)>"
 
-    # -- for the rooms inside ------------------------------------------------------------------------
-    async def _storage(self) -> Storage:
-        """The store of the running loop, opened once."""
-        return (await self._place()).storage
-
-    async def _place(self, what: str = "a verb of the app") -> LoopRuntime:
-        return self._place_here(what) or await self._places.get()
-
-    def _place_here(self, what: str) -> LoopRuntime | None:
-        """That of the running loop, if it is open."""
-        refuse_in_transaction(what)
-        return self._places.here()
-
-    def _relay(self) -> Relay | None:
-        """What moves jobs from the app's outbox to its store, if it has one."""
-        if self._places.outboxes is None:
-            return None
-        from .outbox.relay import Relay
-
-        return Relay(self._places.outboxes.get, self._storage)
-
-    def _schedules(self) -> dict[str, Schedule]:
-        """The schedules that are declared in code, by name."""
-        from .schedules.declaration import declared_schedules
-
-        return declared_schedules(self)
-
+    # -- for the registry ----------------------------------------------------------------------------
     def _app(self) -> Perdure:
         return self
 

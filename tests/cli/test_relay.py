@@ -21,7 +21,7 @@ def boxed(shop):
 
     async def write(count):
         async with app:
-            await app._places.outboxes.get()
+            await app._runtime.loops.outboxes.get()
             with sqlite3.connect(shop.folder / "orders.db") as database:
                 for number in range(count):
                     await names["add"].using(connection=database).enqueue(number, 1)

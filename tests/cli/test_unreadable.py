@@ -37,7 +37,7 @@ def ids(shop):
 async def _spoiled(shop):
     async with shop.app as app:
         jobs = {name: str((await shop.names["add"].enqueue(1, 2)).id) for name in ("good", *FLAWS)}
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         for carried in await storage.export(None, 100):
             for name, flaws in FLAWS.items():
                 if carried.record.id == jobs[name]:
@@ -51,7 +51,7 @@ def aside(shop, ids):
 
     async def inspect():
         async with shop.app as app:
-            storage = await app._storage()
+            storage = await app._runtime.storage()
             for _ in range(3):
                 await storage.inspect(100)
 
@@ -95,7 +95,7 @@ def test_the_doctor_tells_how_many_and_of_the_last(shop, aside):
 def test_the_doctor_reads_the_other_workers(shop):
     async def beat():
         async with shop.app as app:
-            storage = await app._storage()
+            storage = await app._runtime.storage()
             now = await storage.now()
             for name, about in (("a", "broken"), ("b", "[]"), ("c", '{"tasks":5}'), ("d", '{"tasks":["add"]}')):
                 await storage.heartbeat(WorkerRow(name, now, now, 0, about))
@@ -138,7 +138,7 @@ def test_retry_takes_the_one_that_lost_nothing_it_needs(shop, aside):
 
     async def work():
         async with shop.app as app, app.worker(concurrency=1, poll=0.05):
-            return await JobHandle(app, aside["harmless"], app.definitions()["add"]).result(timeout=20)
+            return await JobHandle(app._runtime, aside["harmless"], app.definitions()["add"]).result(timeout=20)
 
     assert asyncio.run(work()) == 3
 
@@ -160,7 +160,7 @@ def test_schedules_are_listed_and_marked(shop):
         async with shop.app as app:
             for name in ("a", "b"):
                 await app.schedules.put(name, "0 3 * * *", shop.names["add"].call(1, 2))
-            await (await app._storage()).restore_kv([KvEntry("schedule", "b", "broken", 2)])
+            await (await app._runtime.storage()).restore_kv([KvEntry("schedule", "b", "broken", 2)])
 
     asyncio.run(put())
     assert [(each["name"], each["unreadable"]) for each in shop.json("schedules", "list")["schedules"]] == [

@@ -52,7 +52,7 @@ def store():
 @pytest.fixture
 def app(store):
     app = Perdure("memory://")
-    app._places._open_store = lambda: store
+    app._runtime.loops._open_store = lambda: store
     return app
 
 
@@ -152,7 +152,7 @@ async def test_a_store_that_cannot_be_opened_says_so_each_time(app):
         async def open(self):
             raise OSError("no such disk")
 
-    app._places._open_store = Broken
+    app._runtime.loops._open_store = Broken
     for _ in range(2):
         with pytest.raises(StoreError, match="memory store cannot be opened: no such disk"):
             await app.jobs.count()
@@ -166,7 +166,7 @@ def test_a_store_is_closed_with_its_loop(app, store):
     assert (store.opened, store.closed) == (1, 1)
     asyncio.run(main())
     assert (store.opened, store.closed) == (2, 2)
-    assert not app._places._places
+    assert not app._runtime.loops._places
 
 
 def test_each_loop_has_its_own_store_and_memory_is_shared(task, app, store):
@@ -261,7 +261,7 @@ class Told(MemoryStorage):
     async def close(self):
         print("closed", flush=True)
 app = Perdure("memory://")
-app._places._open_store = Told
+app._runtime.loops._open_store = Told
 loop = asyncio.new_event_loop()
 loop.run_until_complete(app.jobs._storage())
 app.jobs.sync.count()

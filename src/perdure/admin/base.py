@@ -15,17 +15,17 @@ from ..storage.contract import Filter, Storage
 from .filters import checked_limit, pages
 
 if TYPE_CHECKING:
-    from ..app import Perdure
+    from ..client.app_runtime import AppRuntime
 
 JobRef = UUID | str | JobHandle[Any] | Job
 
 
 class AdminView:
-    def __init__(self, app: Perdure) -> None:
-        self._app = app
+    def __init__(self, runtime: AppRuntime) -> None:
+        self._runtime = runtime
 
     async def _storage(self) -> Storage:
-        return await self._app._storage()
+        return await self._runtime.storage()
 
     async def _move(self, refs: tuple[JobRef, ...], said: Report) -> int:
         return await transition(await self._storage(), ids_of(refs), said)

@@ -78,10 +78,10 @@ class Jobs(AdminView, NotReleased):
         `already_completed`. NotFound for an unknown job, IllegalMove for one that has ended, InvalidCall for a result that
         does not fit its task, if that is known here."""
         text = id_text(id)
-        told = None if result is None else encode(result, "the result", self._app.settings.max_bytes)
+        told = None if result is None else encode(result, "the result", self._runtime.app.settings.max_bytes)
         storage = await self._storage()
         (record,) = await storage.get([text])
-        definition = None if record is None else self._app.definitions().get(record.task)
+        definition = None if record is None else self._runtime.app.definitions().get(record.task)
         if definition is not None:
             definition.decode_result(told)
         if await transition(storage, [text], Completed(told)) == 0:
@@ -93,7 +93,7 @@ class Jobs(AdminView, NotReleased):
         IllegalMove for one that has ended or was answered already."""
         text = id_text(id)
         checked_name(name, "the name of the answer")
-        told = encode(value, "the answer", self._app.settings.max_bytes)
+        told = encode(value, "the answer", self._runtime.app.settings.max_bytes)
         storage = await self._storage()
         (record,) = await storage.get([text])
         if record is None or record.hidden or record.state in FINAL:

@@ -86,9 +86,9 @@ class Queues(AdminView):
         never full, and `on_full` has no effect. `fair`: its tenants take turns, each by its weight (1 where none is
         given), whatever the length of their lines."""
         settings = _queue_settings(name, max_depth, on_full, drop_below, fair, weights)
-        place = await self._app._place()
-        await place.storage.configure(settings)
-        place.counted_until = 0.0  # who enqueues in a transaction of his own must not go by what was counted before
+        loop_runtime = await self._runtime.open()
+        await loop_runtime.storage.configure(settings)
+        loop_runtime.counted_until = 0.0  # enqueues in a caller's transaction must count again
 
     def _spelled(self) -> str:
         return "app.queues"

@@ -90,7 +90,7 @@ class Schedules(AdminView):
         pause and its count."""
         schedule_name(name)
         rule = rule_of(cron, timezone=timezone, start=start, end=end, max_runs=max_runs, missed=missed, overlap=overlap)
-        new = schedule_of(self._app, name, checked_call(call, name), rule)
+        new = schedule_of(self._runtime.app, name, checked_call(call, name), rule)
 
         def change(old: Schedule | None, now: int) -> Schedule | None:
             if old is None:
@@ -138,18 +138,18 @@ class Schedules(AdminView):
     async def run_now(self, name: str, /) -> JobHandle[Any]:
         """Enqueue its job now, beside its ticks. With overlap="skip" the handle may be that of the job at work."""
         schedule = await self._known(await self._storage(), name)
-        placed = await self._app._client.enqueue_one(job_of(name, schedule, None))
+        client = self._runtime.client
+        (result,) = await client.enqueue_jobs([job_of(name, schedule, None)])
         if schedule.overlap == "skip":
-            await self._change(name, lambda old, now: msgspec.structs.replace(old, last_job=placed.id))
-        definition = self._app.definitions().get(schedule.job.task)
-        return JobHandle(self._app, placed.id, definition, placed.duplicate, placed.dropped)
+            await self._change(name, lambda old, now: msgspec.structs.replace(old, last_job=result.id))
+        return client.handle_of(result, self._runtime.app.definitions().get(schedule.job.task))
 
     @verb
     async def list(self) -> tuple[ScheduleInfo, ...]:
         """All schedules by name, those that the app's code declares included before a worker put them on record."""
         storage = await self._storage()
         now = await storage.now()
-        declared = {name: _on_record(new, now) for name, new in self._app._schedules().items()}
+        declared = {name: _on_record(new, now) for name, new in self._runtime.declared_schedules().items()}
         stored = {row.name: readable(row) async for row in all_rows(storage)}
         return tuple(_info(name, schedule) for name, schedule in sorted({**declared, **stored}.items(), key=_name))
 
@@ -204,7 +204,7 @@ class Schedules(AdminView):
         rows = await storage.kv_read(KIND, [name])
         if rows:
             return rows[0], readable(rows[0])
-        declared = self._app._schedules().get(name)
+        declared = self._runtime.declared_schedules().get(name)
         return None, None if declared is None else _on_record(declared, await storage.now())
 
 

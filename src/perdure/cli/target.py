@@ -152,16 +152,16 @@ def _apps_hint(module: ModuleType) -> str:
 # ---- parts of an app that its public API does not offer --------------------------------------------
 async def storage_of(app: Perdure) -> Any:
     """The open store of an app."""
-    return await app._storage()
+    return await app._runtime.storage()
 
 
 def relay_of(app: Perdure) -> Any:
     """The relay of an app that has an outbox."""
-    return app._relay()
+    return app._runtime.relay()
 
 
 async def outbox_of(app: Perdure) -> Any:
     """The open outbox of an app that has one."""
-    outboxes = app._places.outboxes
+    outboxes = app._runtime.loops.outboxes
     assert outboxes is not None
     return await outboxes.get()

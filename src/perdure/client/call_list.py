@@ -1,4 +1,4 @@
-"""Calls on their way into a store: where each leads in this app, and the jobs that they become."""
+"""Turns the calls of one enqueue into jobs, and the store's results into handles."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..core.ids import new_ids
 from ..core.record import NewJob
 from ..errors import InvalidCall
-from ..flow.graph import Node
-from ..storage.outbox import Late
+from ..flow.graph import Step
 from ..storage.types import EnqueueResult
 from ..tasks.definition import TaskBinding
 from ..tasks.task import Call
@@ -18,34 +17,36 @@ from .handle import JobHandle
 
 if TYPE_CHECKING:
     from ..app import Perdure
+    from .app_runtime import AppRuntime
 
 
-LIGHT = 4096  # characters of a payload, of which a store may be given many at once
-STEP = 500  # handles that are made at once
+LIGHT = 4096  # characters of a payload that is so short that many travel in one call
+STEP = 500  # handles that are built at once
 
 
 class CallList:
     """The calls of one enqueue, checked. Their ids stay until all are stored (`keep_ids`, `forget_ids`), so that repeating
-    the same calls after an error is safe. `nodes`: their order, if they have one."""
+    the same calls after an error is safe. `steps`: the order of the calls, if they have one."""
 
-    def __init__(self, app: Perdure, calls: Sequence[Call[Any]], nodes: Sequence[Node[Any]] = ()) -> None:
-        self._app = app
+    def __init__(self, runtime: AppRuntime, calls: Sequence[Call[Any]], steps: Sequence[Step] = ()) -> None:
+        self._runtime = runtime
         self._calls = calls
-        self._one = _one_bound(app, calls)
-        self.bounds = [bound_to(app, call) for call in calls] if self._one is None else [self._one] * len(calls)
+        app = runtime.app
+        self._one = _one_binding(app, calls)
+        self._bindings = [bound_to(app, call) for call in calls] if self._one is None else [self._one] * len(calls)
         self._payloads = [call._payload for call in calls]
-        for node, bound in zip(nodes, self.bounds, strict=False):
-            if node._takes is not None:
+        for step, bound in zip(steps, self._bindings, strict=False):
+            if step.takes is not None:
                 bound.definition.check_handed("the result of what is before it")
         self._check_sizes()
         self._ids = _kept_ids(calls)
-        self._expected: dict[int, tuple[list[EnqueueResult], list[JobHandle[Any]]]] = {}
+        self._prebuilt: dict[int, tuple[list[EnqueueResult], list[JobHandle[Any]]]] = {}
 
     def __len__(self) -> int:
         return len(self._calls)
 
     def connection(self, given: object) -> object:
-        """The caller's transaction that they are stored in, said for all or for each; None: our own."""
+        """The caller's transaction that they are stored in, named for all or for each; None: none."""
         named = [bound.plan.connection for bound in self._kinds()]
         found = [each for each in (given, *named) if each is not None]
         if any(each is not found[0] for each in found):
@@ -58,7 +59,7 @@ class CallList:
 
     @property
     def may_fail(self) -> bool:
-        """Whether making their jobs can fail: a key that is made of the arguments reads them once more."""
+        """Whether building their jobs can fail: a unique key that is made of the arguments reads them once more."""
         return any(bound.plan.hashes_arguments for bound in self._kinds())
 
     @property
@@ -75,37 +76,32 @@ class CallList:
             return self._one.plan.jobs(payloads, self._one.definition.arguments_hash, ids)
         return [
             bound.plan.job(payload, bound.definition.arguments_hash, id)
-            for bound, payload, id in zip(self.bounds[part], payloads, ids, strict=True)
+            for bound, payload, id in zip(self._bindings[part], payloads, ids, strict=True)
         ]
 
     def prebuild_handles(self, start: int, count: int) -> Iterator[None]:
-        """Make handles of a part of them whose jobs are on their way, as they are if nothing stands in their way; some at
-        each step, so that others get their turn."""
-        app, placed = self._app, list[EnqueueResult]()
+        """Build the handles of a chunk while its jobs are being stored, as if no job were a duplicate. A few at each step,
+        so that other tasks of the event loop go on."""
+        results: list[EnqueueResult] = []
         handles: list[JobHandle[Any]] = []
-        for place in range(start, start + count, STEP):
-            part = slice(place, min(place + STEP, start + count))
-            ids = self._ids[part]
-            placed += [EnqueueResult(id) for id in ids]
-            if self._one is not None:
-                definition = self._one.definition
-                handles += [JobHandle(app, id, definition) for id in ids]
-            else:
-                pairs = zip(ids, self.bounds[part], strict=True)
-                handles += [JobHandle(app, id, bound.definition) for id, bound in pairs]
+        for first in range(start, start + count, STEP):
+            part = slice(first, min(first + STEP, start + count))
+            results += [EnqueueResult(id) for id in self._ids[part]]
+            handles += [
+                JobHandle(self._runtime, id, bound.definition)
+                for id, bound in zip(self._ids[part], self._bindings[part], strict=True)
+            ]
             yield
-        self._expected[start] = placed, handles
+        self._prebuilt[start] = results, handles
 
-    def handles(self, start: int, placed: list[EnqueueResult]) -> list[JobHandle[Any]]:
-        """The handles of a part of them, of which that has become."""
-        expected, handles = self._expected.pop(start, ([], []))
-        return handles if placed == expected else self._handles(start, placed)
-
-    def _handles(self, start: int, placed: list[EnqueueResult]) -> list[JobHandle[Any]]:
-        return [
-            JobHandle(self._app, each.id, bound.definition, each.duplicate, each.dropped, isinstance(each, Late))
-            for each, bound in zip(placed, self.bounds[start : start + len(placed)], strict=True)
-        ]
+    def handles(self, start: int, results: list[EnqueueResult]) -> list[JobHandle[Any]]:
+        """Handles for the jobs in this chunk, given the store's results."""
+        expected, handles = self._prebuilt.pop(start, ([], []))
+        if results == expected:
+            return handles
+        handle_of = self._runtime.client.handle_of
+        bindings = self._bindings[start : start + len(results)]
+        return [handle_of(result, bound.definition) for result, bound in zip(results, bindings, strict=True)]
 
     def keep_ids(self) -> None:
         """They were not all stored: the next enqueue of the same calls repeats this one."""
@@ -126,12 +122,12 @@ class CallList:
             self._ids += new_ids(end - len(self._ids))
 
     def _kinds(self) -> Sequence[TaskBinding]:
-        return self.bounds if self._one is None else [self._one]
+        return self._bindings if self._one is None else [self._one]
 
     def _check_sizes(self) -> None:
         if self._one is not None and max(map(len, self._payloads)) * 4 <= self._one.definition.max_bytes:
             return
-        for payload, bound in zip(self._payloads, self.bounds, strict=True):
+        for payload, bound in zip(self._payloads, self._bindings, strict=True):
             definition = bound.definition
             limit = definition.max_bytes
             if len(payload) * 4 > limit and (size := len(payload.encode())) > limit:
@@ -141,21 +137,18 @@ class CallList:
 
 
 def bound_to(app: Perdure, call: Call[Any]) -> TaskBinding:
-    """Where a call leads in this app."""
-    task = call._task
-    if task._bound is not None and task._bound.app is app and task._bound.generation == app._generation():
-        return task._bound
-    return app._bind(task._declared, task._options)
+    """The binding of a call's task to this app."""
+    return call._task._bind_to(app)
 
 
-def _one_bound(app: Perdure, calls: Sequence[Call[Any]]) -> TaskBinding | None:
-    """Where all of them lead, if that is one place."""
+def _one_binding(app: Perdure, calls: Sequence[Call[Any]]) -> TaskBinding | None:
+    """The binding of all of these calls, if they are of one task."""
     return bound_to(app, calls[0]) if len({call._task for call in calls}) == 1 else None
 
 
 def _kept_ids(calls: Sequence[Call[Any]]) -> list[str]:
-    """Ids for all, if an enqueue of some of them has failed: theirs once more. A call that stands there several times is
-    several jobs."""
+    """Ids for all calls, if an enqueue of some of them has failed before: those get the same ids again. A call that is in
+    the list several times is several jobs."""
     if not any(call._ids for call in calls):
         return []
     used: Counter[Call[Any]] = Counter()

@@ -20,8 +20,8 @@ from ..errors import JobCancelled, JobDead, JobSkipped, NotFound, ResultTimeout
 
 if TYPE_CHECKING:
     from .._sync import SyncJobHandle
-    from ..app import Perdure
     from ..tasks.definition import TaskDefinition
+    from .app_runtime import AppRuntime
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -35,7 +35,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     `duplicate`: its unique key was taken, this is the job that has it. `dropped`: its queue was full and dropped it.
     """
 
-    _app: Perdure
+    _runtime: AppRuntime
     _id: str
     _definition: TaskDefinition | None = None
     duplicate: bool = False
@@ -64,7 +64,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
             record = await job._ended(timeout, until)
             if record.state is not State.SUCCEEDED or record.next_id is None:
                 return job._result_of(record)  # type: ignore[no-any-return]
-            job = JobHandle(self._app, record.next_id)
+            job = JobHandle(self._runtime, record.next_id)
 
     async def _ended(self, timeout: Duration | None, until: float | None) -> Record:
         async with aclosing(self._seen(timeout, until)) as seen:
@@ -76,7 +76,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     @verb
     async def refresh(self) -> Job:
         """The job as it stands now; NotFound when it is gone."""
-        (record,) = await (await self._app._storage()).get([self._id])
+        (record,) = await (await self._runtime.storage()).get([self._id])
         if record is None or record.hidden:
             raise self._gone()
         return job_of(record)
@@ -86,7 +86,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         """Cancel the job; False when it had ended already or is gone. Running code learns it through `ctx.lost`."""
         from .transitions import transition
 
-        return await transition(await self._app._storage(), [self._id], Cancelled()) == 1
+        return await transition(await self._runtime.storage(), [self._id], Cancelled()) == 1
 
     @verb
     def watch(self, *, timeout: Duration | None = None) -> AsyncIterator[Job]:
@@ -123,12 +123,12 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         state: State | None = None
         try:
             async with asyncio.timeout_at(_at_least(deadline, OPENED_WITHIN)):
-                place = await self._app._place()
+                loop_runtime = await self._runtime.open()
         except TimeoutError:
             raise self._not_yet(state, seconds) from None
         # a job that has ended is told, however short the timeout
         patience = _at_least(deadline, FIRST_LOOK)
-        async with aclosing(place.lookout.changes(self._id)) as changes:
+        async with aclosing(loop_runtime.watcher.changes(self._id)) as changes:
             while True:
                 try:
                     async with asyncio.timeout_at(patience):
@@ -147,7 +147,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
     def _result_of(self, record: Record) -> Any:
         match record.state:
             case State.SUCCEEDED:
-                definition = self._definition or self._app.definitions().get(record.task)
+                definition = self._definition or self._runtime.app.definitions().get(record.task)
                 return job_of(record).result if definition is None else definition.result_of(record.result)
             case State.SKIPPED:
                 raise JobSkipped(f"job {self._id} was skipped: {record.reason or 'no reason given'}", job_of(record))
@@ -189,7 +189,7 @@ class GroupHandle(JobHandle[Any], eq=False):
     @classmethod
     def of(cls, jobs: Sequence[JobHandle[Any]]) -> GroupHandle:
         first = jobs[0]
-        return cls(first._app, first._id, None, first.duplicate, first.dropped, first._late, tuple(jobs))
+        return cls(first._runtime, first._id, None, first.duplicate, first.dropped, first._late, tuple(jobs))
 
     @verb
     async def result(self, *, timeout: Duration | None = None) -> list[Any]:
@@ -206,7 +206,7 @@ class GroupHandle(JobHandle[Any], eq=False):
         """Cancel all that have not ended; False when there was none."""
         from .transitions import transition
 
-        return await transition(await self._app._storage(), [job._id for job in self.jobs], Cancelled()) > 0
+        return await transition(await self._runtime.storage(), [job._id for job in self.jobs], Cancelled()) > 0
 
 
 def ids_of(refs: Iterable[object]) -> list[str]:

@@ -1,7 +1,8 @@
-"""What an app has in each event loop: an open store, a gatherer of single enqueues, a lookout; and the outbox, if it has
-one, apart from them: a caller's transaction is served while the store is out of reach, and a store while the outbox is.
+"""What an app has in each event loop: an open store, its group commit and its job watcher, and the outbox if it has one.
 
-Nothing opens before the first verb, and everything is opened once, however many verbs ask at the same time.
+The outbox is apart from the store: a caller's transaction is served while the store is out of reach, and the store is
+served while the outbox is. Nothing opens before the first verb, and everything opens once, however many verbs ask at the
+same time.
 """
 
 from __future__ import annotations
@@ -34,23 +35,23 @@ class LoopRuntime:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self.gatherer = GroupCommit(storage)
-        self.lookout = JobWatcher(storage)
-        self.rooms: dict[str, QueueCapacity] = {}  # of bounded queues, as counted lately
+        self.group_commit = GroupCommit(storage)
+        self.watcher = JobWatcher(storage)
+        self.capacities: dict[str, QueueCapacity] = {}  # of bounded queues, as counted lately
         self.counted_until = 0.0
         self.users = 0  # workers, claims and enqueues that are at work with its store
         self._closed = False
 
     async def close(self) -> None:
-        """Its store stays open while somebody needs it: the last one to leave closes it."""
+        """Stop watching. The store stays open while somebody uses it; the last user closes it."""
         self._closed = True
-        await self.lookout.close()
-        await self.gatherer.close()
+        await self.watcher.close()
+        await self.group_commit.close()
         if not self.users:
             await self.storage.close()
 
     def acquire(self) -> None:
-        """Somebody is at work with its store, and says `left` in the end."""
+        """Keep the store open until `release`."""
         self.users += 1
 
     async def release(self) -> None:
@@ -58,13 +59,13 @@ class LoopRuntime:
             await self.storage.close()
 
     def release_nowait(self) -> bool:
-        """`left`, without waiting. True: the store is to be closed by whoever leaves."""
+        """`release` without waiting. True: the caller has to close the store."""
         self.users -= 1
         return self._closed and not self.users
 
 
 class LoopRuntimes(PerLoop[LoopRuntime]):
-    """The places of one app, by event loop."""
+    """The loop runtimes of one app, by event loop."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__()

@@ -1,9 +1,13 @@
-"""How long a failed job waits, and how long an ended one is kept. Both are resolved when the job is enqueued
-and travel on its row as short texts, so that a deploy never changes what was promised to a queued job."""
+"""Delays that grow: before the next attempt of a failed job, and between tries of a call that failed.
+
+The backoff of a job is stored on its row as a short text, so that a deploy does not change what was promised to a job that
+waits already.
+"""
 
 from __future__ import annotations
 
 import json
+import random
 from functools import lru_cache
 from math import isfinite
 from typing import Annotated, Literal, final
@@ -67,3 +71,24 @@ class Backoff(msgspec.Struct, frozen=True):
 MOST = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
 _backoff = msgspec.json.Decoder(tuple[Literal["exponential", "fixed"], MOST, float, MOST, MOST])
 DEFAULT_BACKOFF = Backoff.exponential(1.0)
+
+
+class RetryDelay:
+    """Delays between tries of a call that failed: each is twice as long as the last one, up to `longest`. A random part of
+    up to half of it is left out, so that many callers do not come back at the same moment."""
+
+    __slots__ = ("_first", "_longest", "_next")
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = self._next = first
+        self._longest = longest
+
+    def next(self) -> float:
+        """Seconds to wait before the next try."""
+        delay = self._next
+        self._next = min(2 * delay, self._longest)
+        return delay * random.uniform(0.5, 1.0)
+
+    def reset(self) -> None:
+        """The call succeeded: begin again with the first delay."""
+        self._next = self._first

@@ -1,9 +1,9 @@
-"""From nodes to jobs: each call becomes a job that waits for those of its parents, all in one chain."""
+"""Turns the steps of a flow into jobs: each waits for those of its parents, all in one chain."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -14,25 +14,26 @@ from ..errors import InvalidCall
 from ..tasks.options import parents_text
 
 if TYPE_CHECKING:
-    from .graph import Node
+    from .graph import Step
 
 TAKES = "perdure.takes"  # in a job's meta: what it gets of its parents as its first argument
 RESULTS = "results"  # what it takes for its own result, without its handler being called
 
 
-def linked(nodes: Sequence[Node[Any]], jobs: Sequence[NewJob], chain_id: str | None = None) -> list[NewJob]:
-    """The jobs of these nodes, in their order, waiting for one another."""
-    by_node = {node: job.id for node, job in zip(nodes, jobs, strict=True)}
+def link_jobs(steps: Sequence[Step], jobs: Sequence[NewJob], chain_id: str | None = None) -> list[NewJob]:
+    """The jobs of these steps, in their order, waiting for one another."""
+    ids = {step: job.id for step, job in zip(steps, jobs, strict=True)}
     first = chain_id or jobs[0].id
-    return [_linked(node, job, by_node, first) for node, job in zip(nodes, jobs, strict=True)]
+    return [_link(step, job, ids, first) for step, job in zip(steps, jobs, strict=True)]
 
 
-def _linked(node: Node[Any], job: NewJob, ids: dict[Node[Any], str], chain_id: str) -> NewJob:
-    parents = [ids[parent] for parent in node._after]
-    if node._takes == "list" and not parents:  # a group of none
-        return _with_first(job, node, "[]", chain_id)
+def _link(step: Step, job: NewJob, ids: dict[Step, str], chain_id: str) -> NewJob:
+    parents = [ids[parent] for parent in step.after]
+    if step.takes == "list" and not parents:  # a group of none
+        payload = with_argument(job.payload, step.call._task._first_parameter(), "[]")
+        return msgspec.structs.replace(job, payload=payload, chain_id=chain_id)
     before = [] if job.after is None else msgspec.json.decode(job.after, type=list[str])
-    if node._takes is not None and before:
+    if step.takes is not None and before:
         raise InvalidCall(f"{job.task}: then(…) hands it the result of what is before it; after= cannot be given too")
     after = list(dict.fromkeys([*before, *parents]))
     return msgspec.structs.replace(
@@ -40,13 +41,8 @@ def _linked(node: Node[Any], job: NewJob, ids: dict[Node[Any], str], chain_id: s
         after=parents_text(job.task, after),
         waits=len(after),
         chain_id=chain_id,
-        meta=job.meta if node._takes is None else _marked(job.meta, node._takes),
+        meta=job.meta if step.takes is None else _with_takes(job.meta, step.takes),
     )
-
-
-def _with_first(job: NewJob, node: Node[Any], value: str, chain_id: str) -> NewJob:
-    name = node._call._task._first_parameter()
-    return msgspec.structs.replace(job, payload=with_argument(job.payload, name, value), chain_id=chain_id)
 
 
 def gathering(record: Record, jobs: Sequence[NewJob], chain_id: str) -> NewJob:
@@ -67,7 +63,7 @@ def gathering(record: Record, jobs: Sequence[NewJob], chain_id: str) -> NewJob:
         dead_retention=record.dead_retention,
         tenant=record.tenant,
         routing_key=record.routing_key,
-        meta=_marked(None, RESULTS),
+        meta=_with_takes(None, RESULTS),
         chain_id=chain_id,
         after=parents_text(record.task, ids),
         waits=len(ids),
@@ -80,7 +76,7 @@ def with_argument(payload: str, name: str, value: str) -> str:
     return f"{{{encode(name, 'a name')}:{value}{'' if rest.startswith('}') else ','}{rest}"
 
 
-def _marked(meta: str | None, takes: str) -> str:
+def _with_takes(meta: str | None, takes: str) -> str:
     marks = {} if meta is None else msgspec.json.decode(meta, type=dict[str, str])
     return encode({**marks, TAKES: takes}, "meta")
 

@@ -1,12 +1,14 @@
-"""Calls in an order: what `app.enqueue` takes beside single calls.
+"""Calls in an order: flows and graphs, which `app.enqueue` takes beside single calls.
 
-A `Node` is a call and the nodes it waits for. A `Flow` has one result: that of its last call, or the list of its last ones
-(`group`). `then` hands that result to the next call as its first argument. A `Graph` has no result of its own.
+A `Flow` has one result: that of its last call, or the list of its last ones (`group`). `then` hands that result to the
+next call as its first argument. A `Graph` has no result of its own. Both hold a `Plan`, a list of steps; a step is a call
+and the steps that it waits for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from ..errors import InvalidCall
@@ -29,36 +31,58 @@ class _Takes(Protocol[A_contra, R_co]):
     def call(self, value: A_contra, /) -> Call[R_co]: ...
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """A call, the steps that it waits for, and what it gets of them as its first argument."""
+
+    call: Call[Any]
+    after: tuple[Step, ...] = ()
+    takes: Takes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The steps of a flow or graph, each behind those that it waits for. `ends`: those whose results are the result of the
+    flow. `many`: that result is a list."""
+
+    steps: Sequence[Step]
+    ends: Sequence[Step] = ()
+    many: bool = False
+
+    def then(self, task: object) -> Flow[Any]:
+        """A flow of these steps, and a task that gets their result."""
+        if not isinstance(task, Task):
+            raise InvalidCall(f"then(…) takes a task, without a call: a.call(1).then(b); not {type(task).__name__}")
+        step = Step(task._open_call(), tuple(self.ends), "list" if self.many else "one")
+        return Flow(Plan([*self.steps, step], [step]))
+
+
 class Node(Generic[R_co]):
-    """A call in a flow or graph."""
+    """A call in a graph."""
 
-    __slots__ = ("_after", "_call", "_takes")
+    __slots__ = ("_step",)
 
-    def __init__(self, call: Call[R_co], after: Sequence[Node[Any]] = (), takes: Takes | None = None) -> None:
-        self._call = call
-        self._after = tuple(dict.fromkeys(after))
-        self._takes = takes
+    def __init__(self, step: Step) -> None:
+        self._step = step
 
     def __repr__(self) -> str:
-        return f"<Node {self._call._task._declared.name}>"
+        return f"<Node {self._step.call._task._declared.name}>"
 
 
 class Flow(Generic[R_co]):
     """Calls that end in one result."""
 
-    __slots__ = ("_ends", "_many", "_nodes")
+    __slots__ = ("_plan",)
 
-    def __init__(self, nodes: Sequence[Node[Any]], ends: Sequence[Node[Any]], *, many: bool) -> None:
-        self._nodes = tuple(nodes)
-        self._ends = tuple(ends)
-        self._many = many
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
 
     def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
         """Go on with a task that gets the result so far as its first argument."""
-        return followed(self._nodes, self._ends, task, many=self._many)
+        return self._plan.then(task)
 
     def __repr__(self) -> str:
-        return f"<Flow of {len(self._nodes)} call(s)>"
+        return f"<Flow of {len(self._plan.steps)} call(s)>"
 
 
 class Graph:
@@ -76,8 +100,11 @@ class Graph:
     """
 
     def __init__(self) -> None:
-        self._nodes: list[Node[Any]] = []
-        self._known: set[Node[Any]] = set()
+        self._steps: dict[Node[Any], Step] = {}
+
+    @property
+    def _plan(self) -> Plan:
+        return Plan(list(self._steps.values()))
 
     def add(self, call: Call[R], /, *, after: Sequence[Node[Any]] = ()) -> Node[R]:
         """A further call; it waits for these nodes of the same graph."""
@@ -87,15 +114,15 @@ class Graph:
         for node in after:
             if not isinstance(node, Node):
                 raise InvalidCall(f"graph.add: after= takes what graph.add gave, not {type(node).__name__}")
-            if node not in self._known:
+            if node not in self._steps:
                 raise InvalidCall("graph.add: after= names a node of another graph")
-        node = Node(call, after)
-        self._nodes.append(node)
-        self._known.add(node)
-        return node
+        step = Step(call, tuple(self._steps[node] for node in dict.fromkeys(after)))
+        added: Node[R] = Node(step)
+        self._steps[added] = step
+        return added
 
     def __repr__(self) -> str:
-        return f"<Graph of {len(self._nodes)} call(s)>"
+        return f"<Graph of {len(self._steps)} call(s)>"
 
 
 class Continuing:
@@ -118,42 +145,34 @@ else:
         """Calls one after the other; each begins when the one before has succeeded. Results are in ctx.parents."""
         if not calls:
             raise InvalidCall("chain(…) needs at least one call")
-        nodes = []
+        steps = []
         for call in calls:
             _check_call(call, "chain")
-            nodes.append(Node(call, nodes[-1:]))
-        return Flow(nodes, nodes[-1:], many=False)
+            steps.append(Step(call, tuple(steps[-1:])))
+        return Flow(Plan(steps, steps[-1:]))
 
     def Continue(call, /):
         """Return this from a handler: its job is done, and the call goes on with its chain, both or neither."""
         flow = chain(call) if isinstance(call, Call) else call
         if not isinstance(flow, Flow):
             raise InvalidCall(f"Continue takes task.call(…) or a flow, not {type(call).__name__}")
-        if not flow._nodes:
+        if not flow._plan.steps:
             raise InvalidCall("Continue: a group of no calls has no job to go on with; give it .then(task)")
         return Continuing(flow)
 
 
 def group(*calls: Call[R]) -> Flow[list[R]]:
     """Calls side by side; the result is the list of theirs, in this order."""
-    nodes = []
+    steps = []
     for call in calls:
         _check_call(call, "group")
-        nodes.append(Node(call))
-    return Flow(nodes, nodes, many=True)
+        steps.append(Step(call))
+    return Flow(Plan(steps, steps, many=True))
 
 
 def graph() -> Graph:
     """An empty graph, to `add` calls to."""
     return Graph()
-
-
-def followed(nodes: Sequence[Node[Any]], ends: Sequence[Node[Any]], task: object, *, many: bool) -> Flow[Any]:
-    """These calls, and a task that gets the result of their ends."""
-    if not isinstance(task, Task):
-        raise InvalidCall(f"then(…) takes a task, without a call: a.call(1).then(b); not {type(task).__name__}")
-    node: Node[Any] = Node(task._open_call(), ends, "list" if many else "one")
-    return Flow([*nodes, node], [node], many=False)
 
 
 def _check_call(call: object, what: str) -> None:

@@ -97,7 +97,7 @@ def _subscription(definition: TaskDefinition, topic: str, routing: Routing, plan
     )
 
 
-async def record(storage: Storage, subscriptions: Iterable[Subscription], known: Iterable[str]) -> None:
+async def write_subscriptions(storage: Storage, subscriptions: Iterable[Subscription], known: Iterable[str]) -> None:
     """Write subscriptions, and remove those that a known task no longer has."""
     wanted = {each.name: encode(msgspec.to_builtins(each), "a subscription") for each in subscriptions}
     tasks = set(known)
@@ -109,7 +109,7 @@ async def record(storage: Storage, subscriptions: Iterable[Subscription], known:
         await storage.kv_write(writes)
 
 
-async def recorded(storage: Storage) -> list[Subscription]:
+async def read_subscriptions(storage: Storage) -> list[Subscription]:
     """All subscriptions, whoever made them."""
     rows = await storage.kv_read(KIND, limit=MOST)
     return [subscription for row in rows if (subscription := read_or_log(row, Subscription)) is not None]

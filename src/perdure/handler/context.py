@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overload
 
+from ..client.current_handler import StoreWait as StoreWait
+from ..client.current_handler import current_handler, waits_lock
 from ..core.clock import boottime
 from ..core.codec import decode, encode
 from ..core.job import Job, Loss
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from ..storage.contract import KvEntry, KvWrite, StoreTransaction
     from ..tasks.task import Call
 
-_current: ContextVar[Context] = ContextVar("perdure.context")
+_current = current_handler
 LINE_BYTES = 1024
 T = TypeVar("T")
 Q = ParamSpec("Q")
@@ -57,14 +55,14 @@ class Lost:
     async def wait(self) -> Loss:
         """Wait until the handler should stop; gives the reason."""
         told: asyncio.Future[Loss] = asyncio.get_running_loop().create_future()
-        with _waiters_lock:
+        with waits_lock:
             if self.reason is not None:
                 return self.reason
             self._waiters = [*(self._waiters or ()), told]
         return await told
 
     def _set(self, reason: Loss) -> None:
-        with _waiters_lock:
+        with waits_lock:
             if self.reason is not None:
                 return
             self.reason = reason
@@ -76,40 +74,6 @@ class Lost:
 def _tell(told: asyncio.Future[Loss], reason: Loss) -> None:
     if not told.done():
         told.set_result(reason)
-
-
-_waiters_lock = threading.Lock()  # taken once per loss, wait or question to the store, so one for all is enough
-
-
-class StoreWait:
-    """Marks, for as long as it is entered, that a handler waits for an answer of the store. Several may be entered at the
-    same time, also from several threads."""
-
-    __slots__ = ("_context", "since")
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self.since = 0.0
-
-    def __enter__(self) -> None:
-        self.since = boottime()
-        with _waiters_lock:
-            if not hasattr(self._context, "_store_waits"):
-                self._context._store_waits = []
-            self._context._store_waits.append(self)
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        with _waiters_lock:
-            self._context._store_waits.remove(self)
-
-
-def waiting_for_store() -> AbstractContextManager[None]:
-    """A StoreWait of the handler that this code runs in. Outside a handler it does nothing."""
-    context = _current.get(None)
-    return _NO_WAIT if context is None else StoreWait(context)
-
-
-_NO_WAIT = nullcontext()
 
 
 class ContextBackend(Protocol):
@@ -223,7 +187,7 @@ class Context:
     def lost(self) -> Lost:
         """Whether, and why, this handler should stop."""
         if self._lost is None:
-            with _waiters_lock:  # the worker and the handler may ask at the same time, from two threads
+            with waits_lock:  # the worker and the handler may ask at the same time, from two threads
                 self._lost = self._lost or Lost()
         return self._lost
 
@@ -330,7 +294,7 @@ class Context:
 
     def on_dead(self, call: Call[Any], /) -> None:
         """A call to make if this job becomes a dead letter, in this attempt or a later one: what undoes what was done."""
-        undo = self.app._client.single(call)
+        undo = self.app._runtime.client.job_of_call(call)
         if not hasattr(self, "_undos"):
             self._undos = []
         self._undos.append(undo)
@@ -345,7 +309,7 @@ class Context:
 
     def _waited_for_store(self) -> float | None:
         """For how many seconds the oldest unanswered question to the store has waited; None when there is none."""
-        with _waiters_lock:
+        with waits_lock:
             since = [wait.since for wait in getattr(self, "_store_waits", ())]
         return boottime() - min(since) if since else None
 
@@ -360,13 +324,6 @@ class Context:
                 f"{what} inside ctx.transaction() would wait for itself on this store; "
                 "call it before the transaction, or use tx.execute and enqueue with connection=tx"
             )
-
-
-def refuse_in_transaction(what: str) -> None:
-    """For every verb that writes outside the handler's transaction: raise at once instead of waiting for ourselves."""
-    context = _current.get(None)
-    if context is not None and context._transaction is not None:
-        context._refuse_in_transaction(what)
 
 
 def line_of(line: str) -> str:

@@ -17,7 +17,7 @@ from ..core.outcome import Outcome
 from ..core.record import NewJob, Record
 from ..errors import ArgumentsDoNotFit, InvalidCall
 from ..flow.build_jobs import with_argument
-from ..flow.graph import Continuing, Flow, Node
+from ..flow.graph import Continuing, Plan, Step
 from ..tasks.middleware import call_through
 from ..tasks.providers import opened
 from .context import Context, _current
@@ -38,43 +38,45 @@ async def run_inline(app: Perdure, definition: TaskDefinition, job: NewJob, pare
     with is run too, one call after the other, and the result is that of the last."""
     value = await _run_one(app, definition, job, parents)
     while isinstance(value, Continuing):
-        value = await (_run_group(app, value.flow) if value.flow._many else _run_on(app, value.flow))
+        plan = value.flow._plan
+        value = await (_run_group(app, plan) if plan.many else _run_in_order(app, plan))
     return value
 
 
-async def _run_group(app: Perdure, flow: Flow[Any]) -> list[Any]:
-    """Run the calls of a group, one after the other; gives their results."""
+async def _run_group(app: Perdure, plan: Plan) -> list[Any]:
+    """Run the calls of a group, one after the other, and return their results."""
     values = []
-    for node in flow._nodes:
-        bound, job, parents = _given(app, node, {})
+    for step in plan.steps:
+        bound, job, parents = _prepare(app, step, {})
         values.append(await run_inline(app, bound.definition, job, parents))
     return values
 
 
-async def _run_on(app: Perdure, flow: Flow[Any]) -> Any:
-    """Run the calls of a flow; gives what the last handler gave, which may continue in its turn."""
-    results: dict[Node[Any], tuple[str, str | None]] = {}
-    *before, last = flow._nodes
-    for node in before:
-        bound, job, parents = _given(app, node, results)
+async def _run_in_order(app: Perdure, plan: Plan) -> Any:
+    """Run the calls of a flow. Returns the value of the last handler, which may continue in its turn."""
+    results: dict[Step, tuple[str, str | None]] = {}
+    *before, last = plan.steps
+    for step in before:
+        bound, job, parents = _prepare(app, step, results)
         value = await run_inline(app, bound.definition, job, parents)
-        results[node] = (job.task, bound.definition.encode_result(value))
-    bound, job, parents = _given(app, last, results)
+        results[step] = (job.task, bound.definition.encode_result(value))
+    bound, job, parents = _prepare(app, last, results)
     return await _run_one(app, bound.definition, job, parents)
 
 
-def _given(
-    app: Perdure, node: Node[Any], results: Mapping[Node[Any], tuple[str, str | None]]
+def _prepare(
+    app: Perdure, step: Step, results: Mapping[Step, tuple[str, str | None]]
 ) -> tuple[TaskBinding, NewJob, Parents]:
-    """What a call of a flow is run with: its job, and the results of those before it."""
-    bound = bound_to(app, node._call)
-    parents = tuple(results[parent] for parent in node._after)
-    job = bound.plan.job(node._call._payload, bound.definition.arguments_hash)
-    if node._takes is None:
+    """The job of a call of a flow, and the results of those before it."""
+    call = step.call
+    bound = bound_to(app, call)
+    parents = tuple(results[parent] for parent in step.after)
+    job = bound.job(call._payload)
+    if step.takes is None:
         return bound, job, parents
     texts = [text or "null" for _, text in parents]
-    value = f"[{','.join(texts)}]" if node._takes == "list" else texts[0]
-    payload = with_argument(job.payload, node._call._task._first_parameter(), value)
+    value = f"[{','.join(texts)}]" if step.takes == "list" else texts[0]
+    payload = with_argument(job.payload, call._task._first_parameter(), value)
     return bound, msgspec.structs.replace(job, payload=payload), parents
 
 

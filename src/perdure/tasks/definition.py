@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from ..app import Perdure
+    from ..client.client import Client
+    from ..core.record import NewJob
     from .registry import Registry
 
 
@@ -240,12 +242,31 @@ class TaskDeclaration:
 
 
 class TaskBinding(NamedTuple):
-    """Where the verbs of a task lead now."""
+    """A task bound to an app: what its verbs use. It holds as long as `generation` is the current one."""
 
     generation: int
     app: Perdure
+    client: Client
     definition: TaskDefinition
     plan: JobTemplate
+
+    def job(self, payload: str) -> NewJob:
+        """The job of a call with this payload."""
+        return self.plan.job(payload, self.definition.arguments_hash)
+
+
+_generation = 0
+
+
+def generation() -> int:
+    """A number that rises whenever a registry changes. What was looked up before is looked up again then."""
+    return _generation
+
+
+def start_generation() -> None:
+    """A registry has changed."""
+    global _generation
+    _generation += 1
 
 
 def _awaited(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -27,7 +27,7 @@ from ..core.validation import checked_name
 from ..errors import DuplicateTask, InvalidCall, NoApp
 from ..flow.subscriptions import checked_topic
 from .decorators import BatchMaker, TaskMaker
-from .definition import BatchOptions, TaskBinding, TaskDeclaration, TaskDefinition
+from .definition import BatchOptions, TaskBinding, TaskDeclaration, TaskDefinition, generation, start_generation
 from .middleware import Middleware, checked_middleware
 from .options import JobTemplate, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
 from .providers import Provider, Scope
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from ..schedules.declaration import ScheduleDeclaration
 
 T = TypeVar("T")
-
-_generation = 0  # rises whenever any registry changes; what was looked up before is looked up again
 
 
 class _TakesOne(Protocol):
@@ -133,7 +131,7 @@ class Registry(NotReleased):
             wanted = (topic, routing_key)
             if wanted not in task._declared.subscriptions:
                 task._declared.subscriptions.append(wanted)
-            _changed()
+            start_generation()
             return task
 
         return subscribed
@@ -144,7 +142,7 @@ class Registry(NotReleased):
         `@app.middleware async def timed(ctx, call_next): …; return await call_next()`
         """
         self._middleware.append(checked_middleware(middleware))
-        _changed()
+        start_generation()
         return middleware
 
     def provide(
@@ -158,7 +156,7 @@ class Registry(NotReleased):
         """Give handlers here and in included registries what `make` makes: to parameters annotated with this kind, and by
         `ctx.get(kind)`. Again for the same kind replaces."""
         self._provided[kind] = Provider(kind, make, scope)
-        _changed()
+        start_generation()
 
     @overload
     def schedule(
@@ -242,11 +240,11 @@ class Registry(NotReleased):
             self._included.pop()
             raise
         other._parents.append(ref(self))
-        _changed()
+        start_generation()
 
     def definitions(self) -> dict[str, TaskDefinition]:
         """Every task by its names here, aliases and included registries' tasks with them."""
-        if self._looked_up != _generation:
+        if self._looked_up != generation():
             self._look_up()
         return self._definitions
 
@@ -279,7 +277,7 @@ class Registry(NotReleased):
             else:
                 self._declared[name] = before
             raise
-        _changed()
+        start_generation()
         return Task(declared)
 
     def _recur(self, recurring: ScheduleDeclaration) -> None:
@@ -326,7 +324,7 @@ class Registry(NotReleased):
             definitions.update(dict.fromkeys(entry.names, definition))
             self._by_identity[declared.identity] = definition
         self._definitions = definitions
-        self._looked_up = _generation
+        self._looked_up = generation()
 
     def _bind(self, declared: TaskDeclaration, options: Mapping[str, Any]) -> TaskBinding:
         """Where the verbs of a task lead: the app, the task as the app knows it, the plan of its jobs."""
@@ -341,9 +339,10 @@ class Registry(NotReleased):
                 "or app.include(registry)"
             )
         plan = JobTemplate(definition.name, {**definition.options, **options}, lambda: reader(app.clock)())
-        app._expires |= plan.template.expires is not None
-        app._brief |= plan.brief
-        return TaskBinding(_generation, app, definition, plan)
+        runtime = app._runtime
+        runtime.expires |= plan.template.expires is not None
+        runtime.brief |= plan.brief
+        return TaskBinding(generation(), app, runtime.client, definition, plan)
 
     def _app(self) -> Perdure | None:
         # an app included last is likely the one of the moment: a test's own, or the one after a reload
@@ -358,20 +357,11 @@ class Registry(NotReleased):
     def _max_bytes(self) -> int:
         return MAX_BYTES
 
-    @staticmethod
-    def _generation() -> int:
-        return _generation
-
     def _inside(self) -> list[Registry]:
         return [inner for other, _ in self._included for inner in (other, *other._inside())]
 
     def _ancestors(self) -> list[Registry]:
         return [above for parent in self._above() for above in (parent, *parent._ancestors())]
-
-
-def _changed() -> None:
-    global _generation
-    _generation += 1
 
 
 def _name_of(handler: Callable[..., Any]) -> str:

@@ -1,7 +1,7 @@
 """Tasks: named functions that jobs call.
 
-A `Definition` is a task as one app knows it: its name there, its handler, and how its arguments and results are read.
-A `Task` is what the decorator gives to the user, a `Call` one bound set of arguments.
+A `Task` is what the decorator returns to the user, a `Call` one bound set of arguments. A `TaskBinding` connects a task to
+an app: it has the `TaskDefinition`, with the handler, and the `JobTemplate`, with the options.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
 
 import msgspec
 
-from ..client.handle import JobHandle
-from ..core.ids import id_text, new_id
+from ..core.ids import id_text
 from ..core.job import JobId
-from ..core.record import NewJob
 from ..core.sizes import MAX_BYTES
 from ..core.verb import verb
 from ..errors import InvalidCall
-from ..storage.outbox import Late
-from .definition import TaskBinding, TaskDeclaration
+from ..storage.types import EnqueueResult
+from .definition import TaskBinding, TaskDeclaration, generation
 from .options import CallOptions, check_expiry, checked_call_options
 from .suggestions import VerbsOfOthers
 
 if TYPE_CHECKING:
     from .._sync import SyncTask
+    from ..app import Perdure
+    from ..client.handle import JobHandle
     from ..flow.graph import Flow, _Takes
 
 P = ParamSpec("P")
@@ -69,14 +69,13 @@ class Task(VerbsOfOthers, Generic[P, R]):
     async def enqueue(self, /, *args: P.args, **kwargs: P.kwargs) -> JobHandle[R]:
         """Put a job on record; it is durable when this returns."""
         bound = self._bind()
-        definition = bound.definition
+        definition, client = bound.definition, bound.client
         job = bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash)
-        client = bound.app._client
         if bound.plan.connection is None:
-            placed = await client.enqueue_one(job)
+            (result,) = await client.enqueue_jobs([job])
         else:
-            placed = (await client.enqueue_in_transaction(bound.plan.connection, [job]))[0]
-        return JobHandle(bound.app, placed.id, definition, placed.duplicate, placed.dropped, isinstance(placed, Late))
+            (result,) = await client.enqueue_in_transaction(bound.plan.connection, [job])
+        return client.handle_of(result, definition)
 
     @verb
     async def run(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -84,14 +83,15 @@ class Task(VerbsOfOthers, Generic[P, R]):
         from ..handler.run_inline import run_inline
 
         bound = self._bind()
-        result: R = await run_inline(bound.app, bound.definition, self._job(bound, new_id(), args, kwargs))
+        job = bound.job(bound.definition.payload(args, kwargs))
+        result: R = await run_inline(bound.app, bound.definition, job)
         return result
 
     def call(self, /, *args: P.args, **kwargs: P.kwargs) -> Call[R]:
         """The arguments bound and checked, for `app.enqueue`."""
         declared = self._declared
         bound = self._bound
-        if bound is not None and bound.generation == declared.registry._generation():
+        if bound is not None and bound.generation == generation():
             return Call(self, bound.definition.payload(args, kwargs))
         if declared.registry._app() is not None:
             return Call(self, self._bind().definition.payload(args, kwargs))
@@ -108,7 +108,7 @@ class Task(VerbsOfOthers, Generic[P, R]):
     def handle(self, id: JobId | str, /) -> JobHandle[R]:
         """The handle of a job known by its id."""
         bound = self._bind()
-        return JobHandle(bound.app, id_text(id), bound.definition, False, False)
+        return bound.client.handle_of(EnqueueResult(id_text(id)), bound.definition)
 
     def __repr__(self) -> str:
         return f"<Task {self._declared.name}>"
@@ -124,13 +124,15 @@ class Task(VerbsOfOthers, Generic[P, R]):
 
     def _bind(self) -> TaskBinding:
         bound = self._bound
-        if bound is None or bound.generation != self._declared.registry._generation():
+        if bound is None or bound.generation != generation():
             bound = self._bound = self._declared.registry._bind(self._declared, self._options)
         return bound
 
-    def _job(self, bound: TaskBinding, id: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
-        definition = bound.definition
-        return bound.plan.job(definition.payload(args, kwargs), definition.arguments_hash, id)
+    def _bind_to(self, app: Perdure) -> TaskBinding:
+        bound = self._bound
+        if bound is not None and bound.app is app and bound.generation == generation():
+            return bound
+        return app._bind(self._declared, self._options)
 
     def _open_call(self) -> Call[R]:
         """A call whose first argument is to come."""
@@ -165,10 +167,10 @@ class Call(msgspec.Struct, Generic[R_co], eq=False, gc=False):
 
     def then(self, task: _Takes[R_co, S], /) -> Flow[S]:
         """Go on with a task that gets this one's result as its first argument: `a.call(1).then(b)`."""
-        from ..flow.graph import Node, followed
+        from ..flow.graph import Plan, Step
 
-        node = Node(self)
-        return followed([node], [node], task, many=False)
+        step = Step(self)
+        return Plan([step], [step]).then(task)
 
     def __repr__(self) -> str:
         return f"<Call {self._task._declared.name} {self._payload[:80]}>"

@@ -52,7 +52,7 @@ async def _search(
     arguments = codec.decode(codec.encode(expected, "the arguments"))
     fitting: list[Job] = []
     others: list[Job] = []
-    async for records in pages(await app._storage(), Filter(task=name)):
+    async for records in pages(await app._runtime.storage(), Filter(task=name)):
         for record in records:
             (fitting if _fits(record, definition, arguments, options) else others).append(job_of(record))
     return fitting, others

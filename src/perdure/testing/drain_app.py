@@ -35,7 +35,7 @@ async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     async with asyncio.timeout(timeout):
         if isinstance(app.settings.clock, ManualClock):
             # as if a worker had run from the start: one move of the clock makes a declared schedule fire
@@ -68,8 +68,8 @@ async def _wait_until_idle(app: Perdure, storage: Storage, worker: Worker) -> No
 
 async def _move_outbox(app: Perdure) -> bool:
     """Move the jobs of the outbox, if it is open. Return whether some are left, which the worker's own relay may move."""
-    outbox = None if app._places.outboxes is None else app._places.outboxes.here()
-    relay = app._relay()
+    outbox = None if app._runtime.loops.outboxes is None else app._runtime.loops.outboxes.here()
+    relay = app._runtime.relay()
     if outbox is None or relay is None:
         return False
     await relay.once()

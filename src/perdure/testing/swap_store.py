@@ -30,8 +30,8 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
 
     def __enter__(self) -> Perdure:
         app = self._app
-        self._before = app.settings, app._places
-        app.settings, app._places = self._settings, LoopRuntimes(self._settings)
+        self._before = app.settings, app._runtime.loops
+        app.settings, app._runtime.loops = self._settings, LoopRuntimes(self._settings)
         return app
 
     def __exit__(
@@ -39,8 +39,8 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
     ) -> None:
         from perdure.sync import run_if_running
 
-        places = self._app._places
-        self._app.settings, self._app._places = self._before
+        places = self._app._runtime.loops
+        self._app.settings, self._app._runtime.loops = self._before
         run_if_running(places.close)
 
     async def __aenter__(self) -> Perdure:
@@ -49,6 +49,6 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        places = self._app._places
+        places = self._app._runtime.loops
         await places.close()
         self.__exit__(kind, error, trace)

@@ -40,7 +40,9 @@ _at_home: WeakKeyDictionary[Any, DatabaseIdentity] = (
 )  # connections that were asked, and need not be again
 _warned: WeakValueDictionary[int, Any] = WeakValueDictionary()  # connections whose sessions do not sync, by identity
 _WARNED_AT_MOST = 1000
-_warned_places: set[int] = set()  # of those that cannot be referred to weakly (sqlite3); a place may be used again
+_warned_places: set[int] = (
+    set()
+)  # of those that cannot be referred to weakly (sqlite3); a loop_runtime may be used again
 _KEYS_AT_MOST = 20  # tries for a key that others take and free meanwhile
 _COUNT_AGAIN = 1.0  # seconds that a count of a queue may be old
 _COUNT_WITHIN = 0.25  # the caller's own lock may hold the count up; then the last one has to do
@@ -53,22 +55,24 @@ async def enqueue_in_transaction(
     if (transaction := _handlers_own(connection)) is not None:
         return await _in_handlers_own(transaction, jobs)
     if (form := session_form(connection)) is not None:
-        place = await places.get(migrate=False)
-        return await _in_session(place, connection, form, jobs)
+        loop_runtime = await places.get(migrate=False)
+        return await _in_session(loop_runtime, connection, form, jobs)
     reach = adapter_for(connection)
     if places.outboxes is not None:
         outbox = await places.outboxes.get()
         await _insert(outbox, outbox.caller_statements(jobs), reach, jobs, keyed=False)
         return [Late(job.id) for job in jobs]
-    place = await places.get(migrate=False)
-    return await _in_statements(place, reach, jobs)
+    loop_runtime = await places.get(migrate=False)
+    return await _in_statements(loop_runtime, reach, jobs)
 
 
-async def _in_statements(place: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+async def _in_statements(
+    loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]
+) -> list[EnqueueResult]:
     """Those that a full queue drops are told as such and not inserted."""
-    dropped = await _dropped(place, reach, jobs)
+    dropped = await _dropped(loop_runtime, reach, jobs)
     kept = [job for job in jobs if job.id not in dropped]
-    standing = await _stored(place.storage, reach, kept) if kept else {}
+    standing = await _stored(loop_runtime.storage, reach, kept) if kept else {}
     return [
         EnqueueResult(job.id, dropped=True)
         if job.id in dropped
@@ -194,8 +198,10 @@ def _was_warned(connection: object) -> bool:
 
 
 # ---- a session of the store's own driver -----------------------------------------------------------
-async def _in_session(place: LoopRuntime, session: Any, form: str, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
-    joining = place.storage.caller_session(jobs)
+async def _in_session(
+    loop_runtime: LoopRuntime, session: Any, form: str, jobs: Sequence[NewJob]
+) -> list[EnqueueResult]:
+    joining = loop_runtime.storage.caller_session(jobs)
     if not joining.durable(session):
         _warn_once(session.client, log.caller_waits_for_no_majority)
     if form != "blocking" and is_blocking():
@@ -237,19 +243,21 @@ def _no_waiting(full: QueueAtCapacity) -> QueueFull:
 
 
 # ---- is there room ---------------------------------------------------------------------------------
-async def _dropped(place: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> set[str]:
+async def _dropped(loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> set[str]:
     """The jobs that find no room and are dropped, by the policy of their queue; QueueFull where it would let them wait.
 
     Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
-    await _count(place)
+    await _count(loop_runtime)
     standing: dict[str, str] = {}
-    if _is_short(place.rooms, jobs):  # of jobs that others stand for, or that are on record, nobody asks for room
-        owners = Statement(*place.storage.caller_statements(jobs).owners, answers=True)
-        standing = _standing(jobs, await _talked(place.storage, reach, partial(_asked, owners)))
-    left = {queue: room.left for queue, room in place.rooms.items()}
-    dropped = _without_room([job for job in jobs if job.id not in standing], place.rooms, left)
+    if _is_short(loop_runtime.capacities, jobs):  # duplicates and stored jobs need no room
+        owners = Statement(*loop_runtime.storage.caller_statements(jobs).owners, answers=True)
+        standing = _standing(jobs, await _talked(loop_runtime.storage, reach, partial(_asked, owners)))
+    left = {queue: room.left for queue, room in loop_runtime.capacities.items()}
+    dropped = _without_room([job for job in jobs if job.id not in standing], loop_runtime.capacities, left)
     refuse_dropped_parents(jobs, dropped)
-    place.rooms = {queue: QueueCapacity(room.settings, left[queue]) for queue, room in place.rooms.items()}
+    loop_runtime.capacities = {
+        queue: QueueCapacity(room.settings, left[queue]) for queue, room in loop_runtime.capacities.items()
+    }
     return dropped
 
 
@@ -283,14 +291,14 @@ def _without_room(jobs: Sequence[NewJob], rooms: Mapping[str, QueueCapacity], le
     return dropped
 
 
-async def _count(place: LoopRuntime) -> None:
+async def _count(loop_runtime: LoopRuntime) -> None:
     loop = asyncio.get_running_loop()
-    if loop.time() >= place.counted_until:
+    if loop.time() >= loop_runtime.counted_until:
         began = loop.time()
         with suppress(TimeoutError, StoreError):
             async with asyncio.timeout(_COUNT_WITHIN):
-                place.rooms = await place.storage.queue_capacities()
-        place.counted_until = loop.time() + max(_COUNT_AGAIN, 20 * (loop.time() - began))
+                loop_runtime.capacities = await loop_runtime.storage.queue_capacities()
+        loop_runtime.counted_until = loop.time() + max(_COUNT_AGAIN, 20 * (loop.time() - began))
 
 
 # ---- after the commit ------------------------------------------------------------------------------

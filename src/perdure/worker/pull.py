@@ -73,8 +73,8 @@ class Pull:
         self._adopting: list[Attempt] = []  # claimed, and not items yet
 
     async def __aenter__(self) -> list[Item[Any]]:
-        self._store = await self._app._storage()
-        self._place = await self._app._place()
+        self._store = await self._app._runtime.storage()
+        self._place = await self._app._runtime.open()
         self._place.acquire()
         self._teller = _Teller(self._store, self._held, self._now)
         self._ends = Completion(self._now, self._teller.tell, lambda: None, StoreContextBackend(self._store))
@@ -372,4 +372,4 @@ def _stranger(app: Any, name: str) -> TaskDefinition:
 
     async def anything() -> None: ...
 
-    return TaskDefinition(TaskDeclaration(app, anything, name, (), {}, None), name, (), {}, app._max_bytes())
+    return TaskDefinition(TaskDeclaration(app, anything, name, (), {}, None), name, (), {}, app.settings.max_bytes)

@@ -136,8 +136,8 @@ class Worker(Lifetime):
         if self.refused is not None:
             raise InvalidCall(self.refused)
         definitions = self._definitions()
-        store = await self._app._storage()
-        place = await self._app._place()
+        store = await self._app._runtime.storage()
+        place = await self._app._runtime.open()
         self._stopped.clear()
         running = _Running(self, store, definitions)
         place.acquire()
@@ -257,7 +257,7 @@ class _Running:
         self._keeper = LeaseKeeper(store, self._held, self._reached, self._slots.recently_long)
         upkeep = upkeep_of(store, self._contact, worker.id.__eq__, self._expiring, self._brief)
         patience = AnswerTimeout(4 * store.answer_timeout, LONGEST_ROUND)
-        self._scheduler = Scheduler(store, worker._app._schedules(), definitions, patience.answer)
+        self._scheduler = Scheduler(store, worker._app._runtime.declared_schedules(), definitions, patience.answer)
         self._pumping = Service("pump", self._pump.run)
         self._watch = ClaimWatchdog(self._pump, worker._poll, self._pumping, store.reconnect, self._take_in_orphans)
         self._asking = (Service("keeper", self._keeper.run), self._pumping)  # whom the store answers all the time
@@ -273,7 +273,7 @@ class _Running:
         if worker._unknown == "leave":
             unknown = UnknownTasks(store, worker.id, self._known, worker._queues)
             self._services.append(Service("look for unknown tasks", unknown.run))
-        relay = worker._app._relay()
+        relay = worker._app._runtime.relay()
         if relay is not None:
             self._services.append(Service("relay", relay.run))
         self._unlisten: Callable[[], None] = _nothing
@@ -302,7 +302,7 @@ class _Running:
         self._unlisten = self._store.listen("ready", self._pump.signalled, queues)
         self._first_sign = asyncio.ensure_future(self._store.heartbeat(self._row()))
         await asyncio.shield(self._first_sign)
-        await self._worker._app._client.record_subscriptions(self._store)
+        await self._worker._app._runtime.client.publisher.write_subscriptions(self._store)
         await self._scheduler.begin()
         for service in self._services:
             service.start()
@@ -413,12 +413,12 @@ class _Running:
     def _expiring(self) -> bool:
         """Whether jobs of this app may expire, as far as this process knows."""
         tasks = (each.options.get("expires") for each in self._definitions)
-        return self._worker._app._expires or any(expires is not None for expires in tasks)
+        return self._worker._app._runtime.expires or any(expires is not None for expires in tasks)
 
     def _brief(self) -> bool:
         """Whether jobs of this app are kept for a short time only, as far as this process knows."""
         kept = (each.options.get(name) for each in self._definitions for name in ("retention", "dead_retention"))
-        return self._worker._app._brief or any(retention is not None and retention.brief for retention in kept)
+        return self._worker._app._runtime.brief or any(retention is not None and retention.brief for retention in kept)
 
     def _reached(self) -> None:
         self._contact.reached()

@@ -115,7 +115,7 @@ async def test_kill_9_of_workers_loses_nothing(processes, tmp_path):
             workers.append(processes("work", url, file))
         await ended(app, 150)
         assert await app.jobs.count() == 150
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         rows, _ = await storage.find(Filter(), 1000, None)
     runs = Counter(int(line.split()[0]) for line in file.read_text().splitlines())
     assert set(runs) == set(range(150))

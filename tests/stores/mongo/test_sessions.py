@@ -38,7 +38,7 @@ def client(url):
 
 
 async def count(app, **fields):
-    return await (await app._storage()).count(Filter(**fields))
+    return await (await app._runtime.storage()).count(Filter(**fields))
 
 
 async def test_committed_is_there_and_rolled_back_is_not(app, task, client, url):
@@ -200,7 +200,7 @@ async def test_another_server_is_refused(app, task, client, url):
     async with app:
         await app.jobs.count()
         meta = database_of(client, url)["perdure_meta"]
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         storage._identity = "of another"
         with client.start_session() as session, session.start_transaction():
             with pytest.raises(StoreError, match="another server"):

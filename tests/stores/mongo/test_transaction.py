@@ -163,7 +163,7 @@ async def test_a_handler_writes_documents_and_jobs_with_its_end():
             assert await good.result(timeout=20) == 1
             with pytest.raises(JobDead, match="ValueError: no"):
                 await bad.result(timeout=20)
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         assert await storage.count(Filter(queue="later")) == 1
         orders = database_of(storage._server.client, url)["orders"]
         assert [found["_id"] async for found in orders.find()] == [1]

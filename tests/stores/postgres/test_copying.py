@@ -133,7 +133,7 @@ async def test_lists_keep_their_order_over_lines_that_are_cut(proxy):
     async def noted(number: int) -> None: ...
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         for _ in range(8):
             proxy.break_after_questions(random.randint(1, 6))
             handles = await app.enqueue([noted.call(number) for number in range(3 * COPIED)])

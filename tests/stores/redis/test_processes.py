@@ -134,7 +134,7 @@ async def test_a_campaign_of_kills(own, tmp_path):
                 return await plant.app.jobs.count(state=[State.SUCCEEDED, State.DEAD]) == len(handles)
 
             await plant.until(all_ended, 90)
-            store = await plant.app._storage()
+            store = await plant.app._runtime.storage()
             rows = await store.get([str(handle.id) for handle in handles])
     finally:
         plant.stop()

@@ -226,7 +226,7 @@ def drain(urls: list[str], histories: list[str], concurrency: int = 4) -> None:
     async def one(program: Program) -> None:
         async with program.app as app, app.worker(concurrency=concurrency, poll=0.1):
             await app.queues.resume("default")  # whoever paused it may be dead
-            store = await app._storage()
+            store = await app._runtime.storage()
             while await store.count(Filter(states=UNFINISHED)) or await _held(store):
                 await asyncio.sleep(0.1)  # dozens look at once, and their workers have leases to keep
 
@@ -261,7 +261,7 @@ def share(url: str, history: str, name: str, jobs: int, total: int) -> None:
 
     async def main() -> None:
         async with program.app:
-            await asyncio.gather(put_all(), claim_all(await program.app._storage()))
+            await asyncio.gather(put_all(), claim_all(await program.app._runtime.storage()))
 
     asyncio.run(main())
     print(json.dumps(mine))

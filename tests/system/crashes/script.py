@@ -74,7 +74,7 @@ def fragile(program: Program, countdown: Countdown) -> None:
 
     settings = program.app.settings
     real = opener(program.app.url, clock=None, durability=settings.durability, migrate=True)
-    program.app._places._open_store = lambda: Fragile(real(), countdown)
+    program.app._runtime.loops._open_store = lambda: Fragile(real(), countdown)
 
 
 def script(url: str, history: str, last: int, before: bool = True) -> None:
@@ -87,7 +87,7 @@ def script(url: str, history: str, last: int, before: bool = True) -> None:
 
 async def _life(program: Program) -> None:
     async with program.app as app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         record, tasks = program.record, program.tasks
         first = await tasks["plain"].enqueue(0.0)
         record("acknowledged", first.id)

@@ -54,7 +54,7 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
         database = database_of(url)
         watch = short and store != "sqlite+apsw" and database.watches_moves  # that takes SQLite off its fast path
         async with flows.app as app:
-            storage = await app._storage()
+            storage = await app._runtime.storage()
             if watch:
                 database.prepare(watch=True)
             crew = Crew(tmp_path, url, concurrency=6 if short else 50)

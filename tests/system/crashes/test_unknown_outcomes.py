@@ -48,12 +48,12 @@ def app(request, tmp_path):
 
 
 async def _intercepted(app: Perdure, monkeypatch) -> Intercepted:
-    store = Intercepted(await app._storage())
+    store = Intercepted(await app._runtime.storage())
 
     async def storage() -> Any:
         return store
 
-    monkeypatch.setattr(app, "_storage", storage)
+    monkeypatch.setattr(app._runtime, "storage", storage)
     return store
 
 

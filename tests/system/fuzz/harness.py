@@ -130,12 +130,12 @@ class Fuzzer:
 
     async def every(self) -> list[Mutation]:
         """Every mutation that there is, of a store with rows in every table."""
-        await self._fill(await self._scene.app._storage(), 2)
+        await self._fill(await self._scene.app._runtime.storage(), 2)
         return await asyncio.to_thread(self._target.mutations)
 
     async def _round_without_bad_values(self) -> None:
         """What the canary takes beside as many jobs."""
-        store = await self._scene.app._storage()
+        store = await self._scene.app._runtime.storage()
         jobs = await self._fill(store, 2 + self._target.at_once // KINDS)
         async with self._worker():
             for queue in PAUSED:
@@ -145,7 +145,7 @@ class Fuzzer:
 
     async def round(self, mutations: Sequence[Mutation]) -> None:
         self._rounds += 1
-        store = await self._scene.app._storage()
+        store = await self._scene.app._runtime.storage()
         jobs = await self._fill(store, 2 + len(mutations) // KINDS)
         aside = set(await store.unreadable(limit=1_000_000))
         spoil = Spoil(jobs, self._chance, self.report)

@@ -43,7 +43,7 @@ async def test_leases_that_end_at_any_moment(app, machine):
     leases = [1.0 + 0.23 * number for number in range(12)]
     tasks = [app.task(name=f"work{number}", lease=lease)(work) for number, lease in enumerate(leases)]
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(poll=60, queues=["elsewhere"]):
             await asyncio.sleep(1.1)  # it has reached the store for a third of each lease before that ends
             ids, ends = [], {}

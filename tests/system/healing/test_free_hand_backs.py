@@ -32,7 +32,7 @@ async def test_a_job_that_always_raises_the_stores_trouble_dies(app):
     async def other() -> None: ...
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         async with app.worker(poll=0.02):
             handle = await work.enqueue()
             job = await ended(app, handle)
@@ -92,7 +92,7 @@ async def test_a_dead_job_is_left_to_its_lease_when_waiting_does_not_help(app, m
         return ctx.job.attempt
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         fault = Fault(storage, "kv_read", monkeypatch, when="undo".__eq__)  # the scheduler reads others
         async with app.worker(poll=0.05):
             handle = await work.enqueue()

@@ -145,7 +145,7 @@ async def test_a_server_that_is_killed_under_a_running_handler(kind):
 async def test_a_cancelled_call_ends_with_its_cancellation(app):
     """Whenever it comes; a limit that is lost in a driver would be none."""
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         for turns in range(60):
             call = asyncio.create_task(store.count(Filter()))
             for _ in range(turns):
@@ -242,12 +242,12 @@ def stuck(monkeypatch):
         return n
 
     async def prepared():
-        store = Stuck(await app._storage())
+        store = Stuck(await app._runtime.storage())
 
         async def storage():
             return store
 
-        monkeypatch.setattr(app, "_storage", storage)
+        monkeypatch.setattr(app._runtime, "storage", storage)
         return store
 
     return app, work, ran, prepared

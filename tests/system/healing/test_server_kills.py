@@ -63,7 +63,7 @@ async def test_followers_whose_parents_are_being_read_when_the_server_is_killed(
     app = Perdure(server.fresh(), lease=600)
     flows = Flows(app)
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         get, reading = store.get, asyncio.Event()
 
         async def get_noticed(ids):

@@ -64,7 +64,7 @@ async def test_a_verb_that_the_store_fails(app, store, verb, monkeypatch):
         await call(ctx, other)
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         of_steps = {"step": lambda writes: writes[0].kind == "step", "replay": "step".__eq__}
         async with app.worker(poll=0.05):
             fault = Fault(storage, of_store, monkeypatch, when=of_steps.get(verb))
@@ -93,7 +93,7 @@ async def test_a_group_of_errors_in_threads_and_in_batches(app, monkeypatch):
             raise trouble(storage)
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         async with app.worker(poll=0.05):
             for task, arguments in ((grouped, ()), (threaded, ())):
                 fault = Fault(storage, "note", monkeypatch, trouble(storage))
@@ -114,7 +114,7 @@ async def test_what_is_the_handlers_own_failure(app, monkeypatch):
         raise StoreError("a statement in it failed")
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         async with app.worker(poll=0.05):
             for how in ("another store", "a mistake beside", "another kind"):
                 handle = await work.enqueue(how)
@@ -136,7 +136,7 @@ async def test_nothing_is_claimed_until_the_store_works(app, store, monkeypatch)
         return n
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         async with app.worker(poll=0.02, concurrency=1) as worker:
             tried = Fault(storage, "now" if store == "valkey" else "begin_transaction", monkeypatch)
             handles = [await work.enqueue(n) for n in range(5)]
@@ -256,7 +256,7 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
         await ctx.transaction()
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         database = store._shared.database
         monkeypatch.setattr(database, "retry_while_busy", sqlite_writer.patience(database.driver, 0.3))
         async with app.worker(poll=0.1):
@@ -270,7 +270,7 @@ async def test_the_error_of_a_server_that_is_gone_names_the_store(kind, tmp_path
         monkeypatch.setattr(module, "PATIENCE", 0.3)
     with Proxy(address(kind, tmp_path)) as proxy:
         async with Perdure(proxy.url) as app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             proxy.refuse(True)
             with pytest.raises(StoreUnavailable) as raised:
                 async with asyncio.timeout(60):

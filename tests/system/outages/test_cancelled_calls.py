@@ -66,7 +66,7 @@ async def test_calls_that_are_cancelled_again_and_again_while_the_server_is_away
     with Proxy(address(kind, tmp_path)) as proxy:
         app, double = app_on(proxy.url + HASTE.get(kind, ""))
         async with app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             for _ in range(6):
                 proxy.refuse(True)
                 calls = [asyncio.create_task(store.count(Filter())) for _ in range(20)]
@@ -94,7 +94,7 @@ async def test_a_worker_through_several_kills_of_its_server(kind, monkeypatch):
     settings = {"appendfsync": "always"} if kind == "valkey" else {}
     with own_server(kind, **settings) as own:
         app, double = app_on(own.fresh() + HASTE.get(kind, ""))
-        monkeypatch.setattr(type(await app._storage()), "answer_timeout", 0.3)
+        monkeypatch.setattr(type(await app._runtime.storage()), "answer_timeout", 0.3)
         async with app, app.worker(poll=0.1, concurrency=4):
             for n in range(4):
                 assert await (await double.enqueue(n)).result(timeout=40) == 2 * n
@@ -112,7 +112,7 @@ async def test_connections_are_replaced_under_those_who_use_them(kind, tmp_path)
         app, _ = app_on(proxy.url)
         async with safe, app, app.worker(poll=20):
             assert await (await enqueue.enqueue(1)).result(timeout=20) == 2
-            store = await app._storage()
+            store = await app._runtime.storage()
             proxy.mute()
             waiting = [asyncio.create_task(store.count(Filter())) for _ in range(5)]
             await asyncio.sleep(0.3)
@@ -120,7 +120,7 @@ async def test_connections_are_replaced_under_those_who_use_them(kind, tmp_path)
             _, left = await asyncio.wait(waiting, timeout=20)
             assert not left
             assert await store.count(Filter()) == 1
-            await (await safe._storage()).reconnect()
+            await (await safe._runtime.storage()).reconnect()
             assert await (await enqueue.enqueue(2)).result(timeout=20) == 4, "a worker that polls seldom is woken"
 
 
@@ -129,7 +129,7 @@ async def test_a_client_of_mongodb_whose_calls_do_not_end_is_replaced(limit, cap
     with own_server("mongo") as own:
         app, double = app_on(own.fresh() + "&heartbeatFrequencyMS=60000&connectTimeoutMS=60000")
         async with app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             client = store._in_use().client
             own.freeze()
             calls = [asyncio.create_task(store.count(Filter())) for _ in range(3)]
@@ -149,7 +149,7 @@ async def test_a_transaction_whose_beginning_is_cancelled_at_any_moment(kind, tm
     """No connection is lost, and none comes back inside a transaction."""
     app, double = app_on(address(kind, tmp_path))
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         for turns in range(50):
             beginning = asyncio.create_task(store.begin_transaction(5_000_000))
             for _ in range(turns):
@@ -170,7 +170,7 @@ async def test_a_statement_of_a_handler_that_is_cancelled(tmp_path):
     """It is ended on the server, its transaction is undone, and the connection serves the next."""
     app, _ = app_on(address("postgres", tmp_path))
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         transaction = await store.begin_transaction(60_000_000)
         statement = asyncio.create_task(transaction.execute("select pg_sleep(120)"))
         await asyncio.sleep(0.2)

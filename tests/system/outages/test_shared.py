@@ -71,7 +71,7 @@ async def timed(verb: Verb) -> tuple[float, BaseException | None]:
 async def test_all_callers_have_their_error_within_one_limit(kind, outage, limit, machine):
     app, double = app_on(outage.url)
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         await double.enqueue(0)
         outage.begin()
         try:
@@ -94,7 +94,7 @@ async def test_all_callers_have_their_error_within_one_limit(kind, outage, limit
 async def test_who_only_reads_has_its_error_too(kind, outage, limit, machine):
     app, double = app_on(outage.url)
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         verbs = readers_of(app, store)[: 3 if kind == "mongo" else 4]  # its clock counts on by itself
         outage.begin()
         try:
@@ -168,7 +168,7 @@ async def test_all_connections_of_a_pool_are_busy(limit, tmp_path, machine):
     """Who waits in line for one has its error within the limit as well."""
     app, double = app_on(address("postgres", tmp_path))
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
 
         pool = store._server()._quick
         held = [await pool.take(5) for _ in range(postgres_server.QUICK)]
@@ -191,11 +191,11 @@ async def test_the_deadline_of_a_caller_counts_from_its_own_call(outage, kind):
     app, double = app_on(outage.url)
     async with app:
         await double.enqueue(0)
-        place = await app._place()
+        place = await app._runtime.open()
         loop = asyncio.get_running_loop()
         outage.begin()
         try:
-            before, gatherer = loop.time(), place.gatherer
+            before, gatherer = loop.time(), place.group_commit
             calls = [asyncio.create_task(double.enqueue(n)) for n in range(10)]
             await eventually(lambda: len(gatherer._waiting) == 9)  # and one is under way
             after = loop.time()
@@ -213,7 +213,7 @@ async def test_a_timeout_around_any_verb_is_honoured(kind, outage, machine):
     """At once, and what was cancelled leaves nothing half done: the connections go on with the next verbs."""
     app, double = app_on(outage.url)
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         await double.enqueue(0)
         verbs = verbs_of(app, double, store)
         if kind in ("valkey", "mongo"):

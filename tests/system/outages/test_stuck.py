@@ -58,12 +58,12 @@ async def deaf_app(url: str, monkeypatch, **how: bool):
     async def double(n: int) -> int:
         return 2 * n
 
-    deaf = Deaf(await app._storage(), **how)
+    deaf = Deaf(await app._runtime.storage(), **how)
 
     async def storage():
         return deaf
 
-    monkeypatch.setattr(app, "_storage", storage)
+    monkeypatch.setattr(app._runtime, "storage", storage)
     return app, double, deaf
 
 

@@ -37,4 +37,4 @@ if __name__ == "__main__":
     OUTBOX, TARGET, POINT = sys.argv[1:]
     relay_module.Delivery = Dying
     app = Perdure(TARGET, outbox=OUTBOX)
-    asyncio.run(Relay(app._places.outboxes.get, app._storage).once())
+    asyncio.run(Relay(app._runtime.loops.outboxes.get, app._runtime.storage).once())

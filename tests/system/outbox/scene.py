@@ -59,7 +59,7 @@ class Scene:
             database.execute(f"insert into {self.table} ({columns}) values (1, 1, 'x', '{queue}', {mark})", (text,))
 
     async def open_outbox(self, app=None):
-        return await (app or self.app)._places.outboxes.get()
+        return await (app or self.app)._runtime.loops.outboxes.get()
 
 
 def add_task(app):

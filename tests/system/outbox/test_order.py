@@ -29,9 +29,11 @@ async def test_rows_of_processes_with_clocks_apart_keep_their_order(scene):
         await scene.open_outbox()
         for number, id in enumerate(ids):
             with scene.transaction() as database:
-                await app._client.enqueue_in_transaction(database, jobs_of(scene.task, [number], ids=[id], key="k"))
-        await app._relay().once()
-        assert await claimed(await app._storage()) == list(range(6))
+                await app._runtime.client.enqueue_in_transaction(
+                    database, jobs_of(scene.task, [number], ids=[id], key="k")
+                )
+        await app._runtime.relay().once()
+        assert await claimed(await app._runtime.storage()) == list(range(6))
 
 
 async def test_a_clock_that_goes_back_does_not_turn_the_order_round(tmp_path):
@@ -43,11 +45,11 @@ async def test_a_clock_that_goes_back_does_not_turn_the_order_round(tmp_path):
         await scene.open_outbox()
         for number in range(4):
             with scene.transaction() as database:
-                await app._client.enqueue_in_transaction(database, jobs_of(scene.task, [number]))
+                await app._runtime.client.enqueue_in_transaction(database, jobs_of(scene.task, [number]))
             clock.advance(-10)
         clock.advance(100)
-        await app._relay().once()
-        assert await claimed(await app._storage()) == list(range(4))
+        await app._runtime.relay().once()
+        assert await claimed(await app._runtime.storage()) == list(range(4))
 
 
 async def test_a_transaction_that_commits_late_is_not_skipped(tmp_path):
@@ -56,14 +58,14 @@ async def test_a_transaction_that_commits_late_is_not_skipped(tmp_path):
     async with scene.app as app:
         await scene.open_outbox()
         with scene.transaction() as late:
-            await app._client.enqueue_in_transaction(late, jobs_of(scene.task, [1]))
+            await app._runtime.client.enqueue_in_transaction(late, jobs_of(scene.task, [1]))
             with scene.transaction() as early:
-                await app._client.enqueue_in_transaction(early, jobs_of(scene.task, [2]))
-            relay = app._relay()
+                await app._runtime.client.enqueue_in_transaction(early, jobs_of(scene.task, [2]))
+            relay = app._runtime.relay()
             await relay.once()
-            assert await claimed(await app._storage()) == [2]
+            assert await claimed(await app._runtime.storage()) == [2]
         await relay.once()
-        assert await claimed(await app._storage()) == [1]
+        assert await claimed(await app._runtime.storage()) == [1]
         assert scene.rows() == []
 
 
@@ -73,14 +75,14 @@ async def test_many_writers_and_three_relays_keep_the_order_of_every_key(scene):
     stopping = asyncio.Event()
     async with scene.app as app:
         outbox = await scene.open_outbox()
-        relays = [asyncio.create_task(each._relay().run(stopping)) for each in relaying]
+        relays = [asyncio.create_task(each._runtime.relay().run(stopping)) for each in relaying]
         written = await asyncio.gather(*(write(scene, key) for key in range(3)))
         async with asyncio.timeout(30):
             while (await outbox.state()).waiting:
                 await asyncio.sleep(0.02)
         stopping.set()
         await asyncio.gather(*relays)
-        seen = await claimed(await app._storage())
+        seen = await claimed(await app._runtime.storage())
     for each in relaying[1:]:
         await each.close()
     for key, kept in enumerate(written):
@@ -93,7 +95,7 @@ async def write(scene, key):
     for number in range(20):
         commit = number % 3 != 1
         with scene.transaction(commit=commit) as database:
-            await scene.app._client.enqueue_in_transaction(
+            await scene.app._runtime.client.enqueue_in_transaction(
                 database, jobs_of(scene.task, [1000 * key + number], ids=None, key=f"key {key}")
             )
         kept += [1000 * key + number] if commit else []
@@ -106,7 +108,7 @@ async def test_only_one_relay_works_at_a_time(near):
     async with near.app as app, others:
         first, second = await near.open_outbox(), await near.open_outbox(others)
         with near.transaction() as database:
-            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
         async with first.batch(10, []) as ours:
             assert len(ours.entries) == 1
             async with second.batch(10, []) as theirs:
@@ -119,16 +121,16 @@ async def test_callers_do_not_wait_for_a_relay_nor_a_relay_for_callers(near):
     async with near.app as app:
         outbox = await near.open_outbox()
         with near.transaction() as database:
-            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
         async with outbox.batch(10, []) as batch, asyncio.timeout(5):
             with near.transaction() as database:  # while the relay speaks to the store
                 if near.kind == "postgres":
                     database.execute("set lock_timeout = '1s'")
-                await app._client.enqueue_in_transaction(database, jobs_of(near.task, [2]))
+                await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [2]))
             await batch.confirm([batch.entries[0].number], [])
         assert len(near.rows()) == 1
         if near.kind == "postgres":
             with near.transaction(commit=False) as database, psycopg.connect(database.info.dsn):
-                await app._client.enqueue_in_transaction(database, jobs_of(near.task, [3]))
-                await app._relay().once()
+                await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [3]))
+                await app._runtime.relay().once()
                 assert near.rows() == []

@@ -89,13 +89,13 @@ async def test_an_outbox_and_a_store_share_a_database(tmp_path):
         async with app, store:
             if first == "store":
                 await store.jobs.count()
-            await app._places.outboxes.get()
+            await app._runtime.loops.outboxes.get()
             assert await store.jobs.count() == 0
-            assert (await (await store._storage()).durability()).grade == "B"
+            assert (await (await store._runtime.storage()).durability()).grade == "B"
             task = add_task(app)
             with sqlite3.connect(tmp_path / f"{number}.db") as database:
                 await task.using(connection=database).enqueue()
-            await app._relay().once()
+            await app._runtime.relay().once()
             assert await app.jobs.count() == 1
             database.close()
 
@@ -111,7 +111,7 @@ async def test_an_outbox_and_a_store_share_a_schema(tmp_path, first):
         assert await store.jobs.count() == 0
         with scene.transaction() as database:
             await scene.task.using(connection=database).enqueue()
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert (await app.jobs.count(), await store.jobs.count()) == (1, 0)
 
 
@@ -124,7 +124,7 @@ async def test_the_journal_of_a_callers_file_stays_as_it_is(tmp_path):
         await scene.open_outbox()
         await scene.task.using(connection=database).enqueue()
         database.commit()
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert await app.jobs.count() == 1
     assert database.execute("pragma journal_mode").fetchone() == ("delete",)
     database.close()
@@ -169,7 +169,7 @@ async def test_a_database_of_any_encoding_can_hold_an_outbox(tmp_path):
         async with app:
             with psycopg.connect(latin) as database:
                 job = await task.using(connection=database, queue="größe €").enqueue("日本")
-            await app._relay().once()
+            await app._runtime.relay().once()
             assert (await job.refresh()).queue == "größe €"
             assert "日本" in (await job.refresh()).payload
     finally:

@@ -38,7 +38,7 @@ async def test_a_list_is_moved_with_everything_that_its_jobs_have(scene):
             calls = [special.call("größe \x00 😀")]
             calls += [scene.task.call(number) for number in range(5)]
             handles = await app.enqueue(calls, connection=database)
-        await app._relay().once()
+        await app._runtime.relay().once()
         jobs = [await handle.refresh() for handle in handles]
     assert [job.id for job in jobs] == [handle.id for handle in handles]
     first = jobs[0]
@@ -74,7 +74,7 @@ async def test_delays_and_expiry_count_from_the_enqueue_and_not_from_the_move(pa
             brief = await scene.task.using(connection=database, expires=50).enqueue()
             lasting = await scene.task.using(connection=database, expires=500).enqueue()
         clock.advance(100)
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert (await later.refresh()).run_at == began + timedelta(seconds=3600)
         assert (await later.refresh()).state is State.SCHEDULED
         assert (await at.refresh()).run_at == began + timedelta(seconds=60)
@@ -93,7 +93,7 @@ async def test_unique_keys_are_decided_at_the_store(scene):
         with scene.transaction() as database:
             second = await once.using(connection=database).enqueue(2)
         assert (first.duplicate, second.duplicate) == (False, False)
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert await app.jobs.count() == 1
         assert (await first.refresh()).state is State.READY
         with pytest.raises(NotFound):
@@ -107,10 +107,10 @@ async def test_the_same_row_twice_is_one_job(near):
         await near.open_outbox()
         with near.transaction() as database:
             job = near.task._bind().plan.job("[]", near.task._bind().definition.arguments_hash)
-            await app._client.enqueue_in_transaction(database, [job, job])
-            await app._client.enqueue_in_transaction(database, [job])
+            await app._runtime.client.enqueue_in_transaction(database, [job, job])
+            await app._runtime.client.enqueue_in_transaction(database, [job])
         assert len(near.rows()) == 3
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert near.rows() == []
         assert await app.jobs.count() == 1
 
@@ -118,7 +118,7 @@ async def test_the_same_row_twice_is_one_job(near):
 async def test_enqueueing_needs_no_store(tmp_path, near):
     """The store is only asked when the jobs are moved."""
     app = near.another()
-    app._places._open_store = lambda: pytest.fail("the store was opened")
+    app._runtime.loops._open_store = lambda: pytest.fail("the store was opened")
     await near.open_outbox()
     task = app.task(name="task")(lambda: None)
     with near.transaction() as database:
@@ -153,7 +153,7 @@ async def test_a_commit_that_is_told_of_is_moved_without_waiting_for_the_poll(ne
 
     async with near.app as app:
         outbox = await near.open_outbox()
-        relay = Relay(app._places.outboxes.get, app._storage, poll=60)
+        relay = Relay(app._runtime.loops.outboxes.get, app._runtime.storage, poll=60)
         stopping = asyncio.Event()
         running = asyncio.create_task(relay.run(stopping))
         while relay._heard is None:

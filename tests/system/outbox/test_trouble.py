@@ -84,20 +84,20 @@ async def test_a_store_that_is_killed_again_and_again_gets_every_job_once(tmp_pa
         stopping = asyncio.Event()
         async with app:
             outbox = await scene.open_outbox()
-            running = asyncio.create_task(app._relay().run(stopping))
+            running = asyncio.create_task(app._runtime.relay().run(stopping))
             for number in range(3):
                 with scene.transaction() as database:
-                    await app._client.enqueue_in_transaction(
+                    await app._runtime.client.enqueue_in_transaction(
                         database, jobs_of(task, range(200 * number, 200 * number + 200))
                     )
                 await asyncio.to_thread(target.kill)
                 with scene.transaction() as database:  # nobody notices
-                    await app._client.enqueue_in_transaction(database, jobs_of(task, [600 + number]))
+                    await app._runtime.client.enqueue_in_transaction(database, jobs_of(task, [600 + number]))
                 await asyncio.to_thread(target.restart)
             await until(lambda: empty(outbox), 60)
             stopping.set()
             await running
-            seen = await claimed(await app._storage(), 1000)
+            seen = await claimed(await app._runtime.storage(), 1000)
         assert sorted(seen) == list(range(603))
 
 
@@ -118,7 +118,7 @@ async def test_an_outbox_that_is_out_of_reach_is_waited_for_with_one_line_in_the
         app = Perdure("memory://", outbox=near.fresh())
         task = add_task(app)
         async with app, app.worker(poll=0.05):
-            await (await app._places.outboxes.get()).state()
+            await (await app._runtime.loops.outboxes.get()).state()
             await asyncio.to_thread(near.kill)
             assert await (await task.enqueue("from the store alone")).result(timeout=20) == "from the store alone"
             await until(lambda: told(caplog, "relay: "))
@@ -141,9 +141,9 @@ async def test_jobs_of_a_full_queue_wait_and_the_others_go_on(scene):
         await app.queues.configure("mail", max_depth=3)
         await scene.open_outbox()
         with scene.transaction() as database:
-            await app._client.enqueue_in_transaction(database, jobs_of(scene.task, range(10), queue="mail"))
-            await app._client.enqueue_in_transaction(database, jobs_of(scene.task, range(100, 105)))
-        relay = app._relay()
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(scene.task, range(10), queue="mail"))
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(scene.task, range(100, 105)))
+        relay = app._runtime.relay()
         await relay.once()
         assert await app.jobs.count(queue="mail") == 3
         assert await app.jobs.count(queue="default") == 5
@@ -156,7 +156,7 @@ async def test_jobs_of_a_full_queue_wait_and_the_others_go_on(scene):
         relay._full.clear()
         await relay.once()
         assert scene.rows() == []
-        seen = await claimed(await app._storage())
+        seen = await claimed(await app._runtime.storage())
         assert [number for number in seen if number < 100] == list(range(10))
 
 
@@ -166,11 +166,11 @@ async def test_a_full_queue_with_many_waiting_rows_does_not_stand_in_the_way(nea
         await near.open_outbox()
         with near.transaction() as database:
             for start in range(0, 600, 300):
-                await app._client.enqueue_in_transaction(
+                await app._runtime.client.enqueue_in_transaction(
                     database, jobs_of(near.task, range(start, start + 300), queue="mail")
                 )
-            await app._client.enqueue_in_transaction(database, jobs_of(near.task, [1000]))
-        await app._relay().once()
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [1000]))
+        await app._runtime.relay().once()
         assert await app.jobs.count(queue="default") == 1
         assert len(near.rows()) == 599
 
@@ -185,7 +185,7 @@ async def test_a_row_that_holds_no_job_is_set_aside_and_the_others_go_on(near, t
         near.poison(text)
         with near.transaction() as database:
             job = await near.task.using(connection=database).enqueue()
-        relay = app._relay()
+        relay = app._runtime.relay()
         await relay.once()
         assert (await job.refresh()).state == "ready"
         standing = await outbox.state()
@@ -206,7 +206,7 @@ async def test_rows_of_a_newer_version_are_left_to_it(near):
         near.poison("written by rules that nobody here knows")
         with near.transaction() as database:
             database.execute(f"update {near.table} set min_version = 99")
-        await app._relay().once()
+        await app._runtime.relay().once()
         standing = await outbox.state()
         assert (standing.waiting, standing.aside) == (1, 0)
         assert standing.oldest > 0
@@ -226,12 +226,12 @@ class Choosy(MemoryStorage):
 async def test_a_job_that_the_store_refuses_is_set_aside_when_others_are_accepted(near):
     store = Choosy()
     store.refuses = lambda job: job.payload == "[3]"
-    near.app._places._open_store = lambda: store
+    near.app._runtime.loops._open_store = lambda: store
     async with near.app as app:
         outbox = await near.open_outbox()
         with near.transaction() as database:
-            await app._client.enqueue_in_transaction(database, jobs_of(near.task, range(6), key="k"))
-        relay = app._relay()
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, range(6), key="k"))
+        relay = app._runtime.relay()
         await relay.once()
         (aside,) = await outbox.list_aside(10)
         assert "too large for this store" in aside.error
@@ -245,16 +245,16 @@ async def test_a_job_that_the_store_refuses_is_set_aside_when_others_are_accepte
 async def test_when_the_store_refuses_everything_nothing_is_set_aside(near):
     store = Choosy()
     store.refuses = lambda job: True
-    near.app._places._open_store = lambda: store
+    near.app._runtime.loops._open_store = lambda: store
     async with near.app as app:
         await near.open_outbox()
         with near.transaction() as database:
-            await app._client.enqueue_in_transaction(database, jobs_of(near.task, range(6)))
+            await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, range(6)))
         with pytest.raises(StoreError, match="too large"):
-            await app._relay().once()
+            await app._runtime.relay().once()
         assert len(near.rows("number", "set_aside_at is null")) == 6
         store.refuses = lambda job: False
-        await app._relay().once()
+        await app._runtime.relay().once()
         assert await claimed(store) == list(range(6))
 
 

@@ -45,7 +45,7 @@ def keys(url: str, history: str, gate: str, seed: int, count: int) -> None:
 
     async def main() -> None:
         async with program.app:
-            await program.app._storage()
+            await program.app._runtime.storage()
             await _open_gate(gate)
             for start in range(0, len(wanted), 5):
                 await asyncio.gather(*(one(*each) for each in wanted[start : start + 5]))
@@ -61,7 +61,7 @@ def claim_some(url: str, history: str, count: int, lease: float, dead: bool = Fa
         async with program.app as app:
             for handle in await app.enqueue([program.tasks["plain"].call() for _ in range(count)]):
                 program.record("acknowledged", handle.id)
-            store = await app._storage()
+            store = await app._runtime.storage()
             records = await store.claim(Claim("first", new_stamp(), (Want(count),)))
             for record in records:
                 program.record("began", record.id, attempt=record.attempt)
@@ -81,7 +81,7 @@ def say(url: str, history: str, gate: str, word: str, holds: list[list[Any]]) ->
 
     async def main() -> list[int]:
         async with program.app as app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             records = {record.id: record for record in await store.get([hold[0] for hold in holds]) if record}
             await _open_gate(gate)
             return [await _say(app, store, word, records[hold[0]]) for hold in holds]
@@ -113,7 +113,7 @@ def claim_on(url: str, history: str, name: str) -> None:
 
     async def main() -> None:
         async with program.app as app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             while True:
                 for record in await store.claim(Claim(name, new_stamp(), (Want(1),))):
                     program.record("began", record.id, attempt=record.attempt)
@@ -128,7 +128,7 @@ def pause(url: str, history: str, after: int) -> None:
 
     async def main() -> list[int]:
         async with program.app as app:
-            store = await app._storage()
+            store = await app._runtime.storage()
             while await store.count(running) < after:
                 await asyncio.sleep(0.002)
             await app.queues.pause("default")

@@ -52,7 +52,7 @@ def test_threads_with_loops_of_their_own_have_one_winner(scene: Scene):
     failed: list[BaseException] = []
 
     async def ask() -> None:
-        await app._storage()
+        await app._runtime.storage()
         together.wait(30)
         for number in range(10):
             for scope in SCOPES:

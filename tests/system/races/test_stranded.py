@@ -51,7 +51,7 @@ async def test_nobody_is_stranded(store, how, races, tmp_path, chance):
     url = address(store, tmp_path)
     ends = ENDS if store.startswith(TRANSACTIONAL) else ENDS[:-1]
     async with Perdure(url) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         parents = await _running(storage, races)
         follower = await Follower.start(url, how)
         children, lead = [], 0.0

@@ -118,7 +118,7 @@ app.sync.close()
 
 @pytest.mark.parametrize("options", [{}, {"server_side_binding": True}, {"pool": {"min_size": 1, "max_size": 4}}])
 def test_django(app, options):
-    parts = urlsplit(app._places.url)
+    parts = urlsplit(app._runtime.loops.url)
     database = {
         "ENGINE": "django.db.backends.postgresql",
         "NAME": "postgres",
@@ -127,4 +127,4 @@ def test_django(app, options):
         "PORT": parts.port,
         "OPTIONS": options,
     }
-    tell_django(STORY, app._places.url, {"default": database, "second": database})
+    tell_django(STORY, app._runtime.loops.url, {"default": database, "second": database})

@@ -323,7 +323,7 @@ async def test_a_worker_that_is_killed_inside_leaves_nothing(app, dsn, table):
     async with app:
         job = await work.enqueue()
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", WORKER, app._places.url, table, stdout=asyncio.subprocess.PIPE
+            sys.executable, "-c", WORKER, app._runtime.loops.url, table, stdout=asyncio.subprocess.PIPE
         )
         assert await asyncio.wait_for(process.stdout.readline(), 30) == b"inside\n"
         process.kill()

@@ -21,7 +21,7 @@ async def test_committed_is_there_and_rolled_back_is_not(app, task, dsn, caller_
         await caller.run("create temp table mine (a integer)")
         await caller.commit()
         joined = task.using(connection=caller.connection, tags=["x"], priority=3)
-        with signals(await app._storage()) as told:
+        with signals(await app._runtime.storage()) as told:
             await caller.begin()
             await caller.run("insert into mine values (1)")
             undone = await joined.enqueue(1)
@@ -157,7 +157,7 @@ async def test_nested_transactions_of_sqlalchemy(app, task, dsn):
         for name in ("Session", "Connection", "AsyncSession, asyncpg", "AsyncConnection, psycopg"):
             async with CALLERS[name](dsn) as caller:
                 joined = task.using(connection=caller.connection, queue=name)
-                with signals(await app._storage()) as told:
+                with signals(await app._runtime.storage()) as told:
                     await joined.enqueue("outer")
                     for word, end in (("undone", "rollback"), ("inner", "commit")):
                         nested = caller.connection.begin_nested()

@@ -387,7 +387,7 @@ async def test_room_is_counted_in_bounded_queues_alone(app, task):
             ("free", {}),
         ]:
             await task.using(queue=queue, **options).enqueue()
-        store = await app._storage()
+        store = await app._runtime.storage()
         assert (
             await store.queue_capacities()
             == await Storage.queue_capacities(store)

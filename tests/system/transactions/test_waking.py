@@ -29,7 +29,7 @@ async def test_workers_elsewhere_are_woken(app, task, dsn):
     """By NOTIFY on a connection of ours, after the commit."""
     from perdure import Perdure
 
-    elsewhere = Perdure(app._places.url)
+    elsewhere = Perdure(app._runtime.loops.url)
 
     @elsewhere.task(name=task.name)
     async def same(a: object = 0) -> object:

@@ -27,7 +27,7 @@ assert app.jobs.sync.count() == 0
 told = []
 
 async def listen():
-    store = await app._storage()
+    store = await app._runtime.storage()
     signal = store.signal
 
     async def noted(queues):
@@ -87,4 +87,4 @@ async def until(condition, seconds=10.0):
 
 
 def schema_of(app):
-    return app._places.url.rpartition("schema=")[2]
+    return app._runtime.loops.url.rpartition("schema=")[2]

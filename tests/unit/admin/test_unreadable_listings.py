@@ -29,7 +29,7 @@ async def opened(store, folder):
         return a + b
 
     async with app:
-        yield app, add, await app._storage()
+        yield app, add, await app._runtime.storage()
 
 
 async def spoil(storage, id, **flaws):
@@ -169,8 +169,7 @@ async def test_a_subscription_that_cannot_be_read_stops_no_event(store, tmp_path
         await app.publish("sold", 1)
         bad = [KvEntry("subscription", name, "broken") for name in ("nothing", "sold\x1fother\x1f")]
         await storage.restore_kv(bad)
-        app._client._heard.clear()
-        app._client._told.clear()
+        app._runtime.client.publisher.forget()
         assert len(await app.publish("sold", 2)) == 1
         assert await app.jobs.count(task=count.name) == 2
 

@@ -231,7 +231,7 @@ async def test_who_waits_while_the_app_is_closed_is_told(app, task):
 
 
 async def test_many_wait_with_few_looks(app, task):
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     looks = 0
     get = storage.get
 
@@ -249,7 +249,7 @@ async def test_many_wait_with_few_looks(app, task):
 
 async def test_a_store_that_fails_is_told_to_who_waits(app, task):
     job = await task.enqueue()
-    storage = await app._storage()
+    storage = await app._runtime.storage()
 
     async def broken(ids):
         raise OSError("cut")
@@ -263,7 +263,7 @@ async def test_a_store_that_fails_is_told_to_who_waits(app, task):
 
 async def test_a_store_that_comes_back_is_waited_for(app, task):
     job = await task.enqueue()
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     get, cuts = storage.get, 0
 
     async def cut_twice(ids):
@@ -400,7 +400,7 @@ async def test_more_ids_than_a_chunk(app, task):
 
 async def test_a_word_about_a_job_that_moves_meanwhile_is_said_again(app, task):
     job = await task.enqueue()
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     apply, refused = storage.apply, 0
 
     async def moving(changes):

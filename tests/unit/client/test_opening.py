@@ -23,16 +23,16 @@ async def test_async_with_opens_the_store(url):
     app = Perdure(url)
     async with app as same:
         assert same is app
-        assert app._places.here() is not None
-    assert app._places.here() is None
+        assert app._runtime.loops.here() is not None
+    assert app._runtime.loops.here() is None
 
 
 def test_with_sync_opens_the_store(url):
     app = Perdure(url)
     with app.sync as blocking:
-        assert len(app._places._places) == 1
+        assert len(app._runtime.loops._places) == 1
         assert blocking.enqueue([]) == []
-    assert app._places._places == {}
+    assert app._runtime.loops._places == {}
 
 
 async def test_async_with_tells_of_a_store_that_cannot_be_opened(tmp_path):

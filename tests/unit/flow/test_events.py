@@ -69,7 +69,7 @@ async def test_a_publisher_need_not_know_the_subscriber(store, tmp_path):
             assert await job.result(timeout=20) == 5
         index._declared.subscriptions.clear()  # the next release of the listener does not subscribe any more
         async with listener.worker():
-            speaker._client._heard.clear()
+            speaker._runtime.client.publisher.forget()
             assert await speaker.publish("saved", {"id": 6}) == []
 
 

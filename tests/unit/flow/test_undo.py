@@ -18,7 +18,7 @@ FOR_EVER = 10**15
 @pytest.mark.parametrize("store", ["memory", "sqlite", *OF_EACH_KIND])
 async def test_what_a_job_asked_for_at_its_death_is_stored_with_it(store, tmp_path):
     async with Perdure(address(store, tmp_path)) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         dies = job(task="dies", lease=1, max_attempts=1)
         await storage.enqueue([dies])
         await storage.kv_write([undoing(dies.id, job(task="alert"))])

@@ -26,7 +26,7 @@ BAD = ["", "nonsense", '{"a": 1}', "[1, 2]", '{"a": [1,', "[" * 5_000 + "]" * 5_
 async def test_jobs_die_without_the_call_that_cannot_be_read(store, tmp_path):
     """The other calls that undo it are stored, and the jobs of the same batch are reaped."""
     async with Perdure(address(store, tmp_path)) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         dying = [job(task="dies", lease=1, max_attempts=1) for _ in range(3)]
         await storage.enqueue(dying)
         for number, text in enumerate(BAD):
@@ -53,7 +53,7 @@ async def test_events_reach_those_whose_subscription_can_be_read(store, tmp_path
     async def read_news(event: int) -> None: ...
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         names = ["", "no separator", SEPARATOR * 5, f"news{SEPARATOR}other{SEPARATOR}any", "x" * 300]
         await storage.kv_write([KvWrite(SUBSCRIPTION, name, text) for name in names for text in BAD[-1:]])
         await storage.kv_write(
@@ -65,7 +65,7 @@ async def test_events_reach_those_whose_subscription_can_be_read(store, tmp_path
 @pytest.mark.parametrize("store", STORES)
 async def test_schedules_fire_beside_one_that_cannot_be_read(store, tmp_path):
     async with Perdure(address(store, tmp_path)) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         now = await storage.now()
         tick = job(task="tick")
         sound = Schedule(cron="* * * * * *", job=tick, next=now)

@@ -40,7 +40,7 @@ async def test_one_that_begins_while_the_handler_ends_is_undone(app, monkeypatch
         await reached.wait()
 
     async with app, app.worker():
-        store = await app._storage()
+        store = await app._runtime.storage()
         begin_for = store.begin_for
 
         async def slowly(*args):

@@ -64,7 +64,7 @@ async def test_several_queues_share_workers():
 
 async def test_jobs_whose_time_has_come_are_seen_where_no_worker_promotes_them(app):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         await store.enqueue([job(delay=1)])
         async with asyncio.timeout(10):
             while (seen := await scale(store)).workers == 0:
@@ -93,7 +93,7 @@ async def test_a_worker_tells_what_ended_in_it(app, machine):
         async with worker:
             for handle in await app.enqueue([send.call(n) for n in range(8)]):
                 await handle.result(timeout=10)
-            store = await app._storage()
+            store = await app._runtime.storage()
             await store.heartbeat(worker._running._row())
             seen = await queue_of(store, "mail")
     assert seen.rate == 8

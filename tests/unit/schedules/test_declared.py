@@ -25,7 +25,7 @@ def make(store, clock, tmp_path):
 
     def make() -> Perdure:
         app = Perdure(url, clock=clock)
-        app._places._open_store = first._places._opener(migrate=True)  # one memory for all
+        app._runtime.loops._open_store = first._runtime.loops._opener(migrate=True)  # one memory for all
         return app
 
     return make
@@ -49,7 +49,7 @@ async def start(app):
 
 
 async def versions(app):
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     return {row.name: row.version for row in await storage.kv_read("schedule")}
 
 
@@ -103,12 +103,12 @@ async def test_removed_in_code_it_is_an_orphan_that_does_not_fire(make, clock, c
     assert (orphan.orphan, orphan.next_at) == (True, None)
     clock.advance(3600)
     async with declaring(make, declared=False) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         assert (await fire(storage, await storage.now(), ["clean"])).jobs == 0
     back = (await start(declaring(make, "* * * * *", missed="once")))["clean"]
     assert not back.orphan
     async with declaring(make, declared=False) as app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await fire(storage, await storage.now(), ["clean"])  # if the worker has not done so yet
         assert await app.jobs.count() == 1  # what was missed meanwhile is made up for, by its policy
 
@@ -131,14 +131,14 @@ async def test_two_apps_on_one_store_leave_each_other_alone(make, clock):
     async with other() as here, declaring(make, "* * * * *") as there:
         async with here.worker(tasks=["count"]), there.worker():
             clock.advance(60)
-            storage = await there._storage()
+            storage = await there._runtime.storage()
             await fire(storage, await storage.now(), ["clean"])  # the other's tick as well: its worker is there
             for schedule in await there.schedules.list():
                 assert (schedule.runs, schedule.orphan) == (1, False)
 
     clock.advance(60)
     async with declaring(make, "* * * * *") as there:
-        storage = await there._storage()
+        storage = await there._runtime.storage()
         await fire(storage, await storage.now(), ["clean"])  # nobody is there who could run the other's job
         clean, others = await there.schedules.list()
         assert (clean.runs, others.runs, others.orphan) == (2, 1, True)
@@ -147,8 +147,8 @@ async def test_two_apps_on_one_store_leave_each_other_alone(make, clock):
 
 async def test_an_orphan_is_taken_back_by_a_worker_that_has_been_there(make, clock):
     async with declaring(make, "* * * * *") as app:
-        storage = await app._storage()
-        scheduler = Scheduler(storage, app._schedules(), ["clean"], asyncio.wait_for)  # type: ignore[arg-type]
+        storage = await app._runtime.storage()
+        scheduler = Scheduler(storage, app._runtime.declared_schedules(), ["clean"], asyncio.wait_for)  # type: ignore[arg-type]
         await scheduler.begin()
         clock.advance(60)
         await fire(storage, await storage.now(), ["something else"])

@@ -19,7 +19,7 @@ def test_names_of_declared_schedules():
 
     billing.schedule("@weekly", charge.using(queue="slow").call(7), name="weekly")
     app.include(billing, prefix="x.")
-    schedules = app._schedules()
+    schedules = app._runtime.declared_schedules()
     assert set(schedules) == {"x.billing.charge", "x.billing.often", "x.billing.weekly"}
     assert {schedule.job.task for schedule in schedules.values()} == {"x.billing.charge"}
     assert (schedules["x.billing.weekly"].job.queue, schedules["x.billing.weekly"].job.payload) == (
@@ -49,7 +49,7 @@ def test_two_of_one_name():
 
     app.include(other)
     with pytest.raises(InvalidCall, match="two schedules are named 'one'"):
-        app._schedules()
+        app._runtime.declared_schedules()
 
 
 def test_code_that_is_loaded_anew():
@@ -60,7 +60,7 @@ def test_code_that_is_loaded_anew():
         @app.task
         async def again() -> None: ...
 
-    assert app._schedules()["again"].cron == "@hourly"
+    assert app._runtime.declared_schedules()["again"].cron == "@hourly"
 
 
 def test_what_cannot_be_declared():
@@ -85,4 +85,4 @@ def test_what_cannot_be_declared():
     ]:
         with pytest.raises(InvalidCall, match=match):
             said()
-    assert app._schedules() == {}
+    assert app._runtime.declared_schedules() == {}

@@ -36,7 +36,7 @@ def task_of(app):
 
 async def fired(app):
     """The ticks that have a job, by schedule, each as often as it has one; jobs made before their tick are mistakes."""
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     found: dict[str, Counter] = {}
     cursor = None
     while True:
@@ -74,7 +74,7 @@ async def test_ten_years_and_ten_workers(app, store, clock, tmp_path):
     async with app:
         for name, (cron, zone) in TEN_YEARS.items():
             await app.schedules.put(name, cron, note.call(name), timezone=zone, missed="all")
-        workers = [app._places._opener(migrate=False)() for _ in range(10)]
+        workers = [app._runtime.loops._opener(migrate=False)() for _ in range(10)]
         for worker in workers:
             await worker.open()
         end = NOON + timedelta(days=3653)
@@ -102,7 +102,7 @@ async def _look(storage):
 async def test_two_look_at_the_same_time(app, clock):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         for number in range(40):
             await app.schedules.put(f"s{number}", "* * * * *", note.call(), missed="all")
         clock.advance(150)
@@ -116,7 +116,7 @@ async def test_two_look_at_the_same_time(app, clock):
 async def test_a_full_queue_holds_up_no_other(app, clock, caplog):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.queues.configure("small", max_depth=2)
         for number in range(4):
             await app.schedules.put(f"small{number}", "* * * * *", note.using(queue="small").call())
@@ -136,7 +136,7 @@ async def test_a_full_queue_holds_up_no_other(app, clock, caplog):
 async def test_no_overlap_with_itself(app, clock):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.schedules.put("alone", "* * * * *", note.call(), overlap="skip", max_runs=2)
         await app.schedules.put("crowd", "* * * * *", note.call(), overlap="allow")
         for _ in range(3):
@@ -163,7 +163,7 @@ async def test_no_overlap_with_itself(app, clock):
 async def test_a_clock_that_went_back_fires_nothing_twice_and_is_told(app, clock, caplog):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.schedules.put("hourly", "@hourly", note.call())
         clock.advance(DAY)
         await _look(storage)
@@ -189,7 +189,7 @@ async def test_a_clock_that_went_back_fires_nothing_twice_and_is_told(app, clock
 async def test_a_row_that_cannot_be_read_or_fired_holds_up_no_other(app, clock, caplog):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.schedules.put("good", "* * * * *", note.call())
         (row,) = [row async for row in all_rows(storage)]
         elsewhere = json.loads(row.text) | {"timezone": "Mars/Base"}
@@ -213,7 +213,7 @@ async def test_a_row_that_cannot_be_read_or_fired_holds_up_no_other(app, clock, 
 async def test_more_schedules_than_one_answer_holds(app, clock):
     note = task_of(app)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.schedules.put("s", "* * * * *", note.call())
         (row,) = [row async for row in all_rows(storage)]
         many = storage.chunk + 50
@@ -238,7 +238,7 @@ async def test_a_worker_fires_in_time_and_asks_little(store, tmp_path):
         ran.put_nowait(datetime.now(UTC))
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         asked = Counter()
         original = storage.kv_read
 

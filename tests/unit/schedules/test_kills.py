@@ -71,7 +71,7 @@ async def test_every_tick_once_under_kills(store, tmp_path):
     async def note() -> None: ...
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         for number in range(SCHEDULES):
             await app.schedules.put(f"s{number}", "* * * * * *", note.call(), missed="all")
         await killed_again_and_again(app)

@@ -26,7 +26,7 @@ def add(app):
 
 
 async def looked(app):
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     return (await fire(storage, await storage.now(), app.definitions())).jobs
 
 
@@ -73,7 +73,7 @@ async def test_the_life_of_a_schedule(app, add, clock):
 
 async def test_the_same_again_changes_nothing(app, add, clock):
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         await app.schedules.put("s", "@hourly", add.call(1), max_runs=3)
         clock.advance(3600)
         await looked(app)

@@ -121,7 +121,7 @@ async def drain_for_a_moment(app):
 
 async def test_drain_waits_for_a_job_that_is_claimed_while_it_looks(app, monkeypatch):
     looked, begun = asyncio.Event(), asyncio.Event()
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     count, exchange = storage.count, storage.exchange
 
     async def counted(filter):

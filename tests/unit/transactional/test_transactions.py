@@ -47,7 +47,7 @@ def _closed():
 async def ready(app):
     """The tables are there, and the store is open in this loop."""
     await app.jobs.count()
-    connection = connect(app._places.file, timeout=0.1)
+    connection = connect(app._runtime.loops.file, timeout=0.1)
     connection.execute("create table if not exists mine (a)")
     connection.commit()
     return connection
@@ -79,7 +79,7 @@ async def test_lists_in_a_transaction(app, task):
     assert await app.jobs.count() == 0
     connection.commit()
     assert await app.jobs.count() == 700
-    other = connect(app._places.file)
+    other = connect(app._runtime.loops.file)
     with pytest.raises(InvalidCall, match="different connections"):
         await app.enqueue([task.using(connection=connection).call(), task.using(connection=other).call()])
     with pytest.raises(InvalidCall, match="some do not"):
@@ -108,7 +108,7 @@ async def test_unique_keys_in_a_transaction(app, task, scope):
 
 async def test_autocommit_is_refused(app, task):
     await ready(app)
-    connection = connect(app._places.file, isolation_level=None)
+    connection = connect(app._runtime.loops.file, isolation_level=None)
     joined = task.using(connection=connection)
     with pytest.raises(InvalidCall, match="BEGIN IMMEDIATE"):
         await joined.enqueue()
@@ -159,7 +159,7 @@ async def test_nothing_is_migrated_in_a_callers_transaction(app, task, path, loc
 
 async def test_busy_tells_to_begin_immediate(app, task):
     connection = await ready(app)
-    other = connect(app._places.file, timeout=0)
+    other = connect(app._runtime.loops.file, timeout=0)
     other.execute("begin")
     other.execute("select * from mine").fetchall()
     connection.execute("begin immediate")
@@ -176,7 +176,7 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task):
         await task.using(queue=policy).enqueue()
         with pytest.raises(QueueFull, match="nothing waits"):
             await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
-        (await app._place()).counted_until = 0
+        (await app._runtime.open()).counted_until = 0
     connection.commit()
     connection.close()
 
@@ -262,7 +262,7 @@ async def test_connections_of_strangers_are_refused(app, task):
 
 async def test_a_connection_of_another_thread_is_told(app, task):
     await ready(app)
-    connection = await asyncio.to_thread(sqlite3.connect, app._places.file)
+    connection = await asyncio.to_thread(sqlite3.connect, app._runtime.loops.file)
     with pytest.raises(InvalidCall, match="enqueue where the connection lives"):
         await task.using(connection=connection).enqueue()
     await asyncio.to_thread(connection.close)  # the loop's one helper thread, which made it
@@ -270,7 +270,7 @@ async def test_a_connection_of_another_thread_is_told(app, task):
 
 def test_the_blocking_form_uses_the_connection_in_the_callers_thread(app, task):
     assert app.jobs.sync.count() == 0
-    connection = connect(app._places.file)
+    connection = connect(app._runtime.loops.file)
     job = task.using(connection=connection).sync.enqueue(1)
     assert app.sync.enqueue([task.call(2)], connection=connection)
     assert app.jobs.sync.count() == 0
@@ -283,7 +283,7 @@ def test_the_blocking_form_uses_the_connection_in_the_callers_thread(app, task):
 
 async def test_no_signal_for_what_was_rolled_back(app, task):
     connection = await ready(app)
-    storage = await app._storage()
+    storage = await app._runtime.storage()
     with signals(storage) as told:
         await task.using(connection=connection).enqueue()
         connection.rollback()
@@ -346,14 +346,14 @@ async def test_sqlalchemy(app, task, kind):
     alchemy = pytest.importorskip("sqlalchemy")
     orm = pytest.importorskip("sqlalchemy.orm")
     await app.jobs.count()
-    engine = alchemy.create_engine(f"sqlite:///{app._places.file}")
+    engine = alchemy.create_engine(f"sqlite:///{app._runtime.loops.file}")
     session = {
         "session": lambda: orm.Session(engine),
         "connection": engine.connect,
         "scoped": lambda: orm.scoped_session(orm.sessionmaker(engine)),
     }[kind]()
     joined = task.using(connection=session)
-    with signals(await app._storage()) as told:
+    with signals(await app._runtime.storage()) as told:
         await joined.enqueue(1)
         session.rollback()
         await asyncio.sleep(0.3)
@@ -378,8 +378,8 @@ async def test_sqlalchemy_savepoints_do_not_signal_early(app, task):
     alchemy = pytest.importorskip("sqlalchemy")
     orm = pytest.importorskip("sqlalchemy.orm")
     await app.jobs.count()
-    engine = alchemy.create_engine(f"sqlite:///{app._places.file}")
-    with signals(await app._storage()) as told, orm.Session(engine) as session:
+    engine = alchemy.create_engine(f"sqlite:///{app._runtime.loops.file}")
+    with signals(await app._runtime.storage()) as told, orm.Session(engine) as session:
         with session.begin_nested():
             await task.using(connection=session).enqueue(1)
         await asyncio.sleep(0.05)
@@ -396,8 +396,8 @@ async def test_sqlalchemy_async(app, task, kind):
     from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
     await app.jobs.count()
-    engine = create_async_engine(f"sqlite+aiosqlite:///{app._places.file}")
-    with signals(await app._storage()) as told:
+    engine = create_async_engine(f"sqlite+aiosqlite:///{app._runtime.loops.file}")
+    with signals(await app._runtime.storage()) as told:
         async with AsyncSession(engine) if kind == "session" else engine.connect() as session:
             joined = task.using(connection=session)
             await joined.enqueue(1)
@@ -418,7 +418,7 @@ async def test_sqlalchemy_async(app, task, kind):
 async def test_sqlalchemy_autocommit_and_other_databases_are_refused(app, task, tmp_path):
     alchemy = pytest.importorskip("sqlalchemy")
     await app.jobs.count()
-    engine = alchemy.create_engine(f"sqlite:///{app._places.file}", isolation_level="AUTOCOMMIT")
+    engine = alchemy.create_engine(f"sqlite:///{app._runtime.loops.file}", isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
         with pytest.raises(InvalidCall, match="AUTOCOMMIT"):
             await task.using(connection=connection).enqueue()

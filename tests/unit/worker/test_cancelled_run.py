@@ -101,7 +101,7 @@ async def test_one_whose_start_is_cancelled_takes_its_sign_of_life_along(app):
     async def job() -> None: ...
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         beat, beaten = store.heartbeat, asyncio.Event()
 
         async def slow_beat(row) -> None:

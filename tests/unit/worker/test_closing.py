@@ -53,7 +53,7 @@ async def test_the_last_to_leave_closes_the_store(app, monkeypatch):
     first, second = app.worker(), app.worker()
     await first.start()
     await second.start()
-    store = await app._storage()
+    store = await app._runtime.storage()
     close = store.close
 
     async def noted():

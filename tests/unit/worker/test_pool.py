@@ -64,7 +64,7 @@ async def test_a_store_out_of_reach_is_tried_again(monkeypatch):
     async def work() -> str:
         return "done"
 
-    storage = app._storage
+    storage = app._runtime.storage
 
     async def unsteady():
         calls.append(1)
@@ -72,7 +72,7 @@ async def test_a_store_out_of_reach_is_tried_again(monkeypatch):
             raise StoreError("not yet")
         return await storage()
 
-    app._storage = unsteady
+    app._runtime.storage = unsteady
     async with WorkerPool(app, [WorkerSpec()]):
         async with asyncio.timeout(10):
             while len(calls) < 3:

@@ -32,7 +32,7 @@ def declare(app):
 async def left_by_a_dead_puller(app, task):
     """A job under a lease that nobody renews."""
     handle = await task.enqueue()
-    store = await app._storage()
+    store = await app._runtime.storage()
     (record,) = await store.claim(Claim("dead", new_stamp(), (Want(1),)))
     assert record.id == str(handle.id)
     return handle
@@ -159,7 +159,7 @@ async def test_a_shorter_lease_than_the_tasks_own_is_on_record(app):
     async def slow(n: int) -> int: ...
 
     async with app:
-        handle, store = await slow.enqueue(1), await app._storage()
+        handle, store = await slow.enqueue(1), await app._runtime.storage()
 
         async def leased_until():
             (record,) = await store.get([str(handle.id)])
@@ -180,7 +180,7 @@ async def test_a_longer_lease_than_the_tasks_own_is_on_record(app):
     async def slow(n: int) -> int: ...
 
     async with app:
-        handle, store = await slow.enqueue(1), await app._storage()
+        handle, store = await slow.enqueue(1), await app._runtime.storage()
         pull = app.claim(tasks=[slow], lease=120)
         async with pull as items:
             (record,) = await store.get([str(handle.id)])
@@ -200,7 +200,7 @@ async def test_a_longer_lease_is_not_trusted_before_it_is_renewed(app):
 
     async with app:
         await slow.enqueue(1)
-        store = await app._storage()
+        store = await app._runtime.storage()
         renew = store.renew
 
         async def fails(*given, **options):
@@ -284,7 +284,7 @@ async def test_a_cancelled_wait_leaves_nothing_behind():
     app = Perdure("memory://")
     embed = declare(app)
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         entered, go_on = asyncio.Event(), asyncio.Event()
         exchange = store.exchange
 

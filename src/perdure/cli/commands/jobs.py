@@ -345,7 +345,7 @@ async def _wait_for_end(app: Perdure, id: str, timeout: float | None) -> Job:
     try:
         async with asyncio.timeout(timeout):
             while True:
-                async for seen in JobHandle[object](app, str(job.id)).watch():
+                async for seen in JobHandle[object](app._runtime, str(job.id)).watch():
                     job = seen
                 if job.state != "succeeded" or job.next_id is None:
                     return job

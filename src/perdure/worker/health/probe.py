@@ -87,7 +87,7 @@ class Probe:
         """The probe of a worker in this process."""
 
         async def told(target: float) -> Scale:
-            return await scale(await worker._app._storage(), target)
+            return await scale(await worker._app._runtime.storage(), target)
 
         return cls(worker._condition, port=port, host=host, file=file, scale=told)
 

@@ -249,7 +249,7 @@ def succeeded_by(attempt: Attempt, definition: TaskDefinition, value: object) ->
     """What a handler's value means. InvalidCall when it cannot be stored."""
     if value.__class__ is Continuing:
         assert attempt.context is not None
-        jobs = attempt.context.app._client.continued(value.flow, attempt.record)
+        jobs = attempt.context.app._runtime.client.jobs_to_continue(value.flow, attempt.record)
         return Continued(jobs, attempt.started_at)
     return Succeeded(definition.encode_result(value), attempt.started_at)
 

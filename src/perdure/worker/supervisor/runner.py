@@ -58,7 +58,7 @@ class Supervised:
         worker._board = self._board
         alone = _why_alone(app)
         if alone is None:
-            self._store = await retry_until_opened_or(self._told, app._storage, worker.id)
+            self._store = await retry_until_opened_or(self._told, app._runtime.storage, worker.id)
             if self._store is None:
                 return  # our supervisor is gone, and nothing is open
         try:
@@ -148,7 +148,7 @@ class Supervised:
 
 def _why_alone(app: Any) -> str | None:
     """Why other processes cannot share this app's store, if so."""
-    if app._places.in_memory:
+    if app._runtime.loops.in_memory:
         return f"the store {app.url} lives in one process"
     if app.clock is not None:
         return "the app has a clock of its own, which lives in one process"

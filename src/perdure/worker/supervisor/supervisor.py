@@ -410,7 +410,7 @@ class Supervisor:
             raise StoreError("which store it is, is not known before a runner has come to work")
         if self._app is None:
             self._app = self._team.open_app(self._url)
-        storage: Storage = await self._app._storage()
+        storage: Storage = await self._app._runtime.storage()
         return storage
 
     def _spawn(self, work: Any) -> None:

@@ -106,7 +106,7 @@ async def test_a_worker_whose_tasks_are_all_at_their_limit_is_not_busy():
     async with app:
         handles = await app.enqueue([stuck.call() for _ in range(3)])
         async with app.worker(concurrency=5, poll=0.02):
-            store, asked = await app._storage(), []
+            store, asked = await app._runtime.storage(), []
             exchange = store.exchange
 
             async def counted(changes, claim=None, started=()):

@@ -241,7 +241,7 @@ async def test_a_task_of_few_slots_and_no_limit_does_not_narrow_the_question(app
     async def limited() -> None: ...
 
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         exchange = storage.exchange
 
         async def heard(changes, claim=None, started=()):

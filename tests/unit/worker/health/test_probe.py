@@ -73,12 +73,12 @@ async def test_a_worker_whose_claims_are_not_answered_lives_and_is_not_ready(sho
     monkeypatch.setattr(claim_watchdog, "UNANSWERED", 0.2)
     app, work = shop
     async with app:
-        store = Stuck(await app._storage())
+        store = Stuck(await app._runtime.storage())
 
         async def storage():
             return store
 
-        monkeypatch.setattr(app, "_storage", storage)
+        monkeypatch.setattr(app._runtime, "storage", storage)
         store.answer_timeout = 0.1
         worker = app.worker(poll=0.1)
         async with worker, Probe.of(worker, port=0) as probe:
@@ -194,7 +194,7 @@ async def test_a_worker_claims_only_what_it_knows(app):
         return "known"
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         (stranger,) = await store.enqueue([job(task="unknown", priority=9)])
         async with app.worker(poll=0.05):
             assert await (await known.enqueue()).result(timeout=10) == "known"

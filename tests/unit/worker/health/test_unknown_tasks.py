@@ -19,7 +19,7 @@ def soon(monkeypatch):
 
 async def enqueue(app: Perdure, task: str, queue: str = "default") -> None:
     """A job of a task that the app does not have."""
-    await (await app._storage()).enqueue([job(task=task, queue=queue)])
+    await (await app._runtime.storage()).enqueue([job(task=task, queue=queue)])
 
 
 async def told(caplog, task: str) -> int:
@@ -58,7 +58,7 @@ async def test_what_others_know_and_what_others_take_is_not_named(soon, caplog):
         await enqueue(app, "elsewhere", "other")
         await enqueue(app, "of_another")
         about = '{"tasks": ["of_the_third"]}'
-        await (await app._storage()).heartbeat(WorkerRow("third", 0, 0, 0, about))
+        await (await app._runtime.storage()).heartbeat(WorkerRow("third", 0, 0, 0, about))
         await enqueue(app, "of_the_third")
         async with app.worker(tasks=["known"], queues=["default"]):
             await enqueue(app, "renamed")

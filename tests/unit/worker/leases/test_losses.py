@@ -260,7 +260,7 @@ async def test_a_worker_brings_back_what_was_lost_by_a_clock_that_is_moved_by_ha
 
     async with app:
         lost = await task.enqueue("lost")
-        await (await app._storage()).claim(Claim("w", 7, (Want(1),)))
+        await (await app._runtime.storage()).claim(Claim("w", 7, (Want(1),)))
         clock.advance(61)
         async with app.worker():
             assert await lost.result(timeout=10) == "lost"
@@ -301,13 +301,13 @@ async def test_a_flaky_store_loses_nothing_and_accepts_each_end_once(every, kind
 
     async with app:
         handles = await app.enqueue([work.call(n) for n in range(200)])
-        real = await app._storage()
+        real = await app._runtime.storage()
         flaky = kind(real, every=every)
 
         async def storage():
             return flaky
 
-        monkeypatch.setattr(app, "_storage", storage)
+        monkeypatch.setattr(app._runtime, "storage", storage)
         async with app.worker(concurrency=8, poll=0.05):
             while await real.count(_succeeded()) < 200:
                 await asyncio.sleep(0.02)
@@ -337,7 +337,7 @@ async def test_a_job_that_lost_its_worker_runs_again_in_another(tmp_path):
 
     async with app:
         job = await work.enqueue()
-        store = await app._storage()
+        store = await app._runtime.storage()
         assert len(await store.claim(Claim("gone", 5, (Want(1),)))) == 1
         async with app.worker(poll=0.1):
             assert await job.result(timeout=20) == "second"
@@ -356,7 +356,7 @@ async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
         ran.set()
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         real, looked, go_on = store.exchange, asyncio.Event(), asyncio.Event()
 
         async def slow(*arguments):
@@ -383,7 +383,7 @@ async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
         return 7
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         exchange, asked, broken = store.exchange, 0, True
 
         async def faulty(changes, claim=None, started=()):
@@ -410,7 +410,7 @@ async def test_a_loop_that_always_fails_beside_others_that_work_is_not_busy_eith
     async def work() -> None: ...
 
     async with app:
-        store, asked = await app._storage(), 0
+        store, asked = await app._runtime.storage(), 0
 
         async def faulty(*arguments):
             nonlocal asked
@@ -446,7 +446,7 @@ async def test_a_claim_that_is_answered_too_late_is_handed_back_and_claimed_agai
     task = app.task(name="work")(work if threaded else work_on_the_loop)
     async with app:
         handles = await app.enqueue([task.call(), task.call()])
-        store = await app._storage()
+        store = await app._runtime.storage()
         if suspect:
             records = await store.claim(Claim("gone", 5, (Want(2),)))
             await store.apply([decide(record, RunnerLost(suspect=True)) for record in records])

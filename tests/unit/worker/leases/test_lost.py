@@ -94,7 +94,7 @@ async def test_handlers_hear_why_and_their_words_are_refused(app):
     scene = Scene(app)
     async with app:
         async with app.worker(poll=0.1):
-            store = await app._storage()
+            store = await app._runtime.storage()
             handles = {reason: await scene.enqueue() for reason in REASONS}
             await scene.until(scene.begun, 2 * len(REASONS))
             for reason, (strike, _) in REASONS.items():
@@ -117,7 +117,7 @@ async def test_a_job_that_another_worker_took_and_finished_was_taken(app):
     async def work() -> str: ...
 
     async with app:
-        handle, store = await work.enqueue(), await app._storage()
+        handle, store = await work.enqueue(), await app._runtime.storage()
         async with app.claim(tasks=[work]) as (item,):
             await taken(app, store, handle)
             claim = Claim("another", new_stamp(), (Want(1),))
@@ -138,7 +138,7 @@ async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path
         raise StoreError("it is out of reach")
 
     async with app, app.worker(poll=0.1):
-        store: Any = await app._storage()
+        store: Any = await app._runtime.storage()
         whole = store.renew, store.check, store.exchange
         handles = await scene.enqueue()
         await scene.until(scene.begun, 2)
@@ -180,7 +180,7 @@ async def test_a_handler_whose_lease_was_out_of_trust_succeeds_with_its_rows_or_
         raise StoreError("it is out of reach")
 
     async with app, app.worker(poll=0.1):
-        store: Any = await app._storage()
+        store: Any = await app._runtime.storage()
         job = await {"loop": loop, "thread": thread}[where].enqueue()
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
             raw.execute("create table mine (attempt integer)")
@@ -204,7 +204,7 @@ async def test_a_renewal_that_is_refused_since_the_job_has_just_ended_is_no_loss
         return "done"
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         exchange, renew, refused = store.exchange, store.renew, asyncio.Event()
 
         async def answered_late(changes, claim=None, started=()):

@@ -27,7 +27,7 @@ def tasks(app):
 async def test_followers_whose_parents_are_being_read_when_an_exchange_fails(app, tasks, monkeypatch):
     """The worker begins its loop anew and cancels what it was doing. The followers run all the same."""
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(poll=0.05):
             reading = Gate(store, "get", monkeypatch)
             handle = await app.enqueue(tasks.first.call(1).then(tasks.second))
@@ -40,7 +40,7 @@ async def test_followers_whose_parents_are_being_read_when_an_exchange_fails(app
 
 async def test_followers_whose_parents_are_being_read_when_the_worker_begins_anew(app, tasks, monkeypatch):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(poll=0.05) as worker:
             reading = Gate(store, "get", monkeypatch)
             handle = await app.enqueue(tasks.first.call(1).then(tasks.second))
@@ -74,7 +74,7 @@ def waiting(app):
 async def test_ends_that_are_reported_one_by_one_when_the_worker_begins_anew(app, waiting, monkeypatch):
     """Some ends could not be stored together. They are being reported one by one when that is cancelled."""
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(poll=0.05) as worker:
             handles = await waiting.started(worker, 5)
             reporting = Gate(store, "apply", monkeypatch)
@@ -91,7 +91,7 @@ async def test_ends_that_are_reported_one_by_one_when_the_store_breaks(app, wait
     """The store breaks while an end is reported, and while a failure is reported in its place."""
     cannot, broke = ValueError("one of them cannot be stored"), StoreError("the connection broke")
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(poll=0.05) as worker:
             handles = await waiting.started(worker, 5)
             applied = Fault(store, "apply", monkeypatch, broke, cannot, broke)
@@ -113,7 +113,7 @@ async def ready_again(app, *handles) -> None:
 
 async def test_a_pull_claim_that_cannot_read_the_parents_hands_everything_back(app, tasks, monkeypatch):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         parent = await tasks.first.enqueue(1)
         follower = await tasks.second.using(after=[parent]).enqueue(1)
         async with app.claim(tasks=["first"]) as (item,):
@@ -128,7 +128,7 @@ async def test_a_pull_claim_that_cannot_read_the_parents_hands_everything_back(a
 
 async def test_a_pull_claim_whose_outcome_is_not_known_hands_back_what_it_took(app, tasks, monkeypatch):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         handle = await tasks.first.enqueue(1)
         exchange = store.exchange
 
@@ -148,7 +148,7 @@ async def test_a_pull_claim_whose_outcome_is_not_known_hands_back_what_it_took(a
 
 async def test_a_pull_claim_that_is_cancelled_twice_hands_back_what_it_took(app, tasks, monkeypatch):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         handle = await tasks.first.enqueue(1)
         asking = Gate(store, "exchange", monkeypatch)
 
@@ -169,7 +169,7 @@ async def test_a_pull_claim_that_is_cancelled_twice_hands_back_what_it_took(app,
 
 async def test_one_item_that_cannot_be_stored_does_not_take_the_others_along(app, tasks, monkeypatch):
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         handles = [await tasks.first.enqueue(n) for n in range(4)]
         apply = store.apply
 
@@ -196,7 +196,7 @@ async def test_a_job_that_dies_while_the_store_is_out_of_reach(app, monkeypatch)
         raise LookupError("no such thing")
 
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         broken = Fault(store, "kv_read", monkeypatch, *[StoreError("the connection broke")] * 4, when="undo".__eq__)
         async with app.worker(poll=0.05):
             handle = await fails.enqueue()

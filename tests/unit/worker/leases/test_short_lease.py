@@ -26,7 +26,7 @@ async def test_a_lease_of_nothing_does_not_keep_the_worker_busy(lease):
         return 1
 
     async with app.worker(concurrency=4):
-        store = await app._storage()
+        store = await app._runtime.storage()
         renewals = 0
         renew = store.renew
 
@@ -54,7 +54,7 @@ async def test_a_job_whose_lease_is_nothing_fails_instead_of_coming_back_for_eve
     async def work() -> None: ...
 
     async with app.worker(concurrency=4, poll=0.1):
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         doomed = job(task="work", lease=lease, max_attempts=2, backoff=Backoff.fixed(0.01).text())
         await storage.enqueue([doomed])
         async with asyncio.timeout(30):

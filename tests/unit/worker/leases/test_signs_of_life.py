@@ -22,7 +22,7 @@ async def test_a_task_that_comes_late_is_named_once(caplog, monkeypatch, chosen,
         async def late() -> None: ...
 
         beats = 0
-        store = await app._storage()
+        store = await app._runtime.storage()
         beat = store.heartbeat
 
         async def counted(row):

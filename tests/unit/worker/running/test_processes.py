@@ -171,7 +171,7 @@ def imported(url, folder, monkeypatch):
 async def test_the_trouble_of_the_store_is_not_charged(program, monkeypatch):
     app = program.app
     async with app:
-        store = await app._storage()
+        store = await app._runtime.storage()
         async with app.worker(concurrency=2, poll=0.1):
             fault = Fault(store, "note", monkeypatch, StoreUnavailable("it cannot be reached").at(store.place))
             spoke = await program.says.enqueue()
@@ -218,7 +218,7 @@ async def test_arguments_that_do_not_fit_are_dead_at_once(on_sqlite):
     app = on_sqlite.app
     async with app, app.worker(poll=0.1):
         job = JobTemplate("number", {"max_attempts": 5}).job('{"n":"seven"}', str)
-        await (await app._storage()).enqueue([job])
+        await (await app._runtime.storage()).enqueue([job])
         with pytest.raises(JobDead, match="its arguments do not fit the task; last: InvalidCall: number: argument 'n'"):
             await on_sqlite.number.handle(job.id).result(timeout=30)
         assert (await app.jobs.get(job.id)).attempt == 1

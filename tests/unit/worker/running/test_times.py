@@ -84,7 +84,7 @@ async def test_a_drain_asks_a_bounded_number_of_questions(url, monkeypatch):
     for number in range(40):
         app.task(name=f"task {number}")(_nothing)
     async with app:
-        storage = await app._storage()
+        storage = await app._runtime.storage()
         asked = []
         find = storage.find
 

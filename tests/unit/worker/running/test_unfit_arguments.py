@@ -27,7 +27,7 @@ def app(app: Perdure):
 async def stored(app: Perdure, task: str, payload: str) -> NewJob:
     """A job as another program may have stored it."""
     job = JobTemplate(task, app.definitions()[task].options).job(payload, lambda text: text)
-    await (await app._storage()).enqueue([job])
+    await (await app._runtime.storage()).enqueue([job])
     return job
 
 
