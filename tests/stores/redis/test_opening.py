@@ -195,22 +195,22 @@ async def test_an_older_format_is_brought_up(url):
 async def test_others_open_and_fill_the_store_meanwhile(own, monkeypatch):
     """Before each of its questions in turn, somebody else opens the same empty store and enqueues."""
     server = own()
-    asked = RedisClient._asked
+    asked = RedisClient._ask
     for number in itertools.count(1):
         url, questions = server.fresh(), 0
 
-        async def interrupted(link, connection, packed, until, url=url, number=number):
+        async def interrupted(link, connection, packed, url=url, number=number):
             nonlocal questions
             questions += 1
             if questions == number:
-                monkeypatch.setattr(RedisClient, "_asked", asked)
+                monkeypatch.setattr(RedisClient, "_ask", asked)
                 async with opened(url) as other:
                     await other.enqueue([job()])
-            return await asked(link, connection, packed, until)
+            return await asked(link, connection, packed)
 
-        monkeypatch.setattr(RedisClient, "_asked", interrupted)
+        monkeypatch.setattr(RedisClient, "_ask", interrupted)
         async with opened(url) as store:
-            monkeypatch.setattr(RedisClient, "_asked", asked)
+            monkeypatch.setattr(RedisClient, "_ask", asked)
             assert await store.count(Filter()) == (questions >= number)
         if questions < number:
             break

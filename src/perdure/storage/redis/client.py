@@ -12,20 +12,21 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
-from redis.exceptions import ConnectionError, MovedError, NoScriptError, ResponseError
+from redis.exceptions import MovedError, NoScriptError, ResponseError
 
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.storage.contract import Storage
 from perdure.storage.rules.unreadable import log_set_aside
 
 from .address import Address
-from .connection import Beginning, ConnectionLimit, RedisConnection, connected, packed
+from .connection import Connections, Word, pack
 from .errors import Kind, explained, is_wrong_type, kind_of
 from .keys import TYPES, Keys
 from .script_args import Argument
@@ -34,7 +35,6 @@ from .scripts import script
 PATIENCE = 3.0  # seconds that a command is tried for
 PAUSE, LONGEST_PAUSE = 0.02, 0.5
 CONNECT_WITHIN, ANSWER_WITHIN = 5.0, 20.0
-REFUSED_WITHIN = 0.2  # seconds in which a server that lets nobody in says why
 SILENT = 2.0  # seconds without an answer after which a caller who goes away leaves a suspicious server behind
 CLOSE_WITHIN = 2.0  # seconds that commands get to end when the store is closed
 MOST_CONNECTIONS = 32
@@ -59,11 +59,12 @@ class RedisClient:
         """`limit`: seconds within which every caller has an answer or an error."""
         self.address = address
         self._limit = limit
-        self._in_use: set[RedisConnection] = set()
+        self._connections = Connections(address)
+        self._in_use: set[Any] = set()
         self.keys = Keys(address.prefix)
-        self._known: dict[str, Beginning] = {}  # how each script is called
-        self._idle: list[RedisConnection] = []
-        self._room = ConnectionLimit(MOST_CONNECTIONS)
+        self._heads: dict[str, tuple[Word, ...]] = {}  # how each script is called
+        self._idle: list[Any] = []
+        self._places = asyncio.Semaphore(MOST_CONNECTIONS)
         self._busy = 0
         self._quiet: asyncio.Event | None = None  # set when nobody is busy, for whoever waits to close
 
@@ -73,32 +74,33 @@ class RedisClient:
 
     def question(self, name: str, arguments: Sequence[Argument]) -> ScriptCall:
         """A script and what it is given, ready to be sent."""
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = Beginning("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all)
-        return ScriptCall(name, arguments, known.packed(arguments))
+        head = self._heads.get(name)
+        if head is None:
+            head = self._heads[name] = ("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all)
+        return ScriptCall(name, arguments, pack((*head, *arguments)))
 
     async def ask(self, question: ScriptCall, *, repeat: bool, patience: float = PATIENCE) -> Any:
         try:
-            return await self._patiently(question.packed, repeat, patience)
-        except NoScriptError:
-            keys = self.keys.all
-            told = packed(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
-            return await self._answered(told, repeat, patience)
+            return await self._run_script(question, repeat, patience)
         except ResponseError as error:
             if not is_wrong_type(error):
                 raise explained(error, str(self.address)) from error
-            # what the script had written stays: jobs of a claim whose answer is lost come back when their lease is over
-            await self.move_foreign()
-            return await self._once_more(question, patience)
-
-    async def _once_more(self, question: ScriptCall, patience: float) -> Any:
+        # what the script had written stays: jobs of a claim whose answer is lost come back when their lease is over
+        await self.move_foreign()
         try:
-            return await self._patiently(question.packed, False, patience)
+            return await self._run_script(question, False, patience)
         except ResponseError as error:
             if is_wrong_type(error):  # another key meanwhile
                 await self.move_foreign()
             raise explained(error, str(self.address)) from error
+
+    async def _run_script(self, question: ScriptCall, repeat: bool, patience: float) -> Any:
+        try:
+            return await self._patiently(question.packed, repeat, patience)
+        except NoScriptError:
+            keys = self.keys.all
+            command = pack(("EVAL", script(question.name).text, len(keys), *keys, *question.arguments))
+            return await self._patiently(command, repeat, patience)
 
     async def move_foreign(self) -> list[str]:
         """Move keys away that hold what is not ours; gives their names. What is moved is kept."""
@@ -106,7 +108,7 @@ class RedisClient:
         away = [f"{key}:unreadable:{time_ns()}" for key in keys]
         told = ("", json.dumps(names), json.dumps(list(TYPES.values())))
         moved = await self._answered(
-            packed(("EVAL", script("move_foreign").text, 2 * len(keys), *keys, *away, *told)), True, PATIENCE
+            pack(("EVAL", script("move_foreign").text, 2 * len(keys), *keys, *away, *told)), True, PATIENCE
         )
         for name in (raw.decode() for raw in moved):
             log_set_aside("key", self.keys[name], ("type",))
@@ -115,42 +117,16 @@ class RedisClient:
     async def command(self, *arguments: Argument, repeat: bool = True, patience: float = PATIENCE) -> Any:
         """A plain command."""
         try:
-            return await self._patiently(packed(arguments), repeat, patience)
+            return await self._patiently(pack(arguments), repeat, patience)
         except ResponseError as error:
             if is_wrong_type(error):
                 await self.move_foreign()
-                return await self._answered(packed(arguments), repeat, patience)
+                return await self._answered(pack(arguments), repeat, patience)
             raise explained(error, str(self.address)) from error
 
-    async def connect(
-        self, heard: Callable[[Any], None] | None = None, within: float = CONNECT_WITHIN
-    ) -> RedisConnection:
-        """A new connection, which is the caller's to close. `heard`: what is said on it, unasked."""
-        try:
-            return await connected(self.address, heard, min(within, CONNECT_WITHIN))
-        except ConnectionError as error:
-            if (refusal := await self._refusal()) is not None:
-                raise refusal from error
-            raise
-
-    async def _refusal(self) -> ResponseError | None:
-        """What a server says before it hangs up on one whom it does not let in. The driver loses it: it speaks first."""
-        address = self.address
-        opened = (
-            asyncio.open_connection(address.host, address.port)
-            if address.socket is None
-            else asyncio.open_unix_connection(address.socket)
-        )
-        try:
-            async with asyncio.timeout(REFUSED_WITHIN):
-                reader, writer = await opened
-                try:
-                    said = await reader.readline()
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError, ValueError):
-            return None
-        return ResponseError(said[1:].decode("utf-8", "replace").strip()) if said.startswith(b"-") else None
+    async def connect(self, within: float = CONNECT_WITHIN) -> Any:
+        """A new connection of redis-py, which is the caller's to close."""
+        return await self._connections.connect(min(within, CONNECT_WITHIN))
 
     async def close(self) -> None:
         """Let commands under way end, for a while, then close the connections."""
@@ -159,13 +135,13 @@ class RedisClient:
                 while self._busy:
                     self._quiet = self._quiet or asyncio.Event()
                     await self._quiet.wait()
-        self.hang_up()
+        await self.disconnect()
 
-    def hang_up(self) -> None:
-        """Give up all connections and what is asked on them: the next command opens a new one."""
-        self._forget()
-        for wire in self._in_use:
-            wire.close()
+    async def disconnect(self) -> None:
+        """Close all connections, also under commands that wait for an answer: the next command opens a new one."""
+        await self._close_idle()
+        for connection in list(self._in_use):
+            await connection.disconnect(nowait=True)
 
     # -- below ---------------------------------------------------------------------------------------
     async def _answered(self, packed: bytes, repeat: bool, patience: float) -> Any:
@@ -180,21 +156,15 @@ class RedisClient:
         until = began + self._limit
         try:
             while True:
-                sent = False
+                attempt = _Attempt()
                 try:
-                    if not self._room.taken():
-                        await self._room.take(until - monotonic())
-                    try:
-                        wire = self._lively() or await self.connect(within=until - monotonic())
-                        sent = True
-                        return await self._asked(wire, packed, until)
-                    finally:
-                        self._room.leave()
+                    async with asyncio.timeout(until - monotonic()) as limit, self._places:
+                        return await self._attempt(packed, limit, attempt)
                 except StoreError:
                     raise
                 except Exception as error:
                     last = monotonic() + pause > began + patience
-                    self._judge(error, sent and not repeat, last)
+                    await self._judge(error, attempt.sent and not repeat, last)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE)
         finally:
@@ -203,7 +173,49 @@ class RedisClient:
                 self._quiet.set()
                 self._quiet = None
 
-    def _judge(self, error: Exception, once: bool, last: bool) -> None:
+    async def _attempt(self, packed: bytes, limit: asyncio.Timeout, attempt: _Attempt) -> Any:
+        """Send a command once, on a connection that nobody else uses."""
+        loop = asyncio.get_running_loop()
+        connection = await self._take_connection()
+        attempt.sent = True
+        limit.reschedule(min(limit.when() or inf, loop.time() + ANSWER_WITHIN))
+        return await self._ask(connection, packed)
+
+    async def _take_connection(self) -> Any:
+        if not self._idle:
+            return await self.connect()
+        connection = self._idle.pop()
+        try:
+            async with asyncio.timeout(CONNECT_WITHIN):
+                await self._connections.check(connection)
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _ask(self, connection: Any, packed: bytes) -> Any:
+        """One command and its answer. After anything but a whole answer, nobody can tell what comes next: it is closed."""
+        whole = False
+        began = monotonic()
+        self._in_use.add(connection)
+        try:
+            await connection.send_packed_command(packed)
+            answer = await connection.read_response()
+            whole = True
+            return answer
+        except ResponseError:
+            whole = True
+            raise
+        finally:
+            self._in_use.discard(connection)
+            if whole:
+                self._idle.append(connection)
+            else:
+                await connection.disconnect(nowait=True)
+                if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
+                    await self._close_idle()
+
+    async def _judge(self, error: Exception, once: bool, last: bool) -> None:
         """Whether a command may be tried again after this. `once`: it was sent, and must not be said twice; `last`: it was
         tried for long enough."""
         kind = kind_of(error)
@@ -213,45 +225,23 @@ class RedisClient:
             raise explained(error, str(self.address)) from error
         if kind is Kind.BROKEN and once:
             raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
-        self._follow(error)
+        await self._follow(error)
         if last:
             raise Unreached(str(explained(error, str(self.address)))).at(self.address) from error
 
-    def _lively(self) -> RedisConnection | None:
-        """One that lies idle and that nobody has closed."""
-        while self._idle:
-            wire = self._idle.pop()
-            if wire.lives:
-                return wire
-            wire.close()
-        return None
-
-    async def _asked(self, wire: RedisConnection, packed: bytes, until: float) -> Any:
-        whole = False
-        began = monotonic()
-        self._in_use.add(wire)
-        try:
-            answer = await wire.asked(packed, min(ANSWER_WITHIN, until - began))
-            whole = True
-            return answer
-        except ResponseError:
-            whole = True
-            raise
-        finally:
-            self._in_use.discard(wire)
-            if whole:
-                self._idle.append(wire)
-            else:
-                wire.close()
-                if monotonic() - began > SILENT:  # those that lie idle may lead nowhere as well
-                    self._forget()
-
-    def _follow(self, error: BaseException) -> None:
+    async def _follow(self, error: BaseException) -> None:
         """After a failover or a move the old connections lead nowhere; the cluster says where our keys are now."""
         if type(error) is MovedError and self.address.socket is None:
             self.address = replace(self.address, host=error.host or self.address.host, port=int(error.port))
-        self._forget()
+            self._connections = Connections(self.address)
+        await self._close_idle()
 
-    def _forget(self) -> None:
+    async def _close_idle(self) -> None:
         while self._idle:
-            self._idle.pop().close()
+            await self._idle.pop().disconnect(nowait=True)
+
+
+class _Attempt:
+    """Whether a command may have reached the server."""
+
+    sent = False

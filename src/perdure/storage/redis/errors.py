@@ -97,6 +97,8 @@ def explained(error: BaseException, place: str) -> StoreError:
 
 
 def _words(error: BaseException, place: str) -> str:
+    if isinstance(error, ConnectionError) and isinstance(error.__context__, OSError):
+        error = error.__context__  # redis-py puts a text of its own before it
     text, code = str(error), _code(error)
     if code is not None:
         return f"{place}: {_WORDS[code]} ({_short(text)})"

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
+from redis.exceptions import RedisError
 
 from perdure.errors import StoreError
 from perdure.storage.migrations import Migration
 
 from .address import Address
+from .connection import blocking_client
 from .errors import explained
 from .keys import Keys
 
@@ -37,7 +36,7 @@ class RedisLedger:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._meta = Keys(address.prefix)["meta"]
-        self._client: Any = redis.Redis(**_options(address))
+        self._client: Any = blocking_client(address)
 
     def __str__(self) -> str:
         return str(self._address)
@@ -60,22 +59,5 @@ class RedisLedger:
     def _asked(self, *words: str) -> Any:
         try:
             return self._client.execute_command(*words)
-        except redis.RedisError as error:
+        except RedisError as error:
             raise explained(error, str(self)) from error
-
-
-def _options(address: Address) -> dict[str, Any]:
-    shared: dict[str, Any] = {
-        "db": address.database,
-        "username": address.username,
-        "password": address.password,
-        "socket_timeout": 10,
-        "socket_connect_timeout": 5,
-        "retry": Retry(NoBackoff(), 0),
-        "protocol": 2,
-    }
-    if address.socket is not None:
-        return shared | {"unix_socket_path": address.socket}
-    if address.tls:
-        shared |= {"ssl": True, "ssl_ca_certs": address.ca}
-    return shared | {"host": address.host, "port": address.port}

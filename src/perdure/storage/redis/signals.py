@@ -11,13 +11,15 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any
+
+from redis.exceptions import RedisError
 
 from perdure.storage.contract import Topic
 from perdure.storage.wakeups import Listener, Listeners
 
 from .client import RedisClient
-from .connection import RedisConnection, packed
 from .errors import explained
 from .keys import plain
 
@@ -33,10 +35,10 @@ class Signals:
         self._link = link
         self._origin = origin  # begins every message of ours
         self._listeners = Listeners()
-        self._ear: asyncio.Task[None] | None = None
-        self._heard: frozenset[str] = frozenset()
-        self._wire: RedisConnection | None = None
-        self._silent = True
+        self._task: asyncio.Task[None] | None = None
+        self._subscribing: asyncio.Task[None] | None = None
+        self._channels: frozenset[str] = frozenset()
+        self._connection: Any = None
         self._closed = False
 
     def tell(self, ready: Collection[str] | None, changed: bool) -> None:
@@ -46,71 +48,76 @@ class Signals:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
         if self._link.address.signals:
-            self._prick_up()
+            self._subscribe_to_topics()
         return listener.stop
 
     async def close(self) -> None:
         self._listeners.clear()
         self._closed = True
-        if self._ear is not None:
-            self._ear.cancel()
-            await asyncio.wait([self._ear])
+        tasks = [task for task in (self._subscribing, self._task) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
-    def hang_up(self) -> None:
-        """End the connection that listens; another is opened."""
-        if self._wire is not None:
-            self._wire.close()
+    async def disconnect(self) -> None:
+        """Close the connection that listens; the task opens another."""
+        if self._connection is not None:
+            await self._connection.disconnect(nowait=True)
 
-    # -- the ear -------------------------------------------------------------------------------------
-    def _prick_up(self) -> None:
-        """Hear at least what is listened for. A channel once heard stays: leaving it would gain little."""
-        wanted = self._heard | {self._channel(topic) for topic in self._listeners.topics()}
-        if self._ear is None or self._ear.done():
-            self._heard = wanted
-            self._ear = asyncio.get_running_loop().create_task(self._hear(), name="perdure redis ear")
-        elif wanted != self._heard:
-            self._heard = wanted
-            if self._wire is not None:
-                self._subscribe(self._wire)  # once more is harmless, and the answer comes to the ear
+    # -- the subscription ----------------------------------------------------------------------------
+    def _subscribe_to_topics(self) -> None:
+        """Receive at least what is listened for. A channel stays subscribed: leaving it would gain little."""
+        wanted = self._channels | {self._channel(topic) for topic in self._listeners.topics()}
+        if self._task is None or self._task.done():
+            self._channels = wanted
+            self._task = asyncio.get_running_loop().create_task(self._run(), name="perdure redis signals")
+        elif wanted != self._channels:
+            self._channels = wanted
+            if self._connection is not None:  # once more is harmless, and the task reads the answer
+                subscribing = self._subscribe(self._connection)
+                self._subscribing = asyncio.get_running_loop().create_task(subscribing)
 
     def _channel(self, topic: Topic) -> str:
         return self._link.keys.ready if topic == "ready" else self._link.keys.changed
 
-    async def _hear(self) -> None:
+    async def _run(self) -> None:
         pause = PAUSE
         while not self._closed:
+            connection = None
             try:
-                self._wire = await self._link.connect(self._heard_of)
-                self._subscribe(self._wire)
+                connection = await self._link.connect()
+                self._connection = connection
+                await self._subscribe(connection)
                 pause = PAUSE
-                await self._watch(self._wire)
+                await self._receive_all(connection)
             except asyncio.CancelledError:
                 raise
             except Exception as error:
                 _log.debug("signals are not heard: %s", explained(error, str(self._link.address)))
             finally:
-                broken, self._wire = self._wire, None
-                if broken is not None:
-                    broken.close()
+                self._connection = None
+                if connection is not None:
+                    await connection.disconnect(nowait=True)
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _subscribe(self, wire: RedisConnection) -> None:
-        wire.say(packed(("SUBSCRIBE", *sorted(self._heard))))
+    async def _subscribe(self, connection: Any) -> None:
+        with suppress(RedisError):  # whoever reads from it notices, too
+            await connection.send_command("SUBSCRIBE", *sorted(self._channels))
 
-    async def _watch(self, wire: RedisConnection) -> None:
-        """Until the wire ends, or is silent even when it is asked."""
+    async def _receive_all(self, connection: Any) -> None:
+        """Until the connection ends, or brings nothing even after a PING."""
         while True:
-            self._silent = True
-            await wire.ends(within=CHECK_EVERY)
-            if self._silent:
-                wire.say(packed(("PING",)))
-                await wire.ends(within=ANSWER_WITHIN)
-            if self._silent:
+            message = await connection.read_response(timeout=CHECK_EVERY)
+            if message is None:
+                await connection.send_command("PING")
+                message = await connection.read_response(timeout=ANSWER_WITHIN)
+            if message is None:
                 raise TimeoutError
+            self._receive(message)
 
-    def _heard_of(self, message: Any) -> None:
-        self._silent = False
+    def _receive(self, message: Any) -> None:
         kind, channel, text = message if len(message) == 3 else (*message, b"", b"")[:3]
         if kind == b"subscribe":
             self.tell(None, True)  # something may have been missed

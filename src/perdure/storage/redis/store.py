@@ -124,9 +124,9 @@ class RedisStorage(Storage):
 
     async def reconnect(self) -> None:
         link = self._used()
-        link.hang_up()
+        await link.disconnect()
         assert self._signals is not None
-        self._signals.hang_up()
+        await self._signals.disconnect()
         await link.command("PING")
 
     async def close(self) -> None:
