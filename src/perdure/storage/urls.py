@@ -39,9 +39,11 @@ SERVERS = {  # scheme: package, which is also the name of its extra
     "redis": "redis",
     "rediss": "redis",
     "redis+unix": "redis",
+    "redis+sentinel": "redis",
     "valkey": "redis",
     "valkeys": "redis",
     "valkey+unix": "redis",
+    "valkey+sentinel": "redis",
     "mongodb": "mongo",
     "mongodb+srv": "mongo",
 }

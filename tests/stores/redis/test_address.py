@@ -18,6 +18,8 @@ from perdure.storage.urls import parse
         ("valkeys://host", "valkeys://host:6379/0?prefix=perdure"),
         ("redis://[::1]:6380/0", "redis://[::1]:6380/0?prefix=perdure"),
         ("redis+unix:///run/redis.sock?db=2", "redis+unix:///run/redis.sock?prefix=perdure"),
+        ("redis+sentinel://a,b:7,[::1]/shop", "redis+sentinel://a:26379,b:7,[::1]:26379/shop/0?prefix=perdure"),
+        ("valkey+sentinel://u:p@a/shop/3?prefix=x", "valkey+sentinel://a:26379/shop/3?prefix=x"),
     ],
 )
 def test_what_is_taken(url, told):
@@ -55,6 +57,11 @@ def test_names_of_the_product():
         ("redis://host?prefx=a", "did you mean prefix?"),
         ("redis://host?db=1", "stands in the path"),
         ("redis://host?ca=/x", "use rediss://"),
+        ("redis://host?cert=/x", "cert= is for TLS: use rediss://"),
+        ("redis+sentinel://a,b", "the name that they give the primary"),
+        ("redis+sentinel://a,b/shop/x", "a Redis database is a number"),
+        ("redis+sentinel://a:x/shop", "these are no Sentinels"),
+        ("redis+sentinel://a/shop?db=1", "db= is not for Sentinels"),
         ("redis://:pass#word@host", "special characters of a password"),
         ("redis://host#1", "no #"),
         ("redis+unix://run/redis.sock", "three slashes"),

@@ -136,6 +136,7 @@ class RedisClient:
                     self._quiet = self._quiet or asyncio.Event()
                     await self._quiet.wait()
         await self.disconnect()
+        await self._connections.close()
 
     async def disconnect(self) -> None:
         """Close all connections, also under commands that wait for an answer: the next command opens a new one."""

@@ -1,7 +1,7 @@
 """Connections to the server. They are redis-py's, made as the address says: TCP, TLS, a Unix socket, or by way of Sentinels.
 
-redis-py authenticates, selects the database, checks a connection before it is used again, packs out of sight and parses
-answers. Trying again after an error is the client's (`client.py`), because only the client knows what may be repeated.
+redis-py authenticates, selects the database, checks a connection before it is used again, and parses answers. Trying again
+after an error is up to `client.py`, because only the caller of a command knows whether it may be repeated.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import asyncio
 from typing import Any
 
 import hiredis
-import redis
-from redis.asyncio import Redis
+from redis import Redis
+from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, ResponseError
 from redis.retry import Retry
+from redis.sentinel import Sentinel
 
 from .address import Address
 
@@ -23,6 +25,8 @@ REFUSED_WITHIN = 0.2  # seconds in which a server that accepts no more clients s
 ANSWER_WITHIN, CONNECT_WITHIN = 10.0, 5.0  # seconds, for the blocking client
 # Answers have the form of RESP 2. Scripts answer in the same form either way, and not every proxy speaks RESP 3.
 _PROTOCOL = 2
+# One Sentinel that does not answer must not use up the time for the others.
+_OF_SENTINELS = {"protocol": _PROTOCOL, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
 
 Word = str | bytes | int | float
 
@@ -39,8 +43,11 @@ class Connections:
     def __init__(self, address: Address) -> None:
         self._address = address
         # Timeouts are the caller's: one around a whole command costs less than one around each part of it.
-        options = _options(address) | {"retry": AsyncRetry(NoBackoff(), 0), "socket_timeout": None}
-        self._pool: Any = Redis(**options, socket_connect_timeout=None).connection_pool
+        options: dict[str, Any] = {"retry": AsyncRetry(NoBackoff(), 0), **_options(address)}
+        options |= {"socket_timeout": None, "socket_connect_timeout": None}
+        self._sentinel: Any = AsyncSentinel(address.sentinels, sentinel_kwargs=_OF_SENTINELS)  # type: ignore[no-untyped-call]
+        client = self._sentinel.master_for(address.primary, **options) if address.sentinels else AsyncRedis(**options)
+        self._pool: Any = client.connection_pool
 
     async def connect(self, within: float) -> Any:
         """Open a connection, in so many seconds."""
@@ -61,9 +68,16 @@ class Connections:
         """Make sure that an idle connection can be used; redis-py opens it again if the server has closed it."""
         await self._pool.ensure_connection(connection)
 
+    async def close(self) -> None:
+        """Close the connections to the Sentinels."""
+        for client in self._sentinel.sentinels:
+            await client.aclose()
+
     async def _read_refusal(self) -> ResponseError | None:
         """What a server says before it hangs up on a client that it does not accept. redis-py speaks first and loses it."""
         address = self._address
+        if address.sentinels:
+            return None
         opening = (
             asyncio.open_connection(address.host, address.port)
             if address.socket is None
@@ -83,12 +97,12 @@ class Connections:
 
 def blocking_client(address: Address) -> Any:
     """A client without an event loop, for `perdure migrate`."""
-    return redis.Redis(
-        **_options(address),
-        retry=Retry(NoBackoff(), 0),
-        socket_timeout=ANSWER_WITHIN,
-        socket_connect_timeout=CONNECT_WITHIN,
-    )
+    timeouts = {"socket_timeout": ANSWER_WITHIN, "socket_connect_timeout": CONNECT_WITHIN}
+    options = _options(address) | {"retry": Retry(NoBackoff(), 0), **timeouts}
+    if not address.sentinels:
+        return Redis(**options)
+    sentinel: Any = Sentinel(address.sentinels, sentinel_kwargs=_OF_SENTINELS)  # type: ignore[no-untyped-call]
+    return sentinel.master_for(address.primary, **options)
 
 
 def _options(address: Address) -> dict[str, Any]:
@@ -101,5 +115,6 @@ def _options(address: Address) -> dict[str, Any]:
     if address.socket is not None:
         return shared | {"unix_socket_path": address.socket}
     if address.tls:
-        shared |= {"ssl": True, "ssl_ca_certs": address.ca, "ssl_check_hostname": True}
-    return shared | {"host": address.host, "port": address.port}
+        files = {"ssl_ca_certs": address.ca, "ssl_certfile": address.cert, "ssl_keyfile": address.key}
+        shared |= {"ssl": True, "ssl_check_hostname": True, **files}
+    return shared if address.sentinels else shared | {"host": address.host, "port": address.port}
