@@ -26,7 +26,7 @@ from perdure.storage.contract import Storage
 from perdure.storage.rules.unreadable import log_set_aside
 
 from .address import Address
-from .connection import Connections, Word, pack
+from .connection import Connections, pack
 from .errors import Kind, explained, is_wrong_type, kind_of
 from .keys import TYPES, Keys
 from .script_args import Argument
@@ -62,7 +62,6 @@ class RedisClient:
         self._connections = Connections(address)
         self._in_use: set[Any] = set()
         self.keys = Keys(address.prefix)
-        self._heads: dict[str, tuple[Word, ...]] = {}  # how each script is called
         self._idle: list[Any] = []
         self._places = asyncio.Semaphore(MOST_CONNECTIONS)
         self._busy = 0
@@ -74,10 +73,8 @@ class RedisClient:
 
     def question(self, name: str, arguments: Sequence[Argument]) -> ScriptCall:
         """A script and what it is given, ready to be sent."""
-        head = self._heads.get(name)
-        if head is None:
-            head = self._heads[name] = ("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all)
-        return ScriptCall(name, arguments, pack((*head, *arguments)))
+        packed = pack(("EVALSHA", script(name).digest, len(self.keys.all), *self.keys.all, *arguments))
+        return ScriptCall(name, arguments, packed)
 
     async def ask(self, question: ScriptCall, *, repeat: bool, patience: float = PATIENCE) -> Any:
         try:

@@ -15,6 +15,8 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
+from perdure.storage.rules import fast_path
+
 _PLACING = ("parents", "fair_ranks", "put_jobs")
 BASICS = ("constants", "heads")
 FIRST = {
@@ -68,10 +70,14 @@ _TEXTS = {
 }
 
 
-@cache
 def script(name: str) -> Script:
     """The script of a verb."""
-    names = (*BASICS, *FIRST.get(name, ()), *SHARED, *PARTS.get(name, ()), name)
+    return _assemble(name, fast_path.enabled())
+
+
+@cache
+def _assemble(name: str, fast: bool) -> Script:
+    names = (*BASICS, *(FIRST.get(name, ()) if fast else ()), *SHARED, *PARTS.get(name, ()), name)
     text = _with_constants([_TEXTS[part] for part in names])
     return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
