@@ -95,7 +95,7 @@ def test_scripts_of_the_store_are_read_when_it_is_imported(monkeypatch):
     def refused(*given: object) -> int:
         raise OSError(24, "Too many open files")
 
-    scripts.script.cache_clear()
+    scripts._assemble.cache_clear()
     monkeypatch.setattr(os, "open", refused)
     monkeypatch.setattr("builtins.open", refused)
     monkeypatch.setattr("io.open", refused)

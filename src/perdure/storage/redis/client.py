@@ -15,7 +15,6 @@ import random
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
 from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
@@ -156,8 +155,15 @@ class RedisClient:
             while True:
                 attempt = _Attempt()
                 try:
-                    async with asyncio.timeout(until - monotonic()) as limit, self._places:
-                        return await self._attempt(packed, limit, attempt)
+                    if self._places.locked():
+                        async with asyncio.timeout(until - monotonic()):
+                            await self._places.acquire()
+                    else:
+                        await self._places.acquire()
+                    try:
+                        return await self._attempt(packed, until, attempt)
+                    finally:
+                        self._places.release()
                 except StoreError:
                     raise
                 except Exception as error:
@@ -171,25 +177,20 @@ class RedisClient:
                 self._quiet.set()
                 self._quiet = None
 
-    async def _attempt(self, packed: bytes, limit: asyncio.Timeout, attempt: _Attempt) -> Any:
+    async def _attempt(self, packed: bytes, until: float, attempt: _Attempt) -> Any:
         """Send a command once, on a connection that nobody else uses."""
-        loop = asyncio.get_running_loop()
-        connection = await self._take_connection()
-        attempt.sent = True
-        limit.reschedule(min(limit.when() or inf, loop.time() + ANSWER_WITHIN))
-        return await self._ask(connection, packed)
+        async with asyncio.timeout(min(ANSWER_WITHIN, until - monotonic())):
+            connection = await self._take_connection()
+            attempt.sent = True
+            return await self._ask(connection, packed)
 
     async def _take_connection(self) -> Any:
-        if not self._idle:
-            return await self.connect()
-        connection = self._idle.pop()
-        try:
-            async with asyncio.timeout(CONNECT_WITHIN):
-                await self._connections.check(connection)
-        except BaseException:
+        if self._idle:
+            connection = self._idle.pop()
+            if await self._connections.is_usable(connection):
+                return connection
             await connection.disconnect(nowait=True)
-            raise
-        return connection
+        return await self.connect()
 
     async def _ask(self, connection: Any, packed: bytes) -> Any:
         """One command and its answer. After anything but a whole answer, nobody can tell what comes next: it is closed."""
