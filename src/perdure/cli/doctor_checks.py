@@ -146,7 +146,7 @@ async def _check_workers(app: Perdure, workers: Sequence[Any]) -> Check:
     due = await app.jobs.count(state=State.READY)
     if due:
         return Check(
-            "workers", "warn", f"no worker was seen, and {plural(due, 'job')} wait", "start: perdure worker module:app"
+            "workers", "warn", f"no worker was seen; waiting: {plural(due, 'job')}", "start: perdure worker module:app"
         )
     return Check("workers", "ok", "no worker was seen, and no job waits for one")
 

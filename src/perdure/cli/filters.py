@@ -43,7 +43,9 @@ def flatten(values: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(part for value in values for part in value)
 
 
-_STATE = click.option("--state", type=parse_names, multiple=True, help=f"One or more of: {', '.join(STATES)}.")
+_STATE = click.option(
+    "--state", type=parse_names, metavar="STATES", multiple=True, help=f"One or more of: {', '.join(STATES)}."
+)
 _OTHERS = (
     click.option("--task", help="Only jobs of this task."),
     click.option("--queue", help="Only jobs of this queue."),
@@ -54,8 +56,12 @@ _OTHERS = (
     click.option("--unrouted", is_flag=True, help="Only jobs without a routing key."),
     click.option("--chain-id", help="Only jobs of this chain or flow."),
     click.option("--text", help="Only jobs with this text in payload, key, reason or errors."),
-    click.option("--since", type=parse_time, help="Created at this time or later: a date, or an age such as 2h."),
-    click.option("--before", type=parse_time, help="Created before this time: a date, or an age such as 7d."),
+    click.option(
+        "--since", type=parse_time, metavar="TIME", help="Created at this time or later: a date, or an age such as 2h."
+    ),
+    click.option(
+        "--before", type=parse_time, metavar="TIME", help="Created before this time: a date, or an age such as 7d."
+    ),
 )
 
 

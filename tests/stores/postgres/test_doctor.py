@@ -209,4 +209,4 @@ def test_an_app_that_nobody_looked_after(store_url):
 
     asyncio.run(put())
     run = CliRunner().invoke(command, ["doctor", "--url", store_url])
-    assert "no worker was seen, and 1 job wait" in run.stdout
+    assert "no worker was seen; waiting: 1 job" in run.stdout

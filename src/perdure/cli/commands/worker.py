@@ -63,8 +63,10 @@ def _parse_batch_size(text: str) -> tuple[str, int]:
 @click.argument("target", metavar="MODULE:APP")
 @click.option("--concurrency", type=click.IntRange(1, 100_000), default=50, show_default=True, help="Jobs at once.")
 @click.option("--processes", type=click.IntRange(1, 1000), default=1, show_default=True, help="Runner processes.")
-@click.option("--queues", type=parse_names, multiple=True, help="Only these queues.  [default: all]")
-@click.option("--tasks", type=parse_names, multiple=True, help="Only these tasks.  [default: all of the app]")
+@click.option("--queues", type=parse_names, metavar="NAMES", multiple=True, help="Only these queues.  [default: all]")
+@click.option(
+    "--tasks", type=parse_names, metavar="NAMES", multiple=True, help="Only these tasks.  [default: all of the app]"
+)
 @click.option("--routing-key", metavar="KEY", help="Only jobs with this routing key.  [default: any]")
 @click.option("--unrouted", is_flag=True, help="Only jobs without a routing key.")
 @click.option(
@@ -76,7 +78,9 @@ def _parse_batch_size(text: str) -> tuple[str, int]:
     help="Jobs in one call of a batch task, e.g. embed=32.  [default: as declared]",
 )
 @click.option("--name", help="The worker's name.  [default: from host and process]")
-@click.option("--poll", type=click.FloatRange(min=0, min_open=True), help="Seconds between polls of the store.")
+@click.option(
+    "--poll", type=click.FloatRange(min=0, min_open=True), help="Seconds between polls of the store.  [default: 1]"
+)
 @click.option(
     "--grace",
     type=click.FloatRange(min=0),
