@@ -13,7 +13,7 @@ from perdure.errors import StoreError
 from perdure.storage.contract import Claim, EnqueueResult, Filter, QueueSettings, Want
 from perdure.storage.memory.store import MemoryStorage
 from perdure.testing import ManualClock
-from perdure.testing.conformance.tools import accepted, claim, job, running, unique
+from perdure.testing.conformance.tools import assert_accepted, claim, enqueue_and_claim, job, unique
 
 
 def in_threads(*works):
@@ -119,7 +119,7 @@ async def test_a_listener_hears_only_its_queues():
 
 async def test_a_rolled_back_transaction_wakes_nobody():
     store = MemoryStorage()
-    await running(store)
+    await enqueue_and_claim(store)
     await asyncio.sleep(0)
     woken = []
     store.listen("ready", lambda: woken.append("ready"))
@@ -151,12 +151,12 @@ def test_transactions_of_several_threads_take_turns():
 
     async def count_up():
         for _ in range(20):
-            record = await running(store, queue=threading.current_thread().name)
+            record = await enqueue_and_claim(store, queue=threading.current_thread().name)
             tx = await store.begin_transaction(10 * SECOND)
             ((n,),) = await tx.execute("select coalesce(max(n), 0) from t")
             await asyncio.sleep(0)
             await tx.execute("insert into t values (?)", (n + 1,))
-            accepted(await tx.complete(decide(record, Succeeded())), "a completion")
+            assert_accepted(await tx.complete(decide(record, Succeeded())), "a completion")
 
     async def alone():
         for _ in range(20):
@@ -175,7 +175,7 @@ async def test_jobs_that_met_others_meanwhile_undo_the_transaction(met):
     store = MemoryStorage()
     await store.configure(QueueSettings("q", max_depth=1))
     await _table(store)
-    record = await running(store)
+    record = await enqueue_and_claim(store)
     tx = await store.begin_transaction(SECOND)
     await tx.execute("insert into t values (1)")
     inside, outside = (
@@ -229,10 +229,10 @@ async def test_what_cannot_run_costs_a_claim_nothing():
 
 
 async def _table(store):
-    record = await running(store, queue="table")
+    record = await enqueue_and_claim(store, queue="table")
     tx = await store.begin_transaction(SECOND)
     await tx.execute("create table t (n integer)")
-    accepted(await tx.complete(decide(record, Succeeded())), "a completion")
+    assert_accepted(await tx.complete(decide(record, Succeeded())), "a completion")
 
 
 async def _rows(store):

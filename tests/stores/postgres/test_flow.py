@@ -25,7 +25,7 @@ from perdure.storage.contract import (
 from perdure.storage.rules.fairness import SHARE
 from perdure.storage.urls import parse
 from perdure.testing import ManualClock
-from perdure.testing.conformance.tools import FORGET, claim, fault, job, running, seen
+from perdure.testing.conformance.tools import FORGET, claim, enqueue_and_claim, fault, job, read_job
 from tests.support.real_servers import kinds_with_a_store, server
 
 from .helpers import opened
@@ -85,7 +85,7 @@ async def test_many_who_end_at_once_let_their_child_go_once(url):
         ends = [decide(parent, Succeeded()) for parent in parents]
         await asyncio.gather(*((one, other)[begin % 2].apply(ends[begin : begin + 5]) for begin in range(0, 60, 5)))
         await settle_all(one)
-        row = await seen(one, child.id)
+        row = await read_job(one, child.id)
         assert (row.state, row.waits, row.version) == (State.READY, 0, 2)
 
 
@@ -108,10 +108,10 @@ async def test_a_graph_whose_jobs_are_children_and_parents_at_once(url):
 async def test_what_was_left_by_a_process_that_died_is_found(url):
     """The list of what is to be looked at is written with the end itself."""
     async with opened(url) as store:
-        parent = await running(store)
+        parent = await enqueue_and_claim(store)
         child = after(parent)
         await store.enqueue([child])
-        statement, values = store._apply.succeed([decide(await seen(store, parent.id), Succeeded())], None)
+        statement, values = store._apply.succeed([decide(await read_job(store, parent.id), Succeeded())], None)
 
         async def end_alone(connection):
             await connection.execute(statement, values)
@@ -124,11 +124,11 @@ async def test_what_was_left_by_a_process_that_died_is_found(url):
 
 async def test_thousands_of_children_and_of_parents(url):
     async with opened(url) as store:
-        parent = await running(store)
+        parent = await enqueue_and_claim(store)
         children = [after(parent) for _ in range(2_000)]
         for begin in range(0, len(children), 500):
             await store.enqueue(children[begin : begin + 500])
-        answer = await store.exchange([decide(await seen(store, parent.id), Succeeded())])
+        answer = await store.exchange([decide(await read_job(store, parent.id), Succeeded())])
         assert answer.unresolved
         assert await store.resolve_edges(100) in range(100, 202)
         await settle_all(store)
@@ -138,7 +138,7 @@ async def test_thousands_of_children_and_of_parents(url):
         while held := await claim(store, 500):
             await store.apply([decide(record, Succeeded()) for record in held])
             await settle_all(store)
-        row = await seen(store, last.id)
+        row = await read_job(store, last.id)
         assert (row.state, row.waits, row.attempt) == (State.SUCCEEDED, 0, 1)
 
 
@@ -147,7 +147,7 @@ async def test_nobody_prunes_a_job_that_is_about_to_be_followed(url):
     clock = ManualClock()
     async with opened(url, clock=clock) as store, opened(url, clock=clock) as other:
         for _ in range(10):
-            parent = await running(store, retention=FORGET)
+            parent = await enqueue_and_claim(store, retention=FORGET)
             await told(store, parent, Succeeded("7"))
             clock.advance(3600)
             child = after(parent)
@@ -340,7 +340,7 @@ async def insert(store, caller, *jobs):
 
 async def test_jobs_that_wait_for_jobs(url):
     async with both(url) as (store, caller):
-        over, still = await running(store), await running(store)
+        over, still = await enqueue_and_claim(store), await enqueue_and_claim(store)
         await told(store, over, Succeeded())
         children = [after(over), after(over, still), after(job()), after(over, run_when="finished", delay=99 * SECOND)]
         gone = after(still)
@@ -351,7 +351,7 @@ async def test_jobs_that_wait_for_jobs(url):
         assert await states(store, *children, gone) == [State.BLOCKED] * 4 + [None]
         await settle_all(store)
         assert await states(store, *children) == [State.READY, State.BLOCKED, State.CANCELLED, State.SCHEDULED]
-        assert (await seen(store, children[2].id)).reason == PARENT_CANCELLED
+        assert (await read_job(store, children[2].id)).reason == PARENT_CANCELLED
         assert await store.followers([still.id]) == [[children[1].id]]
         await told(store, still, Succeeded())
         assert await states(store, children[1]) == [State.READY]
@@ -370,7 +370,7 @@ async def test_a_flow_in_one_list_some_of_it_known_already(url):
         placed = await insert(store, caller, first, again, kept, kept_again, last)
         await caller.commit()
         assert placed == [owner.id, owner.id, kept.id, kept.id, last.id]
-        row = await seen(store, last.id)
+        row = await read_job(store, last.id)
         assert (json.loads(row.after), row.waits) == ([owner.id, kept.id], 2)
         assert await insert(store, caller, last) == [last.id]  # said again, it is there
         await caller.commit()
@@ -399,7 +399,7 @@ async def test_jobs_of_a_fair_queue(url):
     async with both(url, clock) as (store, caller):
         await store.configure(QueueSettings("q", fair=True))
         await store.enqueue([job(queue="q", tenant="big") for _ in range(10)])
-        parent = await running(store, queue="other")
+        parent = await enqueue_and_claim(store, queue="other")
         now, later, undone = [job(queue="q", tenant="t/1", delay=delay) for delay in (0, 9 * SECOND, 0)]
         child, limited = after(parent, queue="q", tenant="t/2"), job(queue="q", limits=ONCE)
         await insert(store, caller, undone)
@@ -411,9 +411,9 @@ async def test_jobs_of_a_fair_queue(url):
         await settle_all(store)
         wanted = [State.READY, State.SCHEDULED, State.BLOCKED, State.READY]
         assert await states(store, now, later, child, limited) == wanted
-        rows = [await seen(store, each.id) for each in (now, later, child)]
+        rows = [await read_job(store, each.id) for each in (now, later, child)]
         assert [row.rank - rows[0].rank for row in rows] == [0, SHARE, 2 * SHARE]
-        assert (await seen(store, limited.id)).parked
+        assert (await read_job(store, limited.id)).parked
         assert now.id in {record.id for record in await claim(store, 3, queues=("q",))}
         await told(store, parent, Succeeded())
         assert await states(store, child) == [State.READY]
@@ -423,7 +423,7 @@ async def test_nobody_waits_for_a_handlers_transaction(url):
     """Jobs that it enqueues for a fair queue get their shares, and their parents are looked at, after it."""
     async with opened(url) as store:
         await store.configure(QueueSettings("q", fair=True))
-        dead, held = await running(store), await running(store)
+        dead, held = await enqueue_and_claim(store), await enqueue_and_claim(store)
         await told(store, dead, Died("no"))
         transaction = await store.begin_transaction(20 * SECOND)
         shared, child = job(queue="q", tenant="a"), after(dead, run_when="finished")
@@ -434,7 +434,7 @@ async def test_nobody_waits_for_a_handlers_transaction(url):
         following = job(chain_id=held.id)
         assert (await transaction.complete(decide(held, Continued((following,))))).accepted
         assert await states(store, shared, child, following) == [State.READY] * 3
-        row = await seen(store, shared.id)
+        row = await read_job(store, shared.id)
         assert row.rank != row.run_at
 
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.core.job import State
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.postgres.edges import Edges
-from perdure.testing.conformance.tools import job, running
+from perdure.testing.conformance.tools import enqueue_and_claim, job
 from tests.support.real_servers import kinds_with_a_store, server
 
 from .helpers import opened, schema_of
@@ -25,7 +25,7 @@ async def test_a_parent_cannot_end_while_it_is_marked_as_followed(url, monkeypat
     the parent could end without the mark, nobody would look at its child again."""
     mark_followed = Edges._mark_followed
     async with opened(url) as one, opened(url) as other:
-        parent = await running(one)
+        parent = await enqueue_and_claim(one)
         child = job(after=json.dumps([parent.id]), waits=1)
         ending = []
 

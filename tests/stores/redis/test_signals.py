@@ -7,7 +7,7 @@ import pytest
 from perdure.core.lifecycle import Succeeded
 from perdure.storage.redis import signals
 from perdure.testing.conformance.reading.signals import Ear
-from perdure.testing.conformance.tools import job, running, told
+from perdure.testing.conformance.tools import enqueue_and_claim, job, report
 
 from .helpers import Proxy, client, keys, opened
 
@@ -24,8 +24,8 @@ async def test_another_process_wakes(url):
             await ear.hears("the beginning: something may have been missed")
         await there.enqueue([job(queue="ünï")])
         await ready.hears("an enqueue elsewhere")
-        record = await running(there)
-        await told(there, record.id, Succeeded())
+        record = await enqueue_and_claim(there)
+        await report(there, record.id, Succeeded())
         await changed.hears("an end elsewhere")
         await there.signal(["other"])
         await other.hears("a signal from elsewhere")
@@ -81,8 +81,8 @@ async def test_a_second_topic_is_heard_on_the_same_connection(url, topic):
         await first.hears("the beginning")
         second = Ear(here, topic)
         await second.hears("its own beginning")
-        record = await running(there)
-        await told(there, record.id, Succeeded())
+        record = await enqueue_and_claim(there)
+        await report(there, record.id, Succeeded())
         await second.hears("what happened elsewhere")
         with client(url) as raw:
             assert sum("sub=2" in str(each) or each.get("sub") == "2" for each in raw.client_list(_type="pubsub")) >= 1

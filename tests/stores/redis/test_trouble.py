@@ -9,7 +9,7 @@ from perdure import Context, Perdure, StoreError
 from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from perdure.storage.contract import Filter, Note
-from perdure.testing.conformance.tools import accepted, ids, repeated
+from perdure.testing.conformance.tools import assert_accepted, assert_repeated, ids
 
 from .helpers import Proxy, claim, client, jobs, keys, opened
 
@@ -23,7 +23,7 @@ async def test_a_script_flush(url):
         (record,) = await store.claim(claim())
         with client(url) as raw:
             raw.script_flush()
-        accepted((await store.apply([decide(record, Succeeded())]))[0], "a word after a script flush")
+        assert_accepted((await store.apply([decide(record, Succeeded())]))[0], "a word after a script flush")
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == 1
 
 
@@ -73,7 +73,7 @@ async def test_a_word_whose_answer_is_lost_is_repeated(url):
         (record,) = await store.claim(claim())
         proxy.swallows = True
         asyncio.get_running_loop().call_later(0.3, setattr, proxy, "swallows", False)
-        repeated((await store.apply([decide(record, Succeeded("1"))]))[0], "a word that the store heard before")
+        assert_repeated((await store.apply([decide(record, Succeeded("1"))]))[0], "a word that the store heard before")
 
 
 async def test_a_claim_whose_answer_is_lost_is_not_repeated(url):
@@ -213,7 +213,7 @@ async def test_a_full_memory_takes_no_jobs_and_ends_those_it_has(own):
         assert all(verdict.accepted for verdict in given.verdicts)
         assert len(given.claimed) == 5
         (cancelled,) = await store.get([waiting[-1].id])
-        accepted((await store.apply([decide(cancelled, Cancelled())]))[0], "a cancel")
+        assert_accepted((await store.apply([decide(cancelled, Cancelled())]))[0], "a cancel")
         await store.pause("default", True)
         await store.prune(100)
         with client(url) as raw:

@@ -9,7 +9,7 @@ from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded
 from perdure.storage.contract import Claim, Want
 from perdure.storage.sqlite.claim import LANES_TOLD
-from perdure.testing.conformance.tools import claim, ids, job, say
+from perdure.testing.conformance.tools import apply_report, claim, ids, job
 
 from .helpers import store_at
 
@@ -137,7 +137,7 @@ async def test_gates_of_paused_queues_are_closed(tmp_path, many):
         held = await claim(store, 9, limited=True)
         assert [record.queue for record in held] == ["q2", "q2"]
         await store.pause("q2", True)
-        await say(store, held[0], Succeeded())
+        await apply_report(store, held[0], Succeeded())
         assert await claim(store, 9, limited=True) == []
         await store.pause("q2", False)
         assert [record.queue for record in await claim(store, 9, limited=True)] == ["q2"]

@@ -88,7 +88,7 @@ async def test_followers_are_released_once_whoever_is_killed(store, fan, kills, 
     assert {id: json.loads(results[id] or "null") for id in flows.expected} == flows.expected
     assert crew.kills >= 3
     print(
-        f"FLOW {store}: fan {fan:,}, {len(rows):,} jobs, {len(history.said('began')):,} attempts begun, "
+        f"FLOW {store}: fan {fan:,}, {len(rows):,} jobs, {len(history.of_kind('began')):,} attempts begun, "
         f"{crew.runners_killed} runners and {crew.workers_killed} whole workers killed; enqueued after {enqueued:.1f} s, "
         f"all over after {drained:.1f} s"
     )
@@ -123,7 +123,7 @@ async def _kill_under_the_fan(server: servers.Server, tally: Tally, crew: Crew) 
 def _released_once(history: History) -> None:
     """Each row says by its version how often it moved: when it was enqueued, released and retried, and two times for each
     claim."""
-    retried = Counter(event["id"] for event in history.said("retried"))
+    retried = Counter(event["id"] for event in history.of_kind("retried"))
     for row in history.rows:
         moves = 1 + (row["after"] is not None) + retried[row["id"]] + 2 * row["attempt"]
         assert (row["state"], row["version"], row["waits"]) == ("succeeded", moves, 0), row

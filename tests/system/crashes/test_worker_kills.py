@@ -25,7 +25,7 @@ def _drained(scene: Scene, fleet: Fleet, within: float) -> None:
 
 def _expected(history, scene: Scene) -> None:
     """What each kind of job came to, whatever was killed on the way."""
-    begun = Counter(event["id"] for event in history.said("began"))
+    begun = Counter(event["id"] for event in history.of_kind("began"))
     for row in history.rows:
         match row["task"]:
             case "hopeless":
@@ -67,7 +67,7 @@ def test_killed_workers_lose_nothing(nursery: Nursery, scene: Scene, chance, kil
     _drained(scene, fleet, within=60 + jobs / 10)
     fleet.dismiss()
     history = scene.judge()
-    print(f"{fleet.kills} kills, {len(history.rows)} jobs, {len(history.said('began'))} attempts begun")
+    print(f"{fleet.kills} kills, {len(history.rows)} jobs, {len(history.of_kind('began'))} attempts begun")
     _expected(history, scene)
     assert fleet.kills >= min(kills, 3)
 

@@ -42,7 +42,7 @@ class Verdict:
 def judge(
     history: History, expected: Mapping[str, Any], deaf: Sequence[str], errors: Sequence[str], seconds: float
 ) -> Verdict:
-    verdict = Verdict(len(history.rows), len(history.said("began")), len(history.effects), round(seconds, 1))
+    verdict = Verdict(len(history.rows), len(history.of_kind("began")), len(history.effects), round(seconds, 1))
     found = [
         *violations(history),
         *_moved_too_often(history),

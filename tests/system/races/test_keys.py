@@ -38,7 +38,7 @@ def test_processes_that_ask_at_once_have_one_winner(nursery: Nursery, prepared: 
     for child in children:
         child.finish()
     history = prepared.judge(drained=False)
-    _one_winner_each(history.said("acknowledged"), keys=12, askers=6)
+    _one_winner_each(history.of_kind("acknowledged"), keys=12, askers=6)
     assert len(history.rows) == 12 * len(SCOPES)
 
 
@@ -96,7 +96,7 @@ def test_an_active_key_passes_from_job_to_job_and_is_never_held_twice(nursery: N
     until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
     history = prepared.judge()
-    fresh = Counter(event["scope"] for event in history.said("acknowledged") if not event["duplicate"])
+    fresh = Counter(event["scope"] for event in history.of_kind("acknowledged") if not event["duplicate"])
     assert fresh["any"] == fresh["window"] == 4
     assert fresh["active"] >= 4
     assert fresh["waiting"] >= 4

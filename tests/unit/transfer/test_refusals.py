@@ -9,7 +9,7 @@ from perdure.core.clock import SECOND
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.errors import StoreError
 from perdure.storage.contract import Claim, QueueSettings, Want, WorkerRow
-from perdure.testing.conformance.tools import job, running
+from perdure.testing.conformance.tools import enqueue_and_claim, job
 from perdure.transfer import quiesce
 from perdure.transfer.transfer import look_ahead, move
 
@@ -39,7 +39,7 @@ async def test_a_target_with_jobs_of_its_own(house):
 
 async def test_a_running_job(house):
     async with two_stores(house) as (source, target):
-        await running(source)
+        await enqueue_and_claim(source)
         await refused(house, source, target, "the source is in use: 2 running jobs; .*--wait")
 
 
@@ -62,7 +62,7 @@ async def test_one_store_under_two_names(house):
 async def test_waiting_in_vain(house, monkeypatch):
     async with two_stores(house) as (source, target):
         monkeypatch.setattr(quiesce, "LOOK_AGAIN", 0.01)
-        await running(source, queue="other")
+        await enqueue_and_claim(source, queue="other")
         await source.enqueue([job(queue="third")])
         await source.pause("third", True)
         await refused(house, source, target, "a running job|2 running jobs", wait=0.05)
@@ -122,7 +122,7 @@ async def test_what_the_target_has_beside_jobs_stays(house):
 
 async def test_looking_ahead_writes_nothing(house):
     async with two_stores(house) as (source, target):
-        await running(source, queue="other")
+        await enqueue_and_claim(source, queue="other")
         outlook = await look_ahead(source, target, silent)
         assert [(name, counted.total) for name, counted in outlook.counted] == [
             ("queues", 0),

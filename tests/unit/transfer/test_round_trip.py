@@ -7,7 +7,7 @@ import pytest
 from perdure.core.job import State
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Filter
-from perdure.testing.conformance.tools import job, running
+from perdure.testing.conformance.tools import enqueue_and_claim, job
 from perdure.transfer.transfer import move
 from tests.support.addresses import ON_SERVERS
 
@@ -60,7 +60,7 @@ async def test_into_and_out_of_each_store(house, name):
 async def test_what_was_still_to_follow_has_followed(house, name):
     """A parent ended, and whoever was to let its many children go has died."""
     async with house.open(house.url("sqlite")) as source, house.open(house.url(name)) as target:
-        parent = await running(source)
+        parent = await enqueue_and_claim(source)
         children = [job(after=f'["{parent.id}"]', waits=1) for _ in range(source.chunk + 1)]
         await source.enqueue(children[1:])
         await source.enqueue(children[:1])

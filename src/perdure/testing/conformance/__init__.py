@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from perdure.storage.contract import Storage
 
-from .tools import Hand, NotOffered
+from .tools import MovableClock, NotOffered
 
 __all__ = ["Case", "Hand", "Maker", "NotOffered", "cases", "run"]
 
@@ -74,7 +74,7 @@ FILES = (
     "reading.open_close",
 )
 
-Maker = Callable[[], Awaitable[tuple[Storage, Hand]]]
+Maker = Callable[[], Awaitable[tuple[Storage, MovableClock]]]
 
 
 class Case(NamedTuple):
@@ -82,7 +82,7 @@ class Case(NamedTuple):
 
     verb: str
     name: str
-    check: Callable[[Storage, Hand], Awaitable[None]]
+    check: Callable[[Storage, MovableClock], Awaitable[None]]
 
     def __str__(self) -> str:
         return f"{self.verb}-{self.name}"

@@ -1,4 +1,4 @@
-"""Short forms for the cases: jobs to enqueue, claims, and comparisons that say which promise was broken."""
+"""Helpers for the cases: make jobs, claim them, report on them, and assert promises."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from perdure.errors import StoreError
 from perdure.storage.contract import Claim, Refusal, Storage, StoreTransaction, Verdict, Want
 
 LEASE = 60 * SECOND
-LONG_ENOUGH = 3600 * SECOND  # contact that is enough to reap any lease here
+LONG_ENOUGH = 3600 * SECOND  # a contact that is long enough to reap every lease in the cases
 FORGET = Retention.delete().text()
 
 
-class Hand(Protocol):
-    """The hand on the store's clock."""
+class MovableClock(Protocol):
+    """The store's clock, moved by the test."""
 
     def advance(self, seconds: float, /) -> None: ...
 
 
 class NotOffered(Exception):
-    """The store declines what the contract lets it decline."""
+    """The store does not offer something that the contract makes optional."""
 
 
 def job(**fields: Any) -> NewJob:
-    """A new job; what is not given is as plain as can be."""
+    """A new job with these fields, and defaults for all others."""
     plain = {
         "id": new_id(),
         "task": "task",
@@ -44,44 +44,46 @@ def job(**fields: Any) -> NewJob:
 
 
 def unique(scope: str, key: str = "k", **fields: Any) -> NewJob:
-    """A job under a unique key."""
+    """A new job with a unique key."""
     return job(unique_key=key, unique_scope=scope, **fields)
 
 
 async def claim(store: Storage, limit: int = 1, worker: str = "w1", **want: Any) -> list[Record]:
-    """Claim under a fresh stamp."""
+    """Claim jobs with a new stamp."""
     return await store.claim(Claim(worker, new_stamp(), (Want(limit, **want),)))
 
 
-async def running(store: Storage, worker: str = "w1", **fields: Any) -> Record:
-    """A job that has just been enqueued and claimed."""
+async def enqueue_and_claim(store: Storage, worker: str = "w1", **fields: Any) -> Record:
+    """Enqueue a job, claim it, and return its record."""
     new = job(**fields)
     await store.enqueue([new])
     claimed = await claim(store, 1000, worker)
     return next(record for record in claimed if record.id == new.id)
 
 
-async def seen(store: Storage, id: str) -> Record:
-    """The row as it stands; it must be there."""
+async def read_job(store: Storage, id: str) -> Record:
+    """Read a job that must exist."""
     record = (await store.get([id]))[0]
     if record is None:
         raise AssertionError(f"get: the job {id} is gone, it must be on record")
     return record
 
 
-async def say(store: Storage, record: Record, said: Report) -> Verdict:
-    """Decide on the record as it was seen, and apply."""
-    return (await store.apply([decide(record, said)]))[0]
+async def apply_report(store: Storage, record: Record, reported: Report) -> Verdict:
+    """Decide about this record, which may be old, and apply the change."""
+    return (await store.apply([decide(record, reported)]))[0]
 
 
-async def told(store: Storage, id: str, said: Report) -> Record:
-    """Decide on the row as it stands, apply, expect it accepted, and give the row afterwards."""
-    accepted(await say(store, await seen(store, id), said), f"a rightful {type(said).__name__}")
-    return await seen(store, id)
+async def report(store: Storage, id: str, reported: Report) -> Record:
+    """Read a job, report on it, assert that the store accepts the change, and return the new record."""
+    assert_accepted(
+        await apply_report(store, await read_job(store, id), reported), f"a rightful {type(reported).__name__}"
+    )
+    return await read_job(store, id)
 
 
 async def begin(store: Storage, longest: int = 5 * SECOND) -> StoreTransaction:
-    """A handler's transaction, if the store has them."""
+    """Begin a handler's transaction. Raise NotOffered if the store has none."""
     try:
         return await store.begin_transaction(longest)
     except StoreError as error:
@@ -96,33 +98,33 @@ def ids(records: Any) -> list[str]:
     return [record.id for record in records]
 
 
-def same(found: Any, wanted: Any, promise: str) -> None:
+def assert_equal(found: Any, wanted: Any, promise: str) -> None:
     if found != wanted:
         raise AssertionError(f"{promise}\n  found:  {_shown(found)}\n  wanted: {_shown(wanted)}")
 
 
-def true(held: bool, promise: str) -> None:
+def assert_true(held: bool, promise: str) -> None:
     if not held:
         raise AssertionError(promise)
 
 
-def accepted(verdict: Verdict, what: str) -> None:
+def assert_accepted(verdict: Verdict, what: str) -> None:
     if not verdict.accepted or verdict.repeated:
         raise AssertionError(f"{what} must be accepted; the answer was {_shown(verdict)}")
 
 
-def repeated(verdict: Verdict, what: str) -> None:
+def assert_repeated(verdict: Verdict, what: str) -> None:
     if not verdict.repeated or not verdict.accepted:
         raise AssertionError(f"{what} must be answered as repeated; the answer was {_shown(verdict)}")
 
 
-def refused(verdict: Verdict, why: Refusal, what: str) -> None:
+def assert_refused(verdict: Verdict, why: Refusal, what: str) -> None:
     if verdict.refusal is not why:
         raise AssertionError(f"{what} must be refused as {why}; the answer was {_shown(verdict)}")
 
 
-def untouched(before: Record, after: Record, what: str) -> None:
-    """Every field is as it was."""
+def assert_unchanged(before: Record, after: Record, what: str) -> None:
+    """Assert that no field changed."""
     differences = {
         name: (getattr(before, name), getattr(after, name))
         for name in Record.__struct_fields__
@@ -132,9 +134,9 @@ def untouched(before: Record, after: Record, what: str) -> None:
         raise AssertionError(f"{what} must leave the row as it is; it changed {differences}")
 
 
-def changed(before: Record, after: Record, what: str, **fields: Any) -> None:
-    """These fields have these values now, and every other one is as it was."""
-    untouched(msgspec.structs.replace(before, **fields), after, f"{what} (beyond {', '.join(fields)})")
+def assert_changed_only(before: Record, after: Record, what: str, **fields: Any) -> None:
+    """Assert that these fields have these values, and that no other field changed."""
+    assert_unchanged(msgspec.structs.replace(before, **fields), after, f"{what} (beyond {', '.join(fields)})")
 
 
 def _shown(value: Any) -> str:

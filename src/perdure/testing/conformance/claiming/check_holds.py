@@ -1,4 +1,4 @@
-"""check: whether holds stand, read and not touched."""
+"""check: read whether holds are still valid, and change nothing."""
 
 from __future__ import annotations
 
@@ -10,42 +10,54 @@ from perdure.core.lifecycle import Cancelled, Deleted, Failed, LeaseLapsed, Succ
 from perdure.core.record import Hold
 from perdure.storage.contract import Refusal, Storage
 
-from ..tools import LONG_ENOUGH, Hand, accepted, fault, job, refused, running, same, seen, told, untouched
+from ..tools import (
+    LONG_ENOUGH,
+    MovableClock,
+    assert_accepted,
+    assert_equal,
+    assert_refused,
+    assert_unchanged,
+    enqueue_and_claim,
+    fault,
+    job,
+    read_job,
+    report,
+)
 
 
-async def case_a_hold_that_stands(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_a_hold_that_stands(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(5)
-    accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
-    untouched(record, await seen(store, record.id), "a check")
+    assert_accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
+    assert_unchanged(record, await read_job(store, record.id), "a check")
 
 
-async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(3600)
-    accepted((await store.check([record.hold]))[0], "the check of a lease that nobody has reaped")
-    same(len(await store.lapsed(9, LONG_ENOUGH)), 1, "a check prolongs nothing")
+    assert_accepted((await store.check([record.hold]))[0], "the check of a lease that nobody has reaped")
+    assert_equal(len(await store.lapsed(9, LONG_ENOUGH)), 1, "a check prolongs nothing")
 
 
-async def case_refusals(store: Storage, clock: Hand) -> None:
-    cancelled, deleted, done, failed, reaped, held = [await running(store) for _ in range(6)]
+async def case_refusals(store: Storage, clock: MovableClock) -> None:
+    cancelled, deleted, done, failed, reaped, held = [await enqueue_and_claim(store) for _ in range(6)]
     clock.advance(60)
     for lapsed in await store.lapsed(9, LONG_ENOUGH):
         if lapsed.id == reaped.id:
-            await told(store, lapsed.id, LeaseLapsed())
-    await told(store, cancelled.id, Cancelled())
-    await told(store, deleted.id, Deleted())
-    await told(store, done.id, Succeeded())
-    await told(store, failed.id, Failed(fault(), delay=SECOND))
+            await report(store, lapsed.id, LeaseLapsed())
+    await report(store, cancelled.id, Cancelled())
+    await report(store, deleted.id, Deleted())
+    await report(store, done.id, Succeeded())
+    await report(store, failed.id, Failed(fault(), delay=SECOND))
     zombie = msgspec.structs.replace(held.hold, stamp=new_stamp())
     holds = [cancelled.hold, deleted.hold, done.hold, failed.hold, reaped.hold, zombie, Hold(job().id, 1, 1)]
     verdicts = await store.check([*holds, held.hold])
-    same(verdicts, [*await store.renew(holds), verdicts[-1]], "check answers what renew would answer")
+    assert_equal(verdicts, [*await store.renew(holds), verdicts[-1]], "check answers what renew would answer")
     wanted = ("CANCELLED", "NOT_FOUND", "COMPLETED", "TAKEN", "TAKEN", "TAKEN", "NOT_FOUND")
     for verdict, why in zip(verdicts, wanted, strict=False):
-        refused(verdict, Refusal[why], "the check of a hold that is lost")
-    accepted(verdicts[-1], "the check of a hold beside lost ones")
+        assert_refused(verdict, Refusal[why], "the check of a hold that is lost")
+    assert_accepted(verdicts[-1], "the check of a hold beside lost ones")
 
 
-async def case_nothing_to_check(store: Storage, clock: Hand) -> None:
-    same(await store.check([]), [], "an empty list is answered by an empty list")
+async def case_nothing_to_check(store: Storage, clock: MovableClock) -> None:
+    assert_equal(await store.check([]), [], "an empty list is answered by an empty list")

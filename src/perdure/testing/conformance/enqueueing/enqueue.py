@@ -1,4 +1,4 @@
-"""enqueue: jobs are put on record, whole, in list order, and safely again."""
+"""enqueue: jobs are stored completely and in order, and an enqueue can be repeated safely."""
 
 from __future__ import annotations
 
@@ -13,10 +13,21 @@ from perdure.core.lifecycle import Deleted, Succeeded
 from perdure.core.record import ROW_VERSION, NewJob, Record, UniformJobs
 from perdure.storage.contract import EnqueueResult, Storage
 
-from ..tools import FORGET, Hand, claim, ids, job, running, same, seen, told, untouched
+from ..tools import (
+    FORGET,
+    MovableClock,
+    assert_equal,
+    assert_unchanged,
+    claim,
+    enqueue_and_claim,
+    ids,
+    job,
+    read_job,
+    report,
+)
 
 
-async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
+async def case_every_field_is_stored(store: Storage, clock: MovableClock) -> None:
     new = NewJob(
         id="01900000-0000-7000-8000-000000000001",
         task="send",
@@ -47,7 +58,7 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
     )
     now = await store.now()
     await store.enqueue([job(id="01900000-0000-7000-8000-000000000003")])
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "enqueue answers with the job's own id")
+    assert_equal(await store.enqueue([new]), [EnqueueResult(new.id)], "enqueue answers with the job's own id")
     wanted = Record(
         id=new.id,
         task="send",
@@ -56,7 +67,7 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
         priority=-3,
         rank=now + 5 * SECOND,
         payload=new.payload,
-        version=(await seen(store, new.id)).version,
+        version=(await read_job(store, new.id)).version,
         attempt=0,
         failures=0,
         losses=0,
@@ -84,13 +95,13 @@ async def case_every_field_is_stored(store: Storage, clock: Hand) -> None:
         limits=new.limits,
         min_version=ROW_VERSION,
     )
-    untouched(wanted, await seen(store, new.id), "a fresh row: every field as given, the others empty; get")
+    assert_unchanged(wanted, await read_job(store, new.id), "a fresh row: every field as given, the others empty; get")
 
 
-async def case_optional_fields_stay_empty(store: Storage, clock: Hand) -> None:
+async def case_optional_fields_stay_empty(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
-    record = await seen(store, new.id)
+    record = await read_job(store, new.id)
     for field in (
         "key",
         "tenant",
@@ -103,108 +114,112 @@ async def case_optional_fields_stay_empty(store: Storage, clock: Hand) -> None:
         "expires_at",
         "result",
     ):
-        same(getattr(record, field), None, f"{field} was not given: it is None")
-    same((record.holds_key, record.hidden, record.parked, record.suspect), (False,) * 4, "marks are off at first")
+        assert_equal(getattr(record, field), None, f"{field} was not given: it is None")
+    assert_equal(
+        (record.holds_key, record.hidden, record.parked, record.suspect), (False,) * 4, "marks are off at first"
+    )
 
 
-async def case_ready_when_its_time_has_come(store: Storage, clock: Hand) -> None:
+async def case_ready_when_its_time_has_come(store: Storage, clock: MovableClock) -> None:
     now = await store.now()
     jobs = [job(), job(delay=1), job(at=now), job(at=now + 1), job(at=now - 5), job(delay=9, at=now - 9)]
     await store.enqueue(jobs)
-    rows = [await seen(store, new.id) for new in jobs]
+    rows = [await read_job(store, new.id) for new in jobs]
     states = [State.READY, State.SCHEDULED, State.READY, State.SCHEDULED, State.READY, State.READY]
-    same([row.state for row in rows], states, "scheduled if run_at > now, else ready")
+    assert_equal([row.state for row in rows], states, "scheduled if run_at > now, else ready")
     run_at = [now, now + 1, now, now + 1, now - 5, now - 9]
-    same([row.run_at for row in rows], run_at, "run_at is `at`, or now + delay")
-    same([row.rank for row in rows], run_at, "rank = run_at")
+    assert_equal([row.run_at for row in rows], run_at, "run_at is `at`, or now + delay")
+    assert_equal([row.rank for row in rows], run_at, "rank = run_at")
 
 
-async def case_blocked_while_it_waits_for_parents(store: Storage, clock: Hand) -> None:
+async def case_blocked_while_it_waits_for_parents(store: Storage, clock: MovableClock) -> None:
     jobs = [job(waits=1), job(waits=2, delay=SECOND)]
     await store.enqueue(jobs)
     for new in jobs:
-        row = await seen(store, new.id)
-        same((row.state, row.waits), (State.BLOCKED, new.waits), "a job with parents not yet ended is blocked")
+        row = await read_job(store, new.id)
+        assert_equal((row.state, row.waits), (State.BLOCKED, new.waits), "a job with parents not yet ended is blocked")
     clock.advance(10)
-    same(await claim(store, 5), [], "blocked jobs are not claimed, however late it is")
+    assert_equal(await claim(store, 5), [], "blocked jobs are not claimed, however late it is")
 
 
-async def case_answers_in_list_order(store: Storage, clock: Hand) -> None:
+async def case_answers_in_list_order(store: Storage, clock: MovableClock) -> None:
     jobs = [job() for _ in range(20)]
     shuffled = jobs[10:] + jobs[:10]
-    same(ids(await store.enqueue(shuffled)), ids(shuffled), "answers stand in the order of the questions")
+    assert_equal(ids(await store.enqueue(shuffled)), ids(shuffled), "answers stand in the order of the questions")
 
 
-async def case_a_whole_chunk(store: Storage, clock: Hand) -> None:
+async def case_a_whole_chunk(store: Storage, clock: MovableClock) -> None:
     jobs = [job() for _ in range(store.chunk)]
-    same(len(await store.enqueue(jobs)), store.chunk, "a call takes `chunk` jobs")
-    same(ids(await claim(store, store.chunk)), ids(jobs), "a batch keeps its list order")
+    assert_equal(len(await store.enqueue(jobs)), store.chunk, "a call takes `chunk` jobs")
+    assert_equal(ids(await claim(store, store.chunk)), ids(jobs), "a batch keeps its list order")
 
 
-async def case_nothing_to_enqueue(store: Storage, clock: Hand) -> None:
-    same(await store.enqueue([]), [], "an empty list is answered by an empty list")
+async def case_nothing_to_enqueue(store: Storage, clock: MovableClock) -> None:
+    assert_equal(await store.enqueue([]), [], "an empty list is answered by an empty list")
 
 
-async def case_repeated_while_waiting(store: Storage, clock: Hand) -> None:
+async def case_repeated_while_waiting(store: Storage, clock: MovableClock) -> None:
     new = job(payload='{"n":1}')
     await store.enqueue([new])
-    before = await seen(store, new.id)
+    before = await read_job(store, new.id)
     clock.advance(5)
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "an id on record is this very job, and no duplicate")
-    untouched(before, await seen(store, new.id), "a repeated enqueue")
-    same(len(await claim(store, 5)), 1, "a repeated enqueue stores nothing twice")
+    assert_equal(
+        await store.enqueue([new]), [EnqueueResult(new.id)], "an id on record is this very job, and no duplicate"
+    )
+    assert_unchanged(before, await read_job(store, new.id), "a repeated enqueue")
+    assert_equal(len(await claim(store, 5)), 1, "a repeated enqueue stores nothing twice")
 
 
-async def case_repeated_while_running_or_ended(store: Storage, clock: Hand) -> None:
+async def case_repeated_while_running_or_ended(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
     before = (await claim(store))[0]
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of a running job")
-    untouched(before, await seen(store, new.id), "a repeated enqueue of a running job")
-    ended = await told(store, new.id, Succeeded("1"))
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of an ended job")
-    untouched(ended, await seen(store, new.id), "a repeated enqueue of an ended job")
-    same(await claim(store), [], "an ended job is not run again by a repeated enqueue")
+    assert_equal(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of a running job")
+    assert_unchanged(before, await read_job(store, new.id), "a repeated enqueue of a running job")
+    ended = await report(store, new.id, Succeeded("1"))
+    assert_equal(await store.enqueue([new]), [EnqueueResult(new.id)], "the repeat of an ended job")
+    assert_unchanged(ended, await read_job(store, new.id), "a repeated enqueue of an ended job")
+    assert_equal(await claim(store), [], "an ended job is not run again by a repeated enqueue")
 
 
-async def case_repeated_after_delete_on_success(store: Storage, clock: Hand) -> None:
+async def case_repeated_after_delete_on_success(store: Storage, clock: MovableClock) -> None:
     new = job(retention=FORGET)
     await store.enqueue([new])
     record = (await claim(store))[0]
-    await told(store, record.id, Succeeded())
+    await report(store, record.id, Succeeded())
     clock.advance(60)
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "a hidden row is found by a repeated enqueue")
-    same(await claim(store), [], "a job deleted on success must not run again by a repeated enqueue")
+    assert_equal(await store.enqueue([new]), [EnqueueResult(new.id)], "a hidden row is found by a repeated enqueue")
+    assert_equal(await claim(store), [], "a job deleted on success must not run again by a repeated enqueue")
 
 
-async def case_repeated_after_deletion(store: Storage, clock: Hand) -> None:
+async def case_repeated_after_deletion(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
-    await told(store, new.id, Deleted())
-    same(await store.enqueue([new]), [EnqueueResult(new.id)], "a deleted row is found by a repeated enqueue")
-    same(await claim(store), [], "a deleted job does not come back by a repeated enqueue")
+    await report(store, new.id, Deleted())
+    assert_equal(await store.enqueue([new]), [EnqueueResult(new.id)], "a deleted row is found by a repeated enqueue")
+    assert_equal(await claim(store), [], "a deleted job does not come back by a repeated enqueue")
 
 
-async def case_repeated_in_part(store: Storage, clock: Hand) -> None:
+async def case_repeated_in_part(store: Storage, clock: MovableClock) -> None:
     old, new = job(), job()
     await store.enqueue([old])
-    same(
+    assert_equal(
         await store.enqueue([old, new, new]),
         [EnqueueResult(old.id), EnqueueResult(new.id), EnqueueResult(new.id)],
         "known ids in a list",
     )
-    same(ids(await claim(store, 5)), [old.id, new.id], "each id is stored once")
+    assert_equal(ids(await claim(store, 5)), [old.id, new.id], "each id is stored once")
 
 
-async def case_records_are_copies(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    before = await seen(store, record.id)
+async def case_records_are_copies(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    before = await read_job(store, record.id)
     record.state, record.stamp, record.payload = State.DEAD, 0, "changed"
-    untouched(before, await seen(store, record.id), "changing a record that was handed out")
+    assert_unchanged(before, await read_job(store, record.id), "changing a record that was handed out")
 
 
-async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clock: Hand) -> None:
-    """What is made of a list that tells its jobs by their template is what is made of the jobs themselves."""
+async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clock: MovableClock) -> None:
+    """A list of jobs that share a template is stored like the jobs themselves."""
     kinds: list[dict[str, Any]] = [
         {},
         {"delay": 5 * SECOND},
@@ -221,17 +236,17 @@ async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clo
         listed = [msgspec.structs.replace(each, id=id) for each, id in zip(alike, new_ids(3), strict=True)]
         other = [msgspec.structs.replace(each, queue=f"other{number}") for each in listed]
         if template.unique_key is not None:
-            same(
+            assert_equal(
                 placed,
                 [EnqueueResult(alike.ids[0]), *[EnqueueResult(alike.ids[0], duplicate=True)] * 2],
                 "their key is one",
             )
             continue
-        same(placed, [EnqueueResult(id) for id in alike.ids], "each stands for itself")
+        assert_equal(placed, [EnqueueResult(id) for id in alike.ids], "each stands for itself")
         await store.enqueue(other)
         for ours, theirs in zip(alike.ids, other, strict=True):
-            like = await seen(store, theirs.id)
+            like = await read_job(store, theirs.id)
             instants = {"created_at": like.created_at, "run_at": like.run_at, "rank": like.rank}
-            told = msgspec.structs.replace(await seen(store, ours), id=theirs.id, queue=theirs.queue, **instants)
-            same(told, like, f"a job of the kind {fields} is stored as one of a list is")
-        same(await store.enqueue(alike), placed, "said again, they are the same jobs")
+            told = msgspec.structs.replace(await read_job(store, ours), id=theirs.id, queue=theirs.queue, **instants)
+            assert_equal(told, like, f"a job of the kind {fields} is stored as one of a list is")
+        assert_equal(await store.enqueue(alike), placed, "said again, they are the same jobs")

@@ -1,4 +1,4 @@
-"""Texts come back bit by bit, wherever they stand."""
+"""Every stored text comes back unchanged."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perdure.core.lifecycle import Died, Failed, Succeeded
 from perdure.core.record import Fault, faults_of
 from perdure.storage.contract import Filter, Note, QueueSettings, Storage
 
-from ..tools import Hand, claim, ids, job, running, same, seen, told
+from ..tools import MovableClock, assert_equal, claim, enqueue_and_claim, ids, job, read_job, report
 
 MIB = 1 << 20
 JSON_TEXTS = (
@@ -26,51 +26,53 @@ JSON_TEXTS = (
 NAMES = ("plain", "with space", "it's", 'a"b', "ünï", "🦀", "a%b_c", "back\\slash", "q?x:y", "{x}", "a" * 200)
 
 
-async def case_payload(store: Storage, clock: Hand) -> None:
+async def case_payload(store: Storage, clock: MovableClock) -> None:
     for text in JSON_TEXTS:
-        record = await running(store, payload=text)
-        same(record.payload, text, "a payload as a claim hands it out")
-        same((await seen(store, record.id)).payload, text, "a payload as get shows it")
+        record = await enqueue_and_claim(store, payload=text)
+        assert_equal(record.payload, text, "a payload as a claim hands it out")
+        assert_equal((await read_job(store, record.id)).payload, text, "a payload as get shows it")
 
 
-async def case_result(store: Storage, clock: Hand) -> None:
+async def case_result(store: Storage, clock: MovableClock) -> None:
     for text in JSON_TEXTS:
-        record = await running(store)
-        same((await told(store, record.id, Succeeded(text))).result, text, "a result")
+        record = await enqueue_and_claim(store)
+        assert_equal((await report(store, record.id, Succeeded(text))).result, text, "a result")
 
 
-async def case_progress(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_progress(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     for text in JSON_TEXTS:
         await store.note([Note(record.hold, text)])
-        same((await seen(store, record.id)).progress, text, "progress")
+        assert_equal((await read_job(store, record.id)).progress, text, "progress")
 
 
-async def case_tags_meta_and_limits(store: Storage, clock: Hand) -> None:
+async def case_tags_meta_and_limits(store: Storage, clock: MovableClock) -> None:
     for text in JSON_TEXTS[:-1]:
         parent = job()
         limits = f'[ ["k", 1, null, null], [{json.dumps(text)}, 2]]'
         new = job(tags=f"[ {text}]", meta=f'{{"m" : {text}}}', after=f'[ "{parent.id}" ]', waits=1, limits=limits)
         await store.enqueue([parent, new])
-        row = await seen(store, new.id)
-        same((row.tags, row.meta, row.after, row.limits), (new.tags, new.meta, new.after, new.limits), "JSON columns")
+        row = await read_job(store, new.id)
+        assert_equal(
+            (row.tags, row.meta, row.after, row.limits), (new.tags, new.meta, new.after, new.limits), "JSON columns"
+        )
 
 
-async def case_errors(store: Storage, clock: Hand) -> None:
+async def case_errors(store: Storage, clock: MovableClock) -> None:
     hard = Fault(1, "w\x00🦀", -5, 2**60, "Ünï", "a\x00b 🦀 \u202e \x1b[31m", 'Traceback\n\t"x"')
-    record = await running(store)
-    row = await told(store, record.id, Failed(hard, delay=SECOND))
-    same(faults_of(row.errors), [hard], "errors")
+    record = await enqueue_and_claim(store)
+    row = await report(store, record.id, Failed(hard, delay=SECOND))
+    assert_equal(faults_of(row.errors), [hard], "errors")
 
 
-async def case_a_batch_of_different_texts(store: Storage, clock: Hand) -> None:
+async def case_a_batch_of_different_texts(store: Storage, clock: MovableClock) -> None:
     jobs = [job(payload=text, key=f"k{n}") for n, text in enumerate(JSON_TEXTS)]
     await store.enqueue(jobs)
     claimed = await claim(store, 99)
-    same([record.payload for record in claimed], list(JSON_TEXTS), "payloads of one batch")
+    assert_equal([record.payload for record in claimed], list(JSON_TEXTS), "payloads of one batch")
 
 
-async def case_names(store: Storage, clock: Hand) -> None:
+async def case_names(store: Storage, clock: MovableClock) -> None:
     for name in NAMES:
         fields = {"task": name, "queue": name, "key": name, "tenant": name, "routing_key": name}
         new = job(unique_key=name, unique_scope="active", **fields)
@@ -78,31 +80,31 @@ async def case_names(store: Storage, clock: Hand) -> None:
         want = {"queues": (name,), "tasks": (name,), "routing": name}
         (record,) = await claim(store, 9, name, **want)
         found = [getattr(record, field) for field in (*fields, "unique_key", "leased_by")]
-        same(found, [name] * 7, "names come back as they were given")
+        assert_equal(found, [name] * 7, "names come back as they were given")
         filter = Filter(task=name, queue=name, key=name, tenant=name, routing=name)
-        same(ids((await store.find(filter, 9, None))[0]), [new.id], f"find by the name {name!r}")
+        assert_equal(ids((await store.find(filter, 9, None))[0]), [new.id], f"find by the name {name!r}")
         await store.configure(QueueSettings(name, max_depth=1))
         await store.pause(name, True)
-    same([row.settings.name for row in await store.queues()], sorted(NAMES), "queues under their names")
+    assert_equal([row.settings.name for row in await store.queues()], sorted(NAMES), "queues under their names")
 
 
-async def case_nul_in_keys_reasons_and_lines(store: Storage, clock: Hand) -> None:
+async def case_nul_in_keys_reasons_and_lines(store: Storage, clock: MovableClock) -> None:
     hard = "a\x00b"
-    record = await running(store, key=hard, tenant="t", unique_key=hard, unique_scope="active")
-    same((record.key, record.unique_key), (hard, hard), "a key with a NUL")
+    record = await enqueue_and_claim(store, key=hard, tenant="t", unique_key=hard, unique_scope="active")
+    assert_equal((record.key, record.unique_key), (hard, hard), "a key with a NUL")
     other = job(unique_key="a", unique_scope="active")
-    same((await store.enqueue([other]))[0].duplicate, False, "a key is not cut at a NUL")
+    assert_equal((await store.enqueue([other]))[0].duplicate, False, "a key is not cut at a NUL")
     await store.note([Note(record.hold, None, (hard, "🦀", "", "it's"))])
-    same(await store.log(record.id), [hard, "🦀", "", "it's"], "log lines")
-    same((await told(store, record.id, Died(hard))).reason, hard, "a reason with a NUL")
-    same(ids((await store.find(Filter(key=hard), 9, None))[0]), [record.id], "find by a key with a NUL")
-    same(ids((await store.find(Filter(text="0B"), 9, None))[0]), [], "and text stays text")
+    assert_equal(await store.log(record.id), [hard, "🦀", "", "it's"], "log lines")
+    assert_equal((await report(store, record.id, Died(hard))).reason, hard, "a reason with a NUL")
+    assert_equal(ids((await store.find(Filter(key=hard), 9, None))[0]), [record.id], "find by a key with a NUL")
+    assert_equal(ids((await store.find(Filter(text="0B"), 9, None))[0]), [], "and text stays text")
 
 
-async def case_numbers(store: Storage, clock: Hand) -> None:
+async def case_numbers(store: Storage, clock: MovableClock) -> None:
     largest = 2**62
     new = job(priority=-(2**31), lease=largest, timeout=largest, max_attempts=2**31, delay=largest // 2)
     await store.enqueue([new])
-    row = await seen(store, new.id)
+    row = await read_job(store, new.id)
     found = (row.priority, row.lease, row.timeout, row.max_attempts)
-    same(found, (-(2**31), largest, largest, 2**31), "64-bit integers")
+    assert_equal(found, (-(2**31), largest, largest, 2**31), "64-bit integers")

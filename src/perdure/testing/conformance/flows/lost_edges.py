@@ -1,4 +1,4 @@
-"""Blocked jobs whose edges are lost: `inspect` makes the edges again from `after`; no such job stays blocked for ever."""
+"""Blocked jobs whose edges are lost: `inspect` restores the edges from `after`, so that no job stays blocked for ever."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from perdure.core.lifecycle import Cancelled, Continued, Succeeded
 from perdure.core.record import NewJob
 from perdure.storage.contract import JobDump, Storage
 
-from ..tools import Hand, NotOffered, claim, ids, job, running, same, seen, told
-from .edges import after, settle_all, state
+from ..tools import MovableClock, NotOffered, assert_equal, claim, enqueue_and_claim, ids, job, read_job, report
+from .helpers import after, resolve_all, states_of
 
 
 async def lose_edges(store: Storage, *children: NewJob, **fields: object) -> None:
@@ -31,128 +31,134 @@ async def forget_followers(store: Storage, id: str) -> None:
 
 
 async def inspect_all(store: Storage) -> None:
-    """Inspect every row at least once, and look at all edges."""
+    """Inspect every row at least once, and resolve all edges."""
     if type(store).inspect is Storage.inspect:
         raise NotOffered(f"{store.name} does not inspect rows yet")
     for _ in range(3):
         await store.inspect(100)
-    await settle_all(store)
+    await resolve_all(store)
 
 
-async def case_the_parent_still_runs(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_the_parent_still_runs(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     child = after(parent)
     await store.enqueue([child])
     await lose_edges(store, child)
     await inspect_all(store)
-    same(await state(store, child), [State.BLOCKED], "a job without its edges waits for its parent still")
-    same(await store.followers([parent.id]), [[child.id]], "the edge is made again")
-    await told(store, parent.id, Succeeded("1"))
-    await settle_all(store)
-    same(await state(store, child), [State.READY], "it is let go when the parent has ended")
-    same(ids(await claim(store, 9)), [child.id], "and can be claimed")
+    assert_equal(await states_of(store, child), [State.BLOCKED], "a job without its edges waits for its parent still")
+    assert_equal(await store.followers([parent.id]), [[child.id]], "the edge is made again")
+    await report(store, parent.id, Succeeded("1"))
+    await resolve_all(store)
+    assert_equal(await states_of(store, child), [State.READY], "it is let go when the parent has ended")
+    assert_equal(ids(await claim(store, 9)), [child.id], "and can be claimed")
 
 
-async def case_the_parent_has_ended(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_the_parent_has_ended(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     child = after(parent)
     await store.enqueue([child])
     await lose_edges(store, child)
-    await told(store, parent.id, Succeeded("1"))
-    await settle_all(store)
-    same(await state(store, child), [State.BLOCKED], "nobody knows of the job")
+    await report(store, parent.id, Succeeded("1"))
+    await resolve_all(store)
+    assert_equal(await states_of(store, child), [State.BLOCKED], "nobody knows of the job")
     await inspect_all(store)
-    same(await state(store, child), [State.READY], "an inspection lets it go")
-    same(ids(await claim(store, 9)), [child.id], "and it can be claimed")
+    assert_equal(await states_of(store, child), [State.READY], "an inspection lets it go")
+    assert_equal(ids(await claim(store, 9)), [child.id], "and it can be claimed")
 
 
-async def case_the_parent_was_cancelled(store: Storage, clock: Hand) -> None:
+async def case_the_parent_was_cancelled(store: Storage, clock: MovableClock) -> None:
     parent = job(delay=60 * SECOND)
     child = after(parent)
     await store.enqueue([parent, child])
     await lose_edges(store, child)
-    await told(store, parent.id, Cancelled("no more"))
+    await report(store, parent.id, Cancelled("no more"))
     await inspect_all(store)
-    same(await state(store, child), [State.CANCELLED], "an inspection cancels it with its parent")
+    assert_equal(await states_of(store, child), [State.CANCELLED], "an inspection cancels it with its parent")
 
 
-async def case_one_of_two_parents_has_ended(store: Storage, clock: Hand) -> None:
-    done, runs = await running(store), await running(store)
+async def case_one_of_two_parents_has_ended(store: Storage, clock: MovableClock) -> None:
+    done, runs = await enqueue_and_claim(store), await enqueue_and_claim(store)
     child = after(done, runs)
     await store.enqueue([child])
-    await told(store, done.id, Succeeded("1"))
-    await settle_all(store)
+    await report(store, done.id, Succeeded("1"))
+    await resolve_all(store)
     await lose_edges(store, child)
     await inspect_all(store)
-    record = await seen(store, child.id)
-    same((record.state, record.waits), (State.BLOCKED, 1), "it waits for the parent that has not ended")
-    await told(store, runs.id, Succeeded("2"))
-    await settle_all(store)
-    same(ids(await claim(store, 9)), [child.id], "and is let go with that one")
+    record = await read_job(store, child.id)
+    assert_equal((record.state, record.waits), (State.BLOCKED, 1), "it waits for the parent that has not ended")
+    await report(store, runs.id, Succeeded("2"))
+    await resolve_all(store)
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go with that one")
 
 
-async def case_the_parent_was_continued(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_the_parent_was_continued(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     child = after(parent)
     await store.enqueue([child])
     await lose_edges(store, child)
     following = job(chain_id=parent.id)
-    await told(store, parent.id, Continued((following,)))
+    await report(store, parent.id, Continued((following,)))
     await inspect_all(store)
-    same(await state(store, child), [State.BLOCKED], "it waits for the next job of the chain")
-    same(ids(await claim(store, 9)), [following.id], "which is claimed first")
-    await told(store, following.id, Succeeded("1"))
-    await settle_all(store)
-    same(ids(await claim(store, 9)), [child.id], "and is let go when the chain has ended")
+    assert_equal(await states_of(store, child), [State.BLOCKED], "it waits for the next job of the chain")
+    assert_equal(ids(await claim(store, 9)), [following.id], "which is claimed first")
+    await report(store, following.id, Succeeded("1"))
+    await resolve_all(store)
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go when the chain has ended")
 
 
-async def case_it_waits_for_no_number(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_it_waits_for_no_number(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     child = after(parent)
     await store.enqueue([child])
     await lose_edges(store, child, waits=0)
     await inspect_all(store)
-    same(await state(store, child), [State.BLOCKED], "a job whose count is lost too waits for its parent still")
-    await told(store, parent.id, Succeeded("1"))
-    await settle_all(store)
-    same(ids(await claim(store, 9)), [child.id], "and is let go with it")
+    assert_equal(
+        await states_of(store, child), [State.BLOCKED], "a job whose count is lost too waits for its parent still"
+    )
+    await report(store, parent.id, Succeeded("1"))
+    await resolve_all(store)
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go with it")
 
 
-async def case_it_waits_for_nobody(store: Storage, clock: Hand) -> None:
-    child = after(await running(store))
+async def case_it_waits_for_nobody(store: Storage, clock: MovableClock) -> None:
+    child = after(await enqueue_and_claim(store))
     await store.enqueue([child])
     await lose_edges(store, child, waits=0, after=None)
     await inspect_all(store)
-    same(ids(await claim(store, 9)), [child.id], "a blocked job that names no other and waits for none is let go")
+    assert_equal(
+        ids(await claim(store, 9)), [child.id], "a blocked job that names no other and waits for none is let go"
+    )
 
 
-async def case_the_parent_is_not_on_record(store: Storage, clock: Hand) -> None:
-    child = after(await running(store))
+async def case_the_parent_is_not_on_record(store: Storage, clock: MovableClock) -> None:
+    child = after(await enqueue_and_claim(store))
     await store.enqueue([child])
     await lose_edges(store, child, after='["01890000-0000-7000-8000-000000000000"]')
     await inspect_all(store)
-    same(await state(store, child), [State.CANCELLED], "a job whose parent is gone is cancelled")
+    assert_equal(await states_of(store, child), [State.CANCELLED], "a job whose parent is gone is cancelled")
 
 
-async def case_the_parent_does_not_know(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_the_parent_does_not_know(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     child = after(parent)
     await store.enqueue([child])
-    await settle_all(store)
+    await resolve_all(store)
     await forget_followers(store, parent.id)
-    await told(store, parent.id, Succeeded("1"))
-    await settle_all(store)
+    await report(store, parent.id, Succeeded("1"))
+    await resolve_all(store)
     await inspect_all(store)
-    same(await state(store, child), [State.READY], "an inspection lets jobs go whose parent did not know of them")
+    assert_equal(
+        await states_of(store, child), [State.READY], "an inspection lets jobs go whose parent did not know of them"
+    )
 
 
-async def case_many_at_once(store: Storage, clock: Hand) -> None:
-    parent = await running(store)
+async def case_many_at_once(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
     children = [after(parent) for _ in range(5)]
     await store.enqueue(children)
     await lose_edges(store, *children)
     await inspect_all(store)
-    same(await store.followers([parent.id]), [sorted(ids(children))], "all edges are made again")
-    await told(store, parent.id, Succeeded("1"))
-    await settle_all(store)
-    same(sorted(ids(await claim(store, 9))), sorted(ids(children)), "and all jobs are let go")
+    assert_equal(await store.followers([parent.id]), [sorted(ids(children))], "all edges are made again")
+    await report(store, parent.id, Succeeded("1"))
+    await resolve_all(store)
+    assert_equal(sorted(ids(await claim(store, 9))), sorted(ids(children)), "and all jobs are let go")

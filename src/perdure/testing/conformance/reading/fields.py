@@ -18,7 +18,7 @@ from perdure.core.record import ROW_VERSION, Record
 from perdure.core.retention import Retention
 from perdure.storage.contract import JobDump, Storage
 
-from ..tools import Hand, job, same, seen
+from ..tools import MovableClock, assert_equal, job, read_job
 
 DEFAULTS = dict(zip(reversed(Record.__struct_fields__), reversed(Record.__struct_defaults__), strict=False))
 
@@ -43,34 +43,36 @@ VALUES: Mapping[str, Any] = {
 IN_OTHER_STATES = ("parked", "after", "waits")
 
 
-async def case_an_ended_job_with_every_field(store: Storage, clock: Hand) -> None:
+async def case_an_ended_job_with_every_field(store: Storage, clock: MovableClock) -> None:
     record = _record(0)
     missing = [name for name, default in DEFAULTS.items() if getattr(record, name) == default]
-    same(sorted(missing), sorted((*IN_OTHER_STATES, "min_version")), "every field has another value than its default")
+    assert_equal(
+        sorted(missing), sorted((*IN_OTHER_STATES, "min_version")), "every field has another value than its default"
+    )
     await _check_round_trip(store, JobDump(record))
 
 
-async def case_a_parked_job(store: Storage, clock: Hand) -> None:
+async def case_a_parked_job(store: Storage, clock: MovableClock) -> None:
     record = _waiting(State.READY, limits=VALUES["limits"], parked=True)
     await _check_round_trip(store, JobDump(record))
 
 
-async def case_a_blocked_job(store: Storage, clock: Hand) -> None:
+async def case_a_blocked_job(store: Storage, clock: MovableClock) -> None:
     parent = job()
     await store.enqueue([parent])
     record = _waiting(State.BLOCKED, after=f'["{parent.id}"]', waits=1)
     await _check_round_trip(store, JobDump(record, waits_for=(parent.id,)))
 
 
-async def case_a_job_of_a_newer_version(store: Storage, clock: Hand) -> None:
+async def case_a_job_of_a_newer_version(store: Storage, clock: MovableClock) -> None:
     await _check_round_trip(store, JobDump(_waiting(State.READY, min_version=ROW_VERSION + 1)))
 
 
 async def _check_round_trip(store: Storage, dump: JobDump) -> None:
     await store.restore([dump])
-    read = await seen(store, dump.record.id)
+    read = await read_job(store, dump.record.id)
     for name in Record.__struct_fields__:
-        same(getattr(read, name), getattr(dump.record, name), f"field {name} comes back as it was stored")
+        assert_equal(getattr(read, name), getattr(dump.record, name), f"field {name} comes back as it was stored")
 
 
 def _waiting(state: State, **values: Any) -> Record:

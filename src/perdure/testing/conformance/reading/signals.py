@@ -1,5 +1,4 @@
-"""signal and listen: wake-ups. They may be lost or invented in the world at large; between a verb and a listener in one
-healthy process they arrive."""
+"""signal and listen: wake-ups. They may be lost or spurious in general; within one healthy process they arrive."""
 
 from __future__ import annotations
 
@@ -10,11 +9,11 @@ from perdure.core.clock import SECOND
 from perdure.core.lifecycle import Cancelled, RunNow, Snoozed, Succeeded
 from perdure.storage.contract import Note, Storage, Topic
 
-from ..tools import Hand, job, running, same, told
+from ..tools import MovableClock, assert_equal, enqueue_and_claim, job, report
 
 
 class Ear:
-    """Listens, and can be waited for."""
+    """A listener that a test can wait for."""
 
     def __init__(self, store: Storage, topic: Topic, queues: frozenset[str] | None = None) -> None:
         self._heard = asyncio.Event()
@@ -34,41 +33,41 @@ class Ear:
         self._heard.clear()
 
 
-async def case_an_enqueue_wakes(store: Storage, clock: Hand) -> None:
+async def case_an_enqueue_wakes(store: Storage, clock: MovableClock) -> None:
     every, mine = Ear(store, "ready"), Ear(store, "ready", frozenset({"q", "other"}))
     await store.enqueue([job(queue="q")])
     await every.hears("an enqueue")
     await mine.hears("an enqueue into its queue")
-    same(every.threads | mine.threads, {threading.get_ident()}, "wake is called in the listener's own thread")
+    assert_equal(every.threads | mine.threads, {threading.get_ident()}, "wake is called in the listener's own thread")
     every.stop()
     mine.stop()
 
 
-async def case_whatever_becomes_ready_wakes(store: Storage, clock: Hand) -> None:
-    record, late = await running(store), job(delay=SECOND)
+async def case_whatever_becomes_ready_wakes(store: Storage, clock: MovableClock) -> None:
+    record, late = await enqueue_and_claim(store), job(delay=SECOND)
     await store.enqueue([late])
     ear = Ear(store, "ready")
-    await told(store, record.id, Snoozed(delay=0))
+    await report(store, record.id, Snoozed(delay=0))
     await ear.hears("a job that comes back at once")
-    await told(store, late.id, RunNow())
+    await report(store, late.id, RunNow())
     await ear.hears("a job that is to run now")
     ear.stop()
 
 
-async def case_a_job_for_later_wakes(store: Storage, clock: Hand) -> None:
-    """Whoever sleeps must learn when the next job is due, however long it means to sleep."""
-    record, limited = await running(store), job(delay=2 * SECOND, limits='[["k",1,null,null]]')
+async def case_a_job_for_later_wakes(store: Storage, clock: MovableClock) -> None:
+    """A sleeping worker must learn when the next job is due, however long it wants to sleep."""
+    record, limited = await enqueue_and_claim(store), job(delay=2 * SECOND, limits='[["k",1,null,null]]')
     ear = Ear(store, "ready")
     await store.enqueue([job(delay=SECOND)])
     await ear.hears("an enqueue of a job for later")
     await store.enqueue([job(at=await store.now() + SECOND), limited])
     await ear.hears("an enqueue of jobs for an instant, or under limits")
-    await told(store, record.id, Snoozed(delay=SECOND))
+    await report(store, record.id, Snoozed(delay=SECOND))
     await ear.hears("a job that comes back later")
     ear.stop()
 
 
-async def case_promotion_wakes(store: Storage, clock: Hand) -> None:
+async def case_promotion_wakes(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([job(delay=SECOND)])
     ear = Ear(store, "ready")
     clock.advance(1)
@@ -77,7 +76,7 @@ async def case_promotion_wakes(store: Storage, clock: Hand) -> None:
     ear.stop()
 
 
-async def case_resuming_wakes(store: Storage, clock: Hand) -> None:
+async def case_resuming_wakes(store: Storage, clock: MovableClock) -> None:
     await store.pause("q", True)
     ear = Ear(store, "ready", frozenset({"q"}))
     await store.pause("q", False)
@@ -85,7 +84,7 @@ async def case_resuming_wakes(store: Storage, clock: Hand) -> None:
     ear.stop()
 
 
-async def case_a_signal_wakes(store: Storage, clock: Hand) -> None:
+async def case_a_signal_wakes(store: Storage, clock: MovableClock) -> None:
     ear = Ear(store, "ready", frozenset({"q"}))
     await store.signal(["nobody listens"])
     await store.signal([])
@@ -94,29 +93,29 @@ async def case_a_signal_wakes(store: Storage, clock: Hand) -> None:
     ear.stop()
 
 
-async def case_an_end_wakes_those_who_watch(store: Storage, clock: Hand) -> None:
-    record, other = await running(store), await running(store)
+async def case_an_end_wakes_those_who_watch(store: Storage, clock: MovableClock) -> None:
+    record, other = await enqueue_and_claim(store), await enqueue_and_claim(store)
     ear = Ear(store, "changed")
-    await told(store, record.id, Succeeded())
+    await report(store, record.id, Succeeded())
     await ear.hears("the end of a job")
-    await told(store, other.id, Cancelled())
+    await report(store, other.id, Cancelled())
     await ear.hears("a cancel")
     ear.stop()
 
 
-async def case_progress_wakes_those_who_watch(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_progress_wakes_those_who_watch(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     ear = Ear(store, "changed")
     await store.note([Note(record.hold, '{"percent":1}')])
     await ear.hears("progress")
     ear.stop()
 
 
-async def case_stopped_listeners_are_left_alone(store: Storage, clock: Hand) -> None:
+async def case_stopped_listeners_are_left_alone(store: Storage, clock: MovableClock) -> None:
     stopped, listening = Ear(store, "ready"), Ear(store, "ready")
     stopped.stop()
     stopped.stop()
     await store.enqueue([job()])
     await listening.hears("an enqueue")
-    same(stopped.threads, set(), "a listener that was stopped is not woken")
+    assert_equal(stopped.threads, set(), "a listener that was stopped is not woken")
     listening.stop()

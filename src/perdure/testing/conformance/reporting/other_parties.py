@@ -1,4 +1,4 @@
-"""apply: what anybody but the holder may say: cancel, retry, hurry up, delete; and the holder's Stopped."""
+"""apply: reports of others than the holder: cancel, retry, run now, delete; and the holder's Stopped."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from perdure.storage.contract import Filter, Refusal, Storage
 
 from ..tools import (
     LONG_ENOUGH,
-    Hand,
-    accepted,
-    changed,
+    MovableClock,
+    apply_report,
+    assert_accepted,
+    assert_changed_only,
+    assert_equal,
+    assert_refused,
+    assert_unchanged,
     claim,
+    enqueue_and_claim,
     fault,
     ids,
     job,
-    refused,
-    running,
-    same,
-    say,
-    seen,
-    told,
-    untouched,
+    read_job,
+    report,
 )
 
 
-async def case_cancel_of_a_waiting_job(store: Storage, clock: Hand) -> None:
+async def case_cancel_of_a_waiting_job(store: Storage, clock: MovableClock) -> None:
     for fields in ({}, {"delay": SECOND}, {"waits": 1}):
         new = job(retention=Retention.keep(age=60).text(), **fields)
         await store.enqueue([new])
-        before = await seen(store, new.id)
-        after = await told(store, new.id, Cancelled("why"))
+        before = await read_job(store, new.id)
+        after = await report(store, new.id, Cancelled("why"))
         now = await store.now()
         wanted = {
             "state": State.CANCELLED,
@@ -51,52 +51,54 @@ async def case_cancel_of_a_waiting_job(store: Storage, clock: Hand) -> None:
             "finished_at": now,
             "prune_at": now + 60 * SECOND,
         }
-        changed(before, after, "a cancel", **wanted)
+        assert_changed_only(before, after, "a cancel", **wanted)
     clock.advance(5)
-    same(await claim(store, 9), [], "a cancelled job is not claimed")
+    assert_equal(await claim(store, 9), [], "a cancelled job is not claimed")
 
 
-async def case_cancel_of_a_running_job_keeps_the_hold(store: Storage, clock: Hand) -> None:
-    record = await running(store, retention=Retention.keep().text())
+async def case_cancel_of_a_running_job_keeps_the_hold(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store, retention=Retention.keep().text())
     clock.advance(1)
-    after = await told(store, record.id, Cancelled("why"))
+    after = await report(store, record.id, Cancelled("why"))
     now = await store.now()
     wanted = {"state": State.CANCELLED, "version": record.version + 1, "reason": "why", "finished_at": now}
-    changed(record, after, "a cancel of a running job (the hold stays)", **wanted)
+    assert_changed_only(record, after, "a cancel of a running job (the hold stays)", **wanted)
 
 
-async def case_stopped_gives_up_the_hold(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    cancelled = await told(store, record.id, Cancelled("why"))
+async def case_stopped_gives_up_the_hold(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    cancelled = await report(store, record.id, Cancelled("why"))
     clock.advance(1)
-    accepted(await say(store, record, Stopped()), "the holder's Stopped")
-    after = await seen(store, record.id)
+    assert_accepted(await apply_report(store, record, Stopped()), "the holder's Stopped")
+    after = await read_job(store, record.id)
     wanted = {"stamp": None, "leased_by": None, "leased_until": None}
-    changed(cancelled, after, "Stopped", version=cancelled.version + 1, **wanted)
-    refused(await say(store, record, Stopped()), Refusal.CANCELLED, "Stopped, said again")
-    refused(
-        await say(store, record, Succeeded()), Refusal.CANCELLED, "a success that was never accepted, after Stopped"
+    assert_changed_only(cancelled, after, "Stopped", version=cancelled.version + 1, **wanted)
+    assert_refused(await apply_report(store, record, Stopped()), Refusal.CANCELLED, "Stopped, said again")
+    assert_refused(
+        await apply_report(store, record, Succeeded()),
+        Refusal.CANCELLED,
+        "a success that was never accepted, after Stopped",
     )
-    same(await store.lapsed(9, LONG_ENOUGH), [], "nothing is left to reap")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "nothing is left to reap")
 
 
-async def case_lease_end_of_an_ended_job(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    cancelled = await told(store, record.id, Cancelled("why"))
+async def case_lease_end_of_an_ended_job(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    cancelled = await report(store, record.id, Cancelled("why"))
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, lapsed, LeaseLapsed(charged=True)), "LeaseEnded of a cancelled job")
-    after = await seen(store, record.id)
+    assert_accepted(await apply_report(store, lapsed, LeaseLapsed(charged=True)), "LeaseEnded of a cancelled job")
+    after = await read_job(store, record.id)
     wanted = {"stamp": None, "leased_by": None, "leased_until": None, "version": cancelled.version + 1}
-    changed(cancelled, after, "the lease end of an ended job", **wanted)
-    refused(await say(store, record, Stopped()), Refusal.CANCELLED, "Stopped after the lease end")
+    assert_changed_only(cancelled, after, "the lease end of an ended job", **wanted)
+    assert_refused(await apply_report(store, record, Stopped()), Refusal.CANCELLED, "Stopped after the lease end")
 
 
-async def case_lease_end_of_a_running_job(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_lease_end_of_a_running_job(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    after = await told(store, lapsed.id, LeaseLapsed(fault("lost"), charged=True))
+    after = await report(store, lapsed.id, LeaseLapsed(fault("lost"), charged=True))
     wanted = {
         "state": State.READY,
         "version": record.version + 1,
@@ -107,26 +109,26 @@ async def case_lease_end_of_a_running_job(store: Storage, clock: Hand) -> None:
         "leased_by": None,
         "leased_until": None,
     }
-    changed(record, after, "the lease end of a running job", **wanted)
+    assert_changed_only(record, after, "the lease end of a running job", **wanted)
 
 
-async def case_three_charged_losses_are_poison(store: Storage, clock: Hand) -> None:
+async def case_three_charged_losses_are_poison(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
     for _ in range(3):
-        await claim(store, 1, alone=(await seen(store, new.id)).suspect)
+        await claim(store, 1, alone=(await read_job(store, new.id)).suspect)
         clock.advance(60)
         (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-        await told(store, lapsed.id, LeaseLapsed(charged=True))
-    after = await seen(store, new.id)
-    same((after.state, after.losses, after.failures), (State.DEAD, 3, 0), "dead after three charged losses")
+        await report(store, lapsed.id, LeaseLapsed(charged=True))
+    after = await read_job(store, new.id)
+    assert_equal((after.state, after.losses, after.failures), (State.DEAD, 3, 0), "dead after three charged losses")
 
 
-async def case_retry_of_a_dead_letter(store: Storage, clock: Hand) -> None:
-    record = await running(store, max_attempts=1, dead_retention=Retention.keep(last=5, age=99).text())
-    dead = await told(store, record.id, Failed(fault("why"), started_at=5))
+async def case_retry_of_a_dead_letter(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store, max_attempts=1, dead_retention=Retention.keep(last=5, age=99).text())
+    dead = await report(store, record.id, Failed(fault("why"), started_at=5))
     clock.advance(10)
-    after = await told(store, record.id, Retried())
+    after = await report(store, record.id, Retried())
     now = await store.now()
     wanted = {
         "state": State.READY,
@@ -140,68 +142,70 @@ async def case_retry_of_a_dead_letter(store: Storage, clock: Hand) -> None:
         "keep_last": None,
         "reason": None,
     }
-    changed(dead, after, "the retry of a dead letter (history and attempt stay)", **wanted)
+    assert_changed_only(dead, after, "the retry of a dead letter (history and attempt stay)", **wanted)
     (again,) = await claim(store)
-    same(again.attempt, 2, "the attempt never falls")
+    assert_equal(again.attempt, 2, "the attempt never falls")
 
 
-async def case_hurry_up(store: Storage, clock: Hand) -> None:
+async def case_hurry_up(store: Storage, clock: MovableClock) -> None:
     new = job(delay=99 * SECOND)
     await store.enqueue([new])
-    before = await seen(store, new.id)
+    before = await read_job(store, new.id)
     clock.advance(1)
-    after = await told(store, new.id, RunNow())
+    after = await report(store, new.id, RunNow())
     now = await store.now()
-    changed(before, after, "run_now", state=State.READY, version=before.version + 1, run_at=now, rank=now)
-    same(ids(await claim(store)), [new.id], "a hurried job is claimed now")
+    assert_changed_only(before, after, "run_now", state=State.READY, version=before.version + 1, run_at=now, rank=now)
+    assert_equal(ids(await claim(store)), [new.id], "a hurried job is claimed now")
 
 
-async def case_expire(store: Storage, clock: Hand) -> None:
+async def case_expire(store: Storage, clock: MovableClock) -> None:
     new = job(expires=SECOND)
     await store.enqueue([new])
     clock.advance(1)
     (late,) = await store.expired(9)
-    accepted(await say(store, late, Expired()), "upkeep's Expired")
-    after = await seen(store, new.id)
-    same((after.state, after.reason), (State.CANCELLED, "expired"), "an expired job is cancelled")
+    assert_accepted(await apply_report(store, late, Expired()), "upkeep's Expired")
+    after = await read_job(store, new.id)
+    assert_equal((after.state, after.reason), (State.CANCELLED, "expired"), "an expired job is cancelled")
 
 
-async def case_delete_hides_a_waiting_job(store: Storage, clock: Hand) -> None:
+async def case_delete_hides_a_waiting_job(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
-    after = await told(store, new.id, Deleted())
-    same((after.state, after.hidden), (State.CANCELLED, True), "a deleted waiting job")
-    same(after.prune_at, await store.now() + HIDDEN_FOR, "it stays hidden for ten minutes")
-    same(await claim(store, 9), [], "it is not claimed")
-    same(await store.count(Filter()), 0, "it is not counted")
+    after = await report(store, new.id, Deleted())
+    assert_equal((after.state, after.hidden), (State.CANCELLED, True), "a deleted waiting job")
+    assert_equal(after.prune_at, await store.now() + HIDDEN_FOR, "it stays hidden for ten minutes")
+    assert_equal(await claim(store, 9), [], "it is not claimed")
+    assert_equal(await store.count(Filter()), 0, "it is not counted")
 
 
-async def case_delete_of_an_ended_job_keeps_its_end(store: Storage, clock: Hand) -> None:
-    record = await running(store, retention=Retention.keep(last=9).text())
-    ended = await told(store, record.id, Succeeded("1"))
+async def case_delete_of_an_ended_job_keeps_its_end(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store, retention=Retention.keep(last=9).text())
+    ended = await report(store, record.id, Succeeded("1"))
     clock.advance(5)
-    after = await told(store, record.id, Deleted())
+    after = await report(store, record.id, Deleted())
     wanted = {"version": ended.version + 1, "hidden": True, "prune_at": await store.now() + HIDDEN_FOR}
-    changed(ended, after, "deleting an ended job (finished_at stays)", keep_last=None, **wanted)
+    assert_changed_only(ended, after, "deleting an ended job (finished_at stays)", keep_last=None, **wanted)
 
 
-async def case_delete_of_a_running_job_keeps_the_hold(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    after = await told(store, record.id, Deleted())
-    same((after.state, after.hidden, after.stamp), (State.CANCELLED, True, record.stamp), "hidden, and held")
-    same(after.leased_until, record.leased_until, "the lease goes on")
-    accepted(await say(store, record, Stopped()), "the holder's Stopped about a deleted job")
+async def case_delete_of_a_running_job_keeps_the_hold(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    after = await report(store, record.id, Deleted())
+    assert_equal((after.state, after.hidden, after.stamp), (State.CANCELLED, True, record.stamp), "hidden, and held")
+    assert_equal(after.leased_until, record.leased_until, "the lease goes on")
+    assert_accepted(await apply_report(store, record, Stopped()), "the holder's Stopped about a deleted job")
 
 
-async def case_delete_of_a_cancelled_job_that_is_held(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    await told(store, record.id, Cancelled())
-    after = await told(store, record.id, Deleted())
-    same((after.hidden, after.stamp), (True, record.stamp), "deleting an ended job leaves a hold that it carries")
+async def case_delete_of_a_cancelled_job_that_is_held(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    await report(store, record.id, Cancelled())
+    after = await report(store, record.id, Deleted())
+    assert_equal(
+        (after.hidden, after.stamp), (True, record.stamp), "deleting an ended job leaves a hold that it carries"
+    )
 
 
-async def case_an_ended_job_stays_ended(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    ended = await told(store, record.id, Succeeded("1"))
-    refused(await say(store, record, Cancelled()), Refusal.STALE, "a cancel that comes after the end")
-    untouched(ended, await seen(store, record.id), "a cancel that came too late")
+async def case_an_ended_job_stays_ended(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    ended = await report(store, record.id, Succeeded("1"))
+    assert_refused(await apply_report(store, record, Cancelled()), Refusal.STALE, "a cancel that comes after the end")
+    assert_unchanged(ended, await read_job(store, record.id), "a cancel that came too late")

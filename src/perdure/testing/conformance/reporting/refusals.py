@@ -1,4 +1,4 @@
-"""apply: words of those who no longer hold, and of those who look at an old row, are refused and change nothing."""
+"""apply: the store refuses reports of workers that lost their hold and decisions about old rows, and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,165 +25,200 @@ from perdure.storage.contract import Note, Refusal, Storage
 from ..tools import (
     FORGET,
     LONG_ENOUGH,
-    Hand,
-    accepted,
+    MovableClock,
+    apply_report,
+    assert_accepted,
+    assert_equal,
+    assert_refused,
+    assert_unchanged,
     claim,
+    enqueue_and_claim,
     fault,
     job,
-    refused,
-    running,
-    same,
-    say,
-    seen,
-    told,
-    untouched,
+    read_job,
+    report,
 )
 
 
-async def case_same_attempt_other_stamp(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_same_attempt_other_stamp(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     zombie = msgspec.structs.replace(record, stamp=new_stamp())
-    refused(await say(store, zombie, Succeeded("2")), Refusal.TAKEN, "the same attempt under another stamp")
-    untouched(record, await seen(store, record.id), "a zombie's word")
-    accepted(await say(store, record, Succeeded("1")), "the true holder's word")
+    assert_refused(
+        await apply_report(store, zombie, Succeeded("2")), Refusal.TAKEN, "the same attempt under another stamp"
+    )
+    assert_unchanged(record, await read_job(store, record.id), "a zombie's word")
+    assert_accepted(await apply_report(store, record, Succeeded("1")), "the true holder's word")
 
 
-async def case_other_attempt_same_stamp(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_other_attempt_same_stamp(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     for attempt in (record.attempt - 1, record.attempt + 1):
         zombie = msgspec.structs.replace(record, attempt=attempt)
-        refused(await say(store, zombie, Succeeded()), Refusal.TAKEN, "another attempt under the same stamp")
-    untouched(record, await seen(store, record.id), "a word with another attempt")
+        assert_refused(
+            await apply_report(store, zombie, Succeeded()), Refusal.TAKEN, "another attempt under the same stamp"
+        )
+    assert_unchanged(record, await read_job(store, record.id), "a word with another attempt")
 
 
-async def case_taken_by_the_next_holder(store: Storage, clock: Hand) -> None:
-    first = await running(store)
-    second = await _reaped_and_taken(store, clock)
-    refused(await say(store, first, Succeeded("1")), Refusal.TAKEN, "the word of a holder whose job another took")
-    untouched(second, await seen(store, first.id), "a stale holder's word")
-    accepted(await say(store, second, Succeeded("2")), "the new holder's word")
-    refused(await say(store, first, Succeeded("1")), Refusal.TAKEN, "the same word after the job's end")
-    same((await seen(store, first.id)).result, "2", "one success per job")
+async def case_taken_by_the_next_holder(store: Storage, clock: MovableClock) -> None:
+    first = await enqueue_and_claim(store)
+    second = await _reap_and_claim_again(store, clock)
+    assert_refused(
+        await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, "the word of a holder whose job another took"
+    )
+    assert_unchanged(second, await read_job(store, first.id), "a stale holder's word")
+    assert_accepted(await apply_report(store, second, Succeeded("2")), "the new holder's word")
+    assert_refused(await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, "the same word after the job's end")
+    assert_equal((await read_job(store, first.id)).result, "2", "one success per job")
 
 
-async def case_given_back_by_the_reaper(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_given_back_by_the_reaper(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await told(store, lapsed.id, LeaseLapsed())
+    await report(store, lapsed.id, LeaseLapsed())
     for said in (Succeeded(), Failed(fault()), Snoozed(delay=1), HandedBack(), Stopped()):
-        refused(await say(store, record, said), Refusal.TAKEN, f"{type(said).__name__} after the reaper")
+        assert_refused(
+            await apply_report(store, record, said), Refusal.TAKEN, f"{type(said).__name__} after the reaper"
+        )
 
 
-async def case_ended_from_outside(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    await told(store, record.id, Cancelled("enough"))
-    before = await seen(store, record.id)
+async def case_ended_from_outside(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    await report(store, record.id, Cancelled("enough"))
+    before = await read_job(store, record.id)
     for said in (Succeeded("1"), Failed(fault()), Snoozed(delay=1), HandedBack()):
-        refused(await say(store, record, said), Refusal.CANCELLED, f"{type(said).__name__} of a cancelled job")
-    untouched(before, await seen(store, record.id), "a completion after the cancel")
+        assert_refused(
+            await apply_report(store, record, said), Refusal.CANCELLED, f"{type(said).__name__} of a cancelled job"
+        )
+    assert_unchanged(before, await read_job(store, record.id), "a completion after the cancel")
 
 
-async def case_deleted(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    await told(store, record.id, Deleted())
-    refused(await say(store, record, Succeeded()), Refusal.NOT_FOUND, "the end of a job that was deleted")
+async def case_deleted(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    await report(store, record.id, Deleted())
+    assert_refused(
+        await apply_report(store, record, Succeeded()), Refusal.NOT_FOUND, "the end of a job that was deleted"
+    )
 
 
-async def case_hidden_by_another_hold(store: Storage, clock: Hand) -> None:
-    first = await running(store, retention=FORGET)
-    second = await _reaped_and_taken(store, clock)
-    await say(store, second, Succeeded())
-    refused(await say(store, first, Succeeded()), Refusal.TAKEN, "a stale holder of a job that another took and ended")
+async def case_hidden_by_another_hold(store: Storage, clock: MovableClock) -> None:
+    first = await enqueue_and_claim(store, retention=FORGET)
+    second = await _reap_and_claim_again(store, clock)
+    await apply_report(store, second, Succeeded())
+    assert_refused(
+        await apply_report(store, first, Succeeded()),
+        Refusal.TAKEN,
+        "a stale holder of a job that another took and ended",
+    )
 
 
-async def case_never_there(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_never_there(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     nowhere = msgspec.structs.replace(record, id=job().id)
-    refused(await say(store, nowhere, Succeeded()), Refusal.NOT_FOUND, "a holder's word about an unknown id")
-    refused(await say(store, nowhere, Cancelled()), Refusal.NOT_FOUND, "anybody's word about an unknown id")
+    assert_refused(
+        await apply_report(store, nowhere, Succeeded()), Refusal.NOT_FOUND, "a holder's word about an unknown id"
+    )
+    assert_refused(
+        await apply_report(store, nowhere, Cancelled()), Refusal.NOT_FOUND, "anybody's word about an unknown id"
+    )
 
 
-async def case_stopped_is_refused_while_it_runs(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    refused(await say(store, record, Stopped()), Refusal.TAKEN, "Stopped about a job that was not ended from outside")
-    untouched(record, await seen(store, record.id), "a Stopped out of place")
+async def case_stopped_is_refused_while_it_runs(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    assert_refused(
+        await apply_report(store, record, Stopped()),
+        Refusal.TAKEN,
+        "Stopped about a job that was not ended from outside",
+    )
+    assert_unchanged(record, await read_job(store, record.id), "a Stopped out of place")
 
 
-async def case_an_end_does_not_count_as_ended_hold(store: Storage, clock: Hand) -> None:
-    record = await running(store)
-    await told(store, record.id, Cancelled())
+async def case_an_end_does_not_count_as_ended_hold(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
+    await report(store, record.id, Cancelled())
     word = decide(record, Succeeded())
-    same(isinstance(word.guard, HoldGuard), True, "a holder speaks under its hold")
-    refused(
+    assert_equal(isinstance(word.guard, HoldGuard), True, "a holder speaks under its hold")
+    assert_refused(
         (await store.apply([word]))[0], Refusal.CANCELLED, "only Stopped speaks for an ended job that keeps its hold"
     )
 
 
-async def case_any_move_makes_a_view_stale(store: Storage, clock: Hand) -> None:
+async def case_any_move_makes_a_view_stale(store: Storage, clock: MovableClock) -> None:
     new = job(delay=SECOND)
     await store.enqueue([new])
-    views = [await seen(store, new.id)]
+    views = [await read_job(store, new.id)]
     clock.advance(1)
     await store.promote(9)
-    views.append(await seen(store, new.id))
+    views.append(await read_job(store, new.id))
     (record,) = await claim(store)
     views.append(record)
-    await told(store, new.id, Failed(fault(), delay=0))
-    views.append(await seen(store, new.id))
+    await report(store, new.id, Failed(fault(), delay=0))
+    views.append(await read_job(store, new.id))
     await claim(store)
     for view in views:
-        refused(await say(store, view, Cancelled()), Refusal.STALE, f"a cancel decided on version {view.version}")
-    accepted(await say(store, await seen(store, new.id), Cancelled()), "a cancel decided on the row as it stands")
+        assert_refused(
+            await apply_report(store, view, Cancelled()), Refusal.STALE, f"a cancel decided on version {view.version}"
+        )
+    assert_accepted(
+        await apply_report(store, await read_job(store, new.id), Cancelled()),
+        "a cancel decided on the row as it stands",
+    )
 
 
-async def case_same_state_twice_is_stale(store: Storage, clock: Hand) -> None:
+async def case_same_state_twice_is_stale(store: Storage, clock: MovableClock) -> None:
     new = job(delay=SECOND)
     await store.enqueue([new])
-    view = await seen(store, new.id)
-    await told(store, new.id, RunNow())
+    view = await read_job(store, new.id)
+    await report(store, new.id, RunNow())
     (record,) = await claim(store)
-    await told(store, record.id, Snoozed(delay=SECOND))
-    refused(await say(store, view, RunNow()), Refusal.STALE, "a state that looks the same as before has moved")
+    await report(store, record.id, Snoozed(delay=SECOND))
+    assert_refused(
+        await apply_report(store, view, RunNow()), Refusal.STALE, "a state that looks the same as before has moved"
+    )
 
 
-async def case_of_two_admins_one_wins(store: Storage, clock: Hand) -> None:
+async def case_of_two_admins_one_wins(store: Storage, clock: MovableClock) -> None:
     new = job()
     await store.enqueue([new])
-    view = await seen(store, new.id)
-    accepted(await say(store, view, Cancelled("first")), "the first word")
-    refused(await say(store, view, Deleted()), Refusal.STALE, "the second word about the same view")
+    view = await read_job(store, new.id)
+    assert_accepted(await apply_report(store, view, Cancelled("first")), "the first word")
+    assert_refused(await apply_report(store, view, Deleted()), Refusal.STALE, "the second word about the same view")
 
 
-async def case_small_signs_leave_the_version(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_small_signs_leave_the_version(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(5)
     await store.renew([record.hold])
     await store.note([Note(record.hold, "1", ("line",))])
-    same((await seen(store, record.id)).version, record.version, "renew and note leave the version")
-    accepted(await say(store, record, Cancelled()), "a cancel decided before a renewal")
+    assert_equal((await read_job(store, record.id)).version, record.version, "renew and note leave the version")
+    assert_accepted(await apply_report(store, record, Cancelled()), "a cancel decided before a renewal")
 
 
-async def case_lapse_is_looked_at_again(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_lapse_is_looked_at_again(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)
     await store.renew([record.hold])
-    refused(await say(store, view, LeaseLapsed()), Refusal.STALE, "reaping a job that was renewed meanwhile")
-    accepted(await say(store, record, Succeeded()), "the end of the job that was renewed in time")
+    assert_refused(
+        await apply_report(store, view, LeaseLapsed()), Refusal.STALE, "reaping a job that was renewed meanwhile"
+    )
+    assert_accepted(await apply_report(store, record, Succeeded()), "the end of the job that was renewed in time")
 
 
-async def case_only_one_reaper(store: Storage, clock: Hand) -> None:
-    await running(store)
+async def case_only_one_reaper(store: Storage, clock: MovableClock) -> None:
+    await enqueue_and_claim(store)
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, view, LeaseLapsed(charged=True)), "the first reaper's word")
-    refused(await say(store, view, LeaseLapsed(charged=True)), Refusal.STALE, "the second reaper's word")
-    same((await seen(store, view.id)).losses, 1, "a loss is charged once")
+    assert_accepted(await apply_report(store, view, LeaseLapsed(charged=True)), "the first reaper's word")
+    assert_refused(
+        await apply_report(store, view, LeaseLapsed(charged=True)), Refusal.STALE, "the second reaper's word"
+    )
+    assert_equal((await read_job(store, view.id)).losses, 1, "a loss is charged once")
 
 
-async def _reaped_and_taken(store: Storage, clock: Hand) -> Record:
+async def _reap_and_claim_again(store: Storage, clock: MovableClock) -> Record:
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    await told(store, lapsed.id, LeaseLapsed())
+    await report(store, lapsed.id, LeaseLapsed())
     return (await claim(store, 1, "w2"))[0]

@@ -1,4 +1,4 @@
-"""begin: a handler's statements, jobs and completion are committed together or not at all."""
+"""begin_transaction: a handler's statements, jobs and completion commit together or not at all."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from perdure.storage.contract import (
 )
 
 from ..tools import (
-    Hand,
-    accepted,
+    MovableClock,
+    apply_report,
+    assert_accepted,
+    assert_equal,
+    assert_refused,
+    assert_repeated,
+    assert_true,
+    assert_unchanged,
     begin,
     claim,
+    enqueue_and_claim,
     ids,
     job,
-    refused,
-    repeated,
-    running,
-    same,
-    say,
-    seen,
-    true,
+    read_job,
     unique,
-    untouched,
 )
 
 
 class Table:
-    """What a handler writes: rows of a table with a name of its own, because the database may be shared."""
+    """The rows that a handler writes. The table has a unique name, because the database may be shared."""
 
     def __init__(self) -> None:
         self._name = f"perdure_conformance_{new_stamp():x}"
@@ -60,7 +60,7 @@ class Table:
         await tx.execute(f"insert into {self._name} values (1)")
 
     async def rows(self, store: Storage, inside: StoreTransaction | None = None) -> int:
-        """How many there are, seen from inside a transaction or from outside."""
+        """Count the rows from inside a transaction or from outside."""
         tx = inside or await begin(store)
         found = await tx.execute(f"select n from {self._name}")
         if inside is None:
@@ -68,15 +68,15 @@ class Table:
         return sum(row[0] for row in found)
 
     async def _run(self, store: Storage, statement: str) -> None:
-        """Run a statement as a handler does."""
-        record = await running(store, queue="table")
+        """Run a statement as a handler would."""
+        record = await enqueue_and_claim(store, queue="table")
         tx = await begin(store)
         await tx.execute(statement)
-        accepted(await tx.complete(decide(record, Succeeded())), "a handler that makes or drops a table")
+        assert_accepted(await tx.complete(decide(record, Succeeded())), "a handler that makes or drops a table")
 
 
 class Jobs(Table):
-    """What a handler writes on a store without SQL: jobs that nobody claims here."""
+    """What a handler writes on a store without SQL: jobs that nobody claims in these cases."""
 
     async def create(self, store: Storage) -> None: ...
 
@@ -86,15 +86,15 @@ class Jobs(Table):
         await tx.enqueue([job(task=self._name, queue="written", delay=3600 * SECOND)])
 
     async def rows(self, store: Storage, inside: StoreTransaction | None = None) -> int:
-        """Inside, there is nothing to look with: as many as there must be."""
+        """Inside a transaction nothing can be counted, so return the expected number."""
         return 1 if inside is not None else await store.count(Filter(task=self._name))
 
 
 def with_a_table(
-    case: Callable[[Storage, Hand, Table], Awaitable[None]],
-) -> Callable[[Storage, Hand], Awaitable[None]]:
+    case: Callable[[Storage, MovableClock, Table], Awaitable[None]],
+) -> Callable[[Storage, MovableClock], Awaitable[None]]:
     @wraps(case)
-    async def run(store: Storage, clock: Hand) -> None:
+    async def run(store: Storage, clock: MovableClock) -> None:
         table = Table() if await _speaks_sql(store) else Jobs()
         await table.create(store)
         await case(store, clock, table)
@@ -115,70 +115,74 @@ async def _speaks_sql(store: Storage) -> bool:
 
 
 @with_a_table
-async def case_committed_together(store: Storage, clock: Hand, table: Table) -> None:
-    record, new = await running(store), job()
+async def case_committed_together(store: Storage, clock: MovableClock, table: Table) -> None:
+    record, new = await enqueue_and_claim(store), job()
     tx = await begin(store)
     await table.insert(tx)
-    same(await table.rows(store, tx), 1, "a statement's rows, seen inside")
-    same(await tx.enqueue([new]), [EnqueueResult(new.id)], "an enqueue inside answers as outside")
-    accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
-    after = await seen(store, record.id)
-    same((after.state, after.result, after.accepted_stamp), (State.SUCCEEDED, '"done"', record.stamp), "the job's end")
-    same((await seen(store, new.id)).state, State.READY, "the job enqueued inside")
-    same(await table.rows(store), 1, "the row written inside")
-    same(ids(await claim(store, 9)), [new.id], "the job enqueued inside can be claimed")
+    assert_equal(await table.rows(store, tx), 1, "a statement's rows, seen inside")
+    assert_equal(await tx.enqueue([new]), [EnqueueResult(new.id)], "an enqueue inside answers as outside")
+    assert_accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
+    after = await read_job(store, record.id)
+    assert_equal(
+        (after.state, after.result, after.accepted_stamp), (State.SUCCEEDED, '"done"', record.stamp), "the job's end"
+    )
+    assert_equal((await read_job(store, new.id)).state, State.READY, "the job enqueued inside")
+    assert_equal(await table.rows(store), 1, "the row written inside")
+    assert_equal(ids(await claim(store, 9)), [new.id], "the job enqueued inside can be claimed")
 
 
-async def case_nothing_is_seen_before(store: Storage, clock: Hand) -> None:
-    record, new = await running(store), job()
+async def case_nothing_is_seen_before(store: Storage, clock: MovableClock) -> None:
+    record, new = await enqueue_and_claim(store), job()
     tx = await begin(store, longest=SECOND)
     await tx.enqueue([new])
-    same(await store.get([new.id]), [None], "a job enqueued inside is not on record before the commit")
-    untouched(record, await seen(store, record.id), "an open transaction")
+    assert_equal(await store.get([new.id]), [None], "a job enqueued inside is not on record before the commit")
+    assert_unchanged(record, await read_job(store, record.id), "an open transaction")
     await tx.rollback()
 
 
 @with_a_table
-async def case_rolled_back(store: Storage, clock: Hand, table: Table) -> None:
-    record, new = await running(store), unique("active")
+async def case_rolled_back(store: Storage, clock: MovableClock, table: Table) -> None:
+    record, new = await enqueue_and_claim(store), unique("active")
     tx = await begin(store)
     await table.insert(tx)
     await tx.enqueue([new])
     await tx.rollback()
-    same(await store.get([new.id]), [None], "a rolled-back job is nowhere")
-    same(await table.rows(store), 0, "a rolled-back row is nowhere")
-    untouched(record, await seen(store, record.id), "a rolled-back transaction")
+    assert_equal(await store.get([new.id]), [None], "a rolled-back job is nowhere")
+    assert_equal(await table.rows(store), 0, "a rolled-back row is nowhere")
+    assert_unchanged(record, await read_job(store, record.id), "a rolled-back transaction")
     again = unique("active")
-    same(await store.enqueue([again]), [EnqueueResult(again.id)], "a rolled-back job holds no key")
-    accepted(await say(store, record, Succeeded()), "the job's end after a rollback")
+    assert_equal(await store.enqueue([again]), [EnqueueResult(again.id)], "a rolled-back job holds no key")
+    assert_accepted(await apply_report(store, record, Succeeded()), "the job's end after a rollback")
 
 
 @with_a_table
-async def case_refused_completion(store: Storage, clock: Hand, table: Table) -> None:
-    record, new = await running(store), job()
-    accepted(await say(store, await seen(store, record.id), Cancelled()), "a cancel")
+async def case_refused_completion(store: Storage, clock: MovableClock, table: Table) -> None:
+    record, new = await enqueue_and_claim(store), job()
+    assert_accepted(await apply_report(store, await read_job(store, record.id), Cancelled()), "a cancel")
     tx = await begin(store)
     await table.insert(tx)
     await tx.enqueue([new])
-    refused(await tx.complete(decide(record, Succeeded())), Refusal.CANCELLED, "the completion of a cancelled job")
-    same(await store.get([new.id]), [None], "a refused completion rolls back what was enqueued")
-    same(await table.rows(store), 0, "a refused completion rolls back what was written")
+    assert_refused(
+        await tx.complete(decide(record, Succeeded())), Refusal.CANCELLED, "the completion of a cancelled job"
+    )
+    assert_equal(await store.get([new.id]), [None], "a refused completion rolls back what was enqueued")
+    assert_equal(await table.rows(store), 0, "a refused completion rolls back what was written")
 
 
 @with_a_table
-async def case_repeated_completion(store: Storage, clock: Hand, table: Table) -> None:
-    record = await running(store)
-    accepted(await say(store, record, Succeeded("1")), "the first word")
+async def case_repeated_completion(store: Storage, clock: MovableClock, table: Table) -> None:
+    record = await enqueue_and_claim(store)
+    assert_accepted(await apply_report(store, record, Succeeded("1")), "the first word")
     tx = await begin(store)
     await table.insert(tx)
-    repeated(await tx.complete(decide(record, Succeeded("2"))), "a completion that was accepted before")
-    same(await table.rows(store), 0, "effects of a repeated completion are rolled back: they happened before")
-    same((await seen(store, record.id)).result, "1", "the first word stands")
+    assert_repeated(await tx.complete(decide(record, Succeeded("2"))), "a completion that was accepted before")
+    assert_equal(await table.rows(store), 0, "effects of a repeated completion are rolled back: they happened before")
+    assert_equal((await read_job(store, record.id)).result, "1", "the first word stands")
 
 
 @with_a_table
-async def case_a_stale_holder(store: Storage, clock: Hand, table: Table) -> None:
-    record = await running(store)
+async def case_a_stale_holder(store: Storage, clock: MovableClock, table: Table) -> None:
+    record = await enqueue_and_claim(store)
     word = decide(record, Succeeded())
     await store.apply([decide(record, Succeeded())])
     await store.enqueue([job()])
@@ -187,17 +191,19 @@ async def case_a_stale_holder(store: Storage, clock: Hand, table: Table) -> None
     tx = await begin(store)
     await table.insert(tx)
     crossed = type(word)(record.id, stale.guard, State.SUCCEEDED)
-    refused(await tx.complete(crossed), Refusal.COMPLETED, "a completion under a hold of another claim")
-    same(await table.rows(store), 0, "a stale holder's rows are rolled back")
+    assert_refused(await tx.complete(crossed), Refusal.COMPLETED, "a completion under a hold of another claim")
+    assert_equal(await table.rows(store), 0, "a stale holder's rows are rolled back")
 
 
-async def case_over_means_over(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_over_means_over(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     tx = await begin(store)
     await tx.complete(decide(record, Succeeded()))
     await tx.rollback()
     await tx.rollback()
-    same((await seen(store, record.id)).state, State.SUCCEEDED, "a rollback after the commit undoes nothing")
+    assert_equal(
+        (await read_job(store, record.id)).state, State.SUCCEEDED, "a rollback after the commit undoes nothing"
+    )
     for use in (tx.execute("select 1"), tx.enqueue([job()]), tx.complete(decide(record, Succeeded()))):
         try:
             await use
@@ -207,69 +213,69 @@ async def case_over_means_over(store: Storage, clock: Hand) -> None:
 
 
 @with_a_table
-async def case_one_after_the_other(store: Storage, clock: Hand, table: Table) -> None:
-    records = [await running(store) for _ in range(5)]
+async def case_one_after_the_other(store: Storage, clock: MovableClock, table: Table) -> None:
+    records = [await enqueue_and_claim(store) for _ in range(5)]
 
     async def handle(number: int) -> None:
         tx = await begin(store)
         await table.insert(tx)
         await asyncio.sleep(0)
-        accepted(await tx.complete(decide(records[number], Succeeded())), "a completion beside others")
+        assert_accepted(await tx.complete(decide(records[number], Succeeded())), "a completion beside others")
 
     await asyncio.gather(*(handle(number) for number in range(5)))
-    same(await table.rows(store), 5, "transactions of several handlers all come through")
+    assert_equal(await table.rows(store), 5, "transactions of several handlers all come through")
 
 
-async def case_unique_keys_inside(store: Storage, clock: Hand) -> None:
+async def case_unique_keys_inside(store: Storage, clock: MovableClock) -> None:
     owner = unique("active")
     await store.enqueue([owner])
-    record = await running(store, queue="other")
+    record = await enqueue_and_claim(store, queue="other")
     first, second = unique("any", "x"), unique("any", "x")
     tx = await begin(store)
-    same(await tx.enqueue([unique("active")]), [EnqueueResult(owner.id, duplicate=True)], "a key taken outside")
-    same(await tx.enqueue([first]), [EnqueueResult(first.id)], "a free key")
-    same(await tx.enqueue([second]), [EnqueueResult(first.id, duplicate=True)], "a key taken inside")
-    accepted(await tx.complete(decide(record, Succeeded())), "the completion")
-    same([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
+    assert_equal(await tx.enqueue([unique("active")]), [EnqueueResult(owner.id, duplicate=True)], "a key taken outside")
+    assert_equal(await tx.enqueue([first]), [EnqueueResult(first.id)], "a free key")
+    assert_equal(await tx.enqueue([second]), [EnqueueResult(first.id, duplicate=True)], "a key taken inside")
+    assert_accepted(await tx.complete(decide(record, Succeeded())), "the completion")
+    assert_equal([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
 
 
-async def case_a_duplicate_inside_needs_no_room(store: Storage, clock: Hand) -> None:
+async def case_a_duplicate_inside_needs_no_room(store: Storage, clock: MovableClock) -> None:
     for policy in ("reject", "wait", "drop"):
         await store.configure(QueueSettings(policy, max_depth=1, on_full=policy))
-        record = await running(store, queue="other")
+        record = await enqueue_and_claim(store, queue="other")
         owner = unique("active", policy, queue=policy)
         await store.enqueue([owner])
         tx = await begin(store)
         again = await tx.enqueue([unique("active", policy, queue=policy)])
-        same(again, [EnqueueResult(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
-        accepted(await tx.complete(decide(record, Succeeded())), "the completion")
+        assert_equal(again, [EnqueueResult(owner.id, duplicate=True)], f"a duplicate for a full queue ({policy})")
+        assert_accepted(await tx.complete(decide(record, Succeeded())), "the completion")
 
 
-async def case_an_unknown_parent_inside_is_refused_at_once(store: Storage, clock: Hand) -> None:
+async def case_an_unknown_parent_inside_is_refused_at_once(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("full", max_depth=0, on_full="drop"))
-    record, parent, dropped = await running(store), job(), job(queue="full")
+    record, parent, dropped = await enqueue_and_claim(store), job(), job(queue="full")
     for orphans, missing in (([_after(job())], None), ([dropped, _after(dropped)], dropped.id)):
         tx = await begin(store)
         try:
             await tx.enqueue(orphans)
         except MissingParent as orphan:
-            same(orphan.job, orphans[-1].id, "Orphan says who")
-            true(missing in (None, orphan.parent), "a parent that would be dropped is an unknown one")
+            assert_equal(orphan.job, orphans[-1].id, "Orphan says who")
+            assert_true(missing in (None, orphan.parent), "a parent that would be dropped is an unknown one")
         else:
             raise AssertionError("enqueue after an unknown job must raise Orphan, in a transaction too")
         await tx.rollback()
     tx = await begin(store)
     await tx.enqueue([parent])
     await tx.enqueue([_after(parent)])
-    accepted(await tx.complete(decide(record, Succeeded())), "a completion with a parent and its follower")
+    assert_accepted(await tx.complete(decide(record, Succeeded())), "a completion with a parent and its follower")
 
 
 def _after(parent: NewJob) -> NewJob:
     return job(after=f'["{parent.id}"]', waits=1)
 
 
-async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_a_statement_that_fails(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     tx = await begin(store)
     try:
         await tx.execute("select * from there_is_no_such_table")
@@ -277,15 +283,15 @@ async def case_a_statement_that_fails(store: Storage, clock: Hand) -> None:
         await tx.rollback()
     else:
         raise AssertionError("a statement that fails must raise")
-    untouched(record, await seen(store, record.id), "a transaction that failed")
-    accepted(await say(store, record, Succeeded()), "the job's end afterwards")
+    assert_unchanged(record, await read_job(store, record.id), "a transaction that failed")
+    assert_accepted(await apply_report(store, record, Succeeded()), "the job's end afterwards")
 
 
-async def case_ended_by_the_handler(store: Storage, clock: Hand) -> None:
+async def case_ended_by_the_handler(store: Storage, clock: MovableClock) -> None:
     if not await _speaks_sql(store):
         return
     for word in ("commit", "rollback"):
-        record, new = await running(store), job()
+        record, new = await enqueue_and_claim(store), job()
         tx = await begin(store)
         await tx.execute(word)
         for verb in (tx.execute("select 1"), tx.enqueue([new]), tx.complete(decide(record, Succeeded()))):
@@ -295,20 +301,20 @@ async def case_ended_by_the_handler(store: Storage, clock: Hand) -> None:
                 continue
             raise AssertionError(f"after a {word} of the handler's own a transaction must raise StoreError")
         await tx.rollback()
-        same(await store.get([new.id]), [None], f"a job enqueued after a {word} of the handler's own")
-        untouched(record, await seen(store, record.id), f"a completion after a {word} of the handler's own")
-        accepted(await say(store, record, Succeeded()), "the job's end by other means")
+        assert_equal(await store.get([new.id]), [None], f"a job enqueued after a {word} of the handler's own")
+        assert_unchanged(record, await read_job(store, record.id), f"a completion after a {word} of the handler's own")
+        assert_accepted(await apply_report(store, record, Succeeded()), "the job's end by other means")
 
 
 @with_a_table
-async def case_the_time_limit(store: Storage, clock: Hand, table: Table) -> None:
-    record, new = await running(store), job()
+async def case_the_time_limit(store: Storage, clock: MovableClock, table: Table) -> None:
+    record, new = await enqueue_and_claim(store), job()
     tx = await begin(store, longest=SECOND // 20)
     try:
         await table.insert(tx)
         await tx.enqueue([new])
     except StoreError:
-        pass  # a slow machine: the limit has been reached already
+        pass  # on a slow machine the limit may be over already
     await _undone(tx)
     try:
         await tx.complete(decide(record, Succeeded()))
@@ -316,17 +322,17 @@ async def case_the_time_limit(store: Storage, clock: Hand, table: Table) -> None
         pass
     else:
         raise AssertionError("a transaction past its limit must raise StoreError when it is completed")
-    same(await table.rows(store), 0, "a transaction past its limit is rolled back")
-    same(await store.get([new.id]), [None], "a transaction past its limit is rolled back")
-    accepted(await say(store, record, Succeeded()), "the job's end by other means")
+    assert_equal(await table.rows(store), 0, "a transaction past its limit is rolled back")
+    assert_equal(await store.get([new.id]), [None], "a transaction past its limit is rolled back")
+    assert_accepted(await apply_report(store, record, Succeeded()), "the job's end by other means")
 
 
-async def case_the_time_limit_frees_the_store(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_the_time_limit_frees_the_store(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     forgotten = await begin(store, longest=SECOND // 20)
     async with asyncio.timeout(10):
         tx = await begin(store)
-        accepted(await tx.complete(decide(record, Succeeded())), "a completion after another's limit")
+        assert_accepted(await tx.complete(decide(record, Succeeded())), "a completion after another's limit")
     await forgotten.rollback()
 
 

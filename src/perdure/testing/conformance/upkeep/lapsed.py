@@ -1,4 +1,4 @@
-"""lapsed: jobs whose lease is over, for a reaper that has been in contact long enough."""
+"""lapsed: jobs whose lease is over, for a worker that has been in contact with the store for long enough."""
 
 from __future__ import annotations
 
@@ -7,108 +7,130 @@ from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, Deleted, LeaseLapsed, Succeeded
 from perdure.storage.contract import Storage
 
-from ..tools import LONG_ENOUGH, Hand, accepted, claim, ids, job, running, same, say, seen, told, true
+from ..tools import (
+    LONG_ENOUGH,
+    MovableClock,
+    apply_report,
+    assert_accepted,
+    assert_equal,
+    assert_true,
+    claim,
+    enqueue_and_claim,
+    ids,
+    job,
+    read_job,
+    report,
+)
 
 
-async def case_when_the_lease_is_over(store: Storage, clock: Hand) -> None:
-    record = await running(store, lease=30 * SECOND)
+async def case_when_the_lease_is_over(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store, lease=30 * SECOND)
     clock.advance(29.999999)
-    same(await store.lapsed(9, LONG_ENOUGH), [], "a microsecond too early")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "a microsecond too early")
     clock.advance(0.000001)
-    same(await store.lapsed(9, LONG_ENOUGH), [record], "from leased_until on; the row as it stands")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [record], "from leased_until on; the row as it stands")
 
 
-async def case_when_the_next_lease_ends(store: Storage, clock: Hand) -> None:
-    same(await store.next_lapse(), None, "nothing is held")
-    first = await running(store, lease=30 * SECOND)
+async def case_when_the_next_lease_ends(store: Storage, clock: MovableClock) -> None:
+    assert_equal(await store.next_lapse(), None, "nothing is held")
+    first = await enqueue_and_claim(store, lease=30 * SECOND)
     limited = job(lease=20 * SECOND, limits='[["k",1,null,null]]')
     await store.enqueue([limited])
-    same(await store.next_lapse(), 30 * SECOND, "until the only lease ends")
+    assert_equal(await store.next_lapse(), 30 * SECOND, "until the only lease ends")
     (second,) = await claim(store, 9, limited=True)
-    same(await store.next_lapse(), 20 * SECOND, "until the first of two ends")
+    assert_equal(await store.next_lapse(), 20 * SECOND, "until the first of two ends")
     clock.advance(5)
-    same(await store.next_lapse(), 15 * SECOND, "time goes by")
-    accepted(await say(store, second, Succeeded()), "a success")
-    true((await store.next_lapse() or 0) in (15 * SECOND, 25 * SECOND), "never later than the first end of a lease")
+    assert_equal(await store.next_lapse(), 15 * SECOND, "time goes by")
+    assert_accepted(await apply_report(store, second, Succeeded()), "a success")
+    assert_true(
+        (await store.next_lapse() or 0) in (15 * SECOND, 25 * SECOND), "never later than the first end of a lease"
+    )
     clock.advance(25)
-    true((await store.next_lapse() or 0) <= 0, "one is over")
-    same(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is told of")
-    await told(store, first.id, Cancelled())
-    true((await store.next_lapse() or 0) <= 0, "an ended job has its hold until somebody takes it away")
-    accepted(await say(store, await seen(store, first.id), LeaseLapsed()), "its end")
+    assert_true((await store.next_lapse() or 0) <= 0, "one is over")
+    assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is told of")
+    await report(store, first.id, Cancelled())
+    assert_true((await store.next_lapse() or 0) <= 0, "an ended job has its hold until somebody takes it away")
+    assert_accepted(await apply_report(store, await read_job(store, first.id), LeaseLapsed()), "its end")
     await store.lapsed(9, LONG_ENOUGH)
-    same(await store.next_lapse(), None, "nothing is held any more")
+    assert_equal(await store.next_lapse(), None, "nothing is held any more")
 
 
-async def case_the_longest_over_first(store: Storage, clock: Hand) -> None:
-    records = [await running(store, lease=lease * SECOND) for lease in (30, 10, 20)]
+async def case_the_longest_over_first(store: Storage, clock: MovableClock) -> None:
+    records = [await enqueue_and_claim(store, lease=lease * SECOND) for lease in (30, 10, 20)]
     clock.advance(60)
     wanted = [records[1].id, records[2].id, records[0].id]
-    same(ids(await store.lapsed(9, LONG_ENOUGH)), wanted, "the longest over first")
-    same(ids(await store.lapsed(2, LONG_ENOUGH)), wanted[:2], "at most `limit`")
+    assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), wanted, "the longest over first")
+    assert_equal(ids(await store.lapsed(2, LONG_ENOUGH)), wanted[:2], "at most `limit`")
 
 
-async def case_contact_of_a_third_of_the_lease(store: Storage, clock: Hand) -> None:
-    short, long = await running(store, lease=30 * SECOND), await running(store, lease=300 * SECOND)
+async def case_contact_of_a_third_of_the_lease(store: Storage, clock: MovableClock) -> None:
+    short, long = await enqueue_and_claim(store, lease=30 * SECOND), await enqueue_and_claim(store, lease=300 * SECOND)
     clock.advance(3600)
-    same(await store.lapsed(9, 0), [], "a reaper without contact reaps nothing")
-    same(await store.lapsed(9, 10 * SECOND - 1), [], "contact of less than a third of the lease")
-    same(ids(await store.lapsed(9, 10 * SECOND)), [short.id], "contact of a third of the short lease")
-    same(ids(await store.lapsed(9, 100 * SECOND)), [short.id, long.id], "contact of a third of both leases")
+    assert_equal(await store.lapsed(9, 0), [], "a reaper without contact reaps nothing")
+    assert_equal(await store.lapsed(9, 10 * SECOND - 1), [], "contact of less than a third of the lease")
+    assert_equal(ids(await store.lapsed(9, 10 * SECOND)), [short.id], "contact of a third of the short lease")
+    assert_equal(ids(await store.lapsed(9, 100 * SECOND)), [short.id, long.id], "contact of a third of both leases")
 
 
-async def case_contact_does_not_hide_others(store: Storage, clock: Hand) -> None:
-    await running(store, lease=300 * SECOND)
+async def case_contact_does_not_hide_others(store: Storage, clock: MovableClock) -> None:
+    await enqueue_and_claim(store, lease=300 * SECOND)
     clock.advance(400)
-    short = await running(store, lease=30 * SECOND)
+    short = await enqueue_and_claim(store, lease=30 * SECOND)
     clock.advance(60)
     found = await store.lapsed(1, 10 * SECOND)
-    same(ids(found), [short.id], "leases that may not be reaped yet do not use up the limit")
+    assert_equal(ids(found), [short.id], "leases that may not be reaped yet do not use up the limit")
 
 
-async def case_ended_ones_with_a_hold(store: Storage, clock: Hand) -> None:
-    cancelled, deleted, done = [await running(store) for _ in range(3)]
-    await told(store, cancelled.id, Cancelled())
-    await told(store, deleted.id, Deleted())
-    await told(store, done.id, Succeeded())
+async def case_ended_ones_with_a_hold(store: Storage, clock: MovableClock) -> None:
+    cancelled, deleted, done = [await enqueue_and_claim(store) for _ in range(3)]
+    await report(store, cancelled.id, Cancelled())
+    await report(store, deleted.id, Deleted())
+    await report(store, done.id, Succeeded())
     clock.advance(60)
     found = ids(await store.lapsed(9, LONG_ENOUGH))
-    same(sorted(found), sorted([cancelled.id, deleted.id]), "ended and hidden jobs that still carry a hold are told")
+    assert_equal(
+        sorted(found), sorted([cancelled.id, deleted.id]), "ended and hidden jobs that still carry a hold are told"
+    )
 
 
-async def case_waiting_jobs_have_no_lease(store: Storage, clock: Hand) -> None:
+async def case_waiting_jobs_have_no_lease(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([job(), job(delay=SECOND), job(waits=1)])
     clock.advance(3600)
-    same(await store.lapsed(9, LONG_ENOUGH), [], "only held jobs lapse")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "only held jobs lapse")
 
 
-async def case_leases_are_cut_when_the_clock_went_back(store: Storage, clock: Hand) -> None:
-    record, cancelled = await running(store, lease=30 * SECOND), await running(store, lease=30 * SECOND)
-    await told(store, cancelled.id, Cancelled())
+async def case_leases_are_cut_when_the_clock_went_back(store: Storage, clock: MovableClock) -> None:
+    record, cancelled = (
+        await enqueue_and_claim(store, lease=30 * SECOND),
+        await enqueue_and_claim(store, lease=30 * SECOND),
+    )
+    await report(store, cancelled.id, Cancelled())
     clock.advance(-3600)
-    same(await store.lapsed(9, LONG_ENOUGH), [], "nothing has lapsed")
-    after = await seen(store, record.id)
-    same(after.leased_until, await store.now() + 30 * SECOND, "a lease that lies too far ahead is cut to now + lease")
-    same(after.version, record.version, "the cut leaves the version")
-    accepted((await store.renew([record.hold]))[0], "the holder is not disturbed")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "nothing has lapsed")
+    after = await read_job(store, record.id)
+    assert_equal(
+        after.leased_until, await store.now() + 30 * SECOND, "a lease that lies too far ahead is cut to now + lease"
+    )
+    assert_equal(after.version, record.version, "the cut leaves the version")
+    assert_accepted((await store.renew([record.hold]))[0], "the holder is not disturbed")
     clock.advance(30)
     found = ids(await store.lapsed(9, LONG_ENOUGH))
-    same(sorted(found), sorted([record.id, cancelled.id]), "reaped a lease later, not an hour later")
+    assert_equal(sorted(found), sorted([record.id, cancelled.id]), "reaped a lease later, not an hour later")
 
 
-async def case_leases_are_cut_whatever_the_contact(store: Storage, clock: Hand) -> None:
-    record = await running(store, lease=300 * SECOND)
+async def case_leases_are_cut_whatever_the_contact(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store, lease=300 * SECOND)
     clock.advance(-3600)
     await store.lapsed(0, 0)
-    after = await seen(store, record.id)
-    same(after.leased_until, await store.now() + 300 * SECOND, "leases are cut first, whatever may be reaped")
+    after = await read_job(store, record.id)
+    assert_equal(after.leased_until, await store.now() + 300 * SECOND, "leases are cut first, whatever may be reaped")
 
 
-async def case_reaped_jobs_are_claimed_again(store: Storage, clock: Hand) -> None:
-    record = await running(store)
+async def case_reaped_jobs_are_claimed_again(store: Storage, clock: MovableClock) -> None:
+    record = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    accepted(await say(store, lapsed, LeaseLapsed()), "the reaper's word")
-    same((await seen(store, record.id)).state, State.READY, "a reaped job is ready")
+    assert_accepted(await apply_report(store, lapsed, LeaseLapsed()), "the reaper's word")
+    assert_equal((await read_job(store, record.id)).state, State.READY, "a reaped job is ready")
     (again,) = await claim(store, 1, "w2")
-    same((again.id, again.attempt, again.leased_by), (record.id, 2, "w2"), "the next attempt")
+    assert_equal((again.id, again.attempt, again.leased_by), (record.id, 2, "w2"), "the next attempt")
