@@ -37,7 +37,7 @@ def test_what_to_look_at(shop):
     assert shop.perdure("queues", "pause", "mail").exit_code == 0
     found = checks(shop)
     assert found["workers"]["status"] == "warn"
-    assert "2 jobs wait" in found["workers"]["found"]
+    assert "waiting: 2 jobs" in found["workers"]["found"]
     assert (found["dead letters"]["status"], found["dead letters"]["found"]) == ("warn", "1 dead letter")
     assert found["paused queues"]["status"] == "warn"
     assert "mail (2 jobs" in found["paused queues"]["found"]

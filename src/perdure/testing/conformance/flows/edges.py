@@ -386,8 +386,7 @@ async def case_limits_of_a_released_job(store: Storage, clock: MovableClock) -> 
 
 
 async def case_nobody_is_stranded(store: Storage, clock: MovableClock) -> None:
-    """Enqueue a follower while its parent ends."""
-    parents = [await enqueue_and_claim(store) for _ in range(12)]
+    parents = [await enqueue_and_claim(store) for _ in range(12)]  # followers are enqueued while they end
     ends: list[Report] = [Succeeded(), Failed(fault(), retryable=False), Cancelled()]
     children = [after(parent, run_when="finished") for parent in parents]
 
