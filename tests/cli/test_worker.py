@@ -9,6 +9,8 @@ import urllib.request
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 
 @contextlib.contextmanager
 def running(shop, *arguments):
@@ -19,13 +21,6 @@ def running(shop, *arguments):
         if process.poll() is None:
             process.kill()
         process.communicate()
-
-
-def wait_for(fact, seconds=20.0):
-    deadline = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 def test_it_runs_jobs_and_stops_cleanly(shop):
@@ -46,7 +41,7 @@ def test_told_to_stop_while_it_starts_it_stops_cleanly(shop):
     slow = f"import pathlib, time\npathlib.Path({str(begun)!r}).touch()\ntime.sleep(30)\n"
     (shop.folder / "shop.py").write_text(slow + shop.source)
     with running(shop, "shop:app") as process:
-        wait_for(begun.exists)
+        wait_until(begun.exists)
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=20)
     assert process.returncode == 0
@@ -57,7 +52,7 @@ def test_a_stop_waits_for_what_runs(shop):
     path = shop.folder / "slow"
     shop.enqueue("slow", str(path), 1.0)
     with running(shop, "shop:app", "--poll", "0.1") as process:
-        wait_for(path.exists)
+        wait_until(path.exists)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=20)
     assert process.returncode == 0
@@ -68,7 +63,7 @@ def test_a_second_signal_hurries(shop):
     path = shop.folder / "forever"
     id = shop.enqueue("forever", str(path))
     with running(shop, "shop:app", "--poll", "0.1", "--grace", "600") as process:
-        wait_for(path.exists)
+        wait_until(path.exists)
         process.send_signal(signal.SIGTERM)
         time.sleep(0.3)
         assert process.poll() is None
@@ -160,7 +155,7 @@ def test_probes(shop):
     with running(shop, "shop:app", "--poll", "0.1", "--probe-port", "0", "--probe-file", str(file)) as process:
         line = next(line for line in process.stderr if "probe: http://" in line)
         port = int(line.partition("127.0.0.1:")[2].partition("/")[0])
-        wait_for(lambda: _status(port, "/ready") == 200)
+        wait_until(lambda: _status(port, "/ready") == 200)
         assert (_status(port, "/live"), _status(port, "/scale"), _status(port, "/")) == (200, 200, 404)
         assert shop.perdure("worker", "--check-file", str(file)).exit_code == 0
         process.send_signal(signal.SIGTERM)

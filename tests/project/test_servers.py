@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 import servers
 from tests.support import real_servers
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = [sys.executable, "-m", "servers"]
@@ -95,13 +95,6 @@ def _state(pid):
     return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()[:1]
 
 
-def until(done):
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.01)
-
-
 def test_what_is_kept_in_one_fresh_place_is_not_in_another(own):
     first, second = own.fresh(), own.fresh()
     write(first, "a")
@@ -151,7 +144,7 @@ def test_a_killed_user_takes_its_server_along(kind, monkeypatch):
         pid, folder = int(told[0]), Path(told[1])
         assert alive(pid)
         user.kill()
-    until(lambda: not alive(pid) and not folder.exists())
+    wait_until(lambda: not alive(pid) and not folder.exists())
 
 
 def test_users_of_one_folder_share_a_server_until_the_last_is_gone(tmp_path, monkeypatch):
@@ -184,7 +177,7 @@ def test_who_comes_while_the_last_one_leaves_gets_a_server_that_works(tmp_path, 
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(visit, range(3)))
-    until(lambda: not list(tmp_path.glob("server-valkey")))
+    wait_until(lambda: not list(tmp_path.glob("server-valkey")))
 
 
 def test_a_server_of_the_user_is_used_and_left_as_it_was(kind, own, monkeypatch):
@@ -241,7 +234,7 @@ def test_a_server_that_cannot_be_had_is_named_aloud(tmp_path, machine, told):
     (tmp_path / "conftest.py").write_text("pytest_plugins = ['tests.support.real_servers']\n")
     (tmp_path / "test_it.py").write_text(
         "import servers\n"
-        "from tests import real_servers\n"
+        "from tests.support import real_servers\n"
         "def test(monkeypatch):\n"
         "    monkeypatch.setattr('sys.platform', 'linux')\n"
         f"    monkeypatch.setattr('platform.machine', lambda: {machine!r})\n"

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
 from perdure.storage.contract import Storage
+
+from .waiting import eventually
+
+QUIET = 0.3  # seconds without a question: who has found nothing sleeps
 
 
 class Gate:
@@ -21,6 +26,29 @@ class Gate:
         self.reached.set()
         await self.opened.wait()
         return await self._call(*arguments, **options)
+
+
+class Claims:
+    """Notes when workers ask this store for jobs, from before they start."""
+
+    def __init__(self, store: Storage, monkeypatch) -> None:
+        self._call = store.exchange
+        self._last: float | None = None
+        self._under_way = 0
+        monkeypatch.setattr(store, "exchange", self._noted)
+
+    async def _noted(self, changes, claim=None, started=()):
+        self._under_way += 1
+        try:
+            return await self._call(changes, claim, started)
+        finally:
+            self._under_way -= 1
+            if claim is not None:
+                self._last = time.monotonic()
+
+    async def cease(self) -> None:
+        """They have asked, and ask no more: they wait for a signal or for the time of their next poll."""
+        await eventually(lambda: self._last and not self._under_way and time.monotonic() - self._last > QUIET)
 
 
 class Fault:
@@ -41,6 +69,4 @@ class Fault:
         return await self._call(*arguments, **options)
 
     async def over(self) -> None:
-        async with asyncio.timeout(10):
-            while self.left:
-                await asyncio.sleep(0.005)
+        await eventually(lambda: not self.left)

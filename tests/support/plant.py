@@ -203,15 +203,6 @@ class Plant:
                 worker.wait()
 
 
-def until(done, within: float = 60, told: str = "it did not happen in time"):
-    """What `done` gives, once that is true."""
-    deadline = time.monotonic() + within
-    while not (value := done()):
-        assert time.monotonic() < deadline, told
-        time.sleep(0.01)
-    return value
-
-
 def alive(pid: int) -> bool:
     """Whether there is such a process, and it is not only waited for."""
     try:

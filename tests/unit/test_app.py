@@ -15,6 +15,7 @@ from perdure import InvalidCall, Perdure, QueueFull, State, StoreError, Threshol
 from perdure.core.record import NewJob
 from perdure.storage.contract import QueueAtCapacity
 from perdure.storage.memory.store import MemoryStorage
+from tests.support.waiting import eventually, stays
 
 
 class Watched(MemoryStorage):
@@ -317,7 +318,7 @@ async def test_a_crowd_at_a_full_queue_costs_few_calls(app, store, task):
 async def test_a_caller_who_gives_up_is_left_out(app, store, task):
     store.gate = asyncio.Event()
     first, second, third = (asyncio.create_task(task.enqueue(n)) for n in range(3))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: store.batches)
     second.cancel()
     store.gate.set()
     assert (await first).id != (await third).id
@@ -327,7 +328,7 @@ async def test_a_caller_who_gives_up_is_left_out(app, store, task):
 async def test_the_first_giving_up_lets_the_others_through(app, store, task):
     store.gate = asyncio.Event()
     first, second = (asyncio.create_task(task.enqueue(n)) for n in range(2))
-    await asyncio.sleep(0.01)
+    await eventually(lambda: store.batches)
     first.cancel()
     store.gate.set()
     assert await second
@@ -426,10 +427,9 @@ async def test_wait(app, task, many):
     await app.queues.configure("default", max_depth=1, on_full="wait")
     first = await task.enqueue()
     waiting = asyncio.create_task(app.enqueue([task.call(2)]) if many else task.enqueue(2))
-    await asyncio.sleep(0.05)
-    assert not waiting.done()
+    await stays(lambda: not waiting.done(), 0.05)
     assert await first.cancel()
-    await asyncio.wait_for(waiting, 5)
+    await asyncio.wait_for(waiting, 30)
     assert await app.jobs.count(state=State.READY) == 1
 
 

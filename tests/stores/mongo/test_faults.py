@@ -19,6 +19,7 @@ from perdure.storage.mongo.errors import Unreachable, explained
 from perdure.storage.urls import opener
 from servers.mongo import mongo
 from tests.support.real_servers import decline
+from tests.support.waiting import stays
 
 from .helpers import claim, database_of, fresh, held, job, store_at
 
@@ -351,8 +352,7 @@ async def test_pause_waits_for_a_claim_that_began_before_it(monkeypatch):
         claiming = asyncio.create_task(store.claim(claim(2)))
         await begun.wait()
         pausing = asyncio.create_task(other.pause("default", True))
-        await asyncio.sleep(0.3)
-        assert not pausing.done()
+        await stays(lambda: not pausing.done(), 0.3)
         goes_on.set()
         assert len(await claiming) == 2
         await pausing

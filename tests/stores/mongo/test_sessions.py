@@ -8,6 +8,7 @@ from pymongo import AsyncMongoClient, MongoClient, WriteConcern
 
 from perdure import InvalidCall, Perdure, QueueFull, StoreError, Unique, chain
 from perdure.storage.contract import Filter
+from tests.support.faults import Claims
 
 from .helpers import database_of, fresh
 
@@ -97,11 +98,12 @@ def test_a_blocking_enqueue_takes_no_asynchronous_session(app, task, url):
     app.sync.close()
 
 
-async def test_a_worker_hears_of_the_commit_and_not_of_a_rollback(app, task, client, url):
+async def test_a_worker_hears_of_the_commit_and_not_of_a_rollback(app, task, client, url, monkeypatch):
     """The poll is far away: only the signal in the transaction can wake it."""
     async with app:
-        async with app.worker(poll=30, queues=["default"]):
-            await asyncio.sleep(0.5)
+        claims = Claims(await app._runtime.storage(), monkeypatch)
+        async with app.worker(poll=60, queues=["default"]):
+            await claims.cease()
             with client.start_session() as session:
                 with session.start_transaction():
                     handle = await task.using(connection=session).enqueue(5)

@@ -10,6 +10,7 @@ from perdure.core.lifecycle import succeeded
 from perdure.errors import StoreError
 from perdure.storage.contract import Claim, Want
 from perdure.storage.mongo import operations
+from tests.support.waiting import eventually, stays
 
 from .helpers import claim, fresh, job, store_at
 
@@ -44,12 +45,6 @@ async def commits_held_back(store):
         server.commit = commit
 
 
-async def until(condition, within=10.0):
-    async with asyncio.timeout(within):
-        while not condition():
-            await asyncio.sleep(0.005)
-
-
 async def settled(store, jobs=1):
     """A store that has claimed under limits, alone, and found nothing but room."""
     (record,) = await store.claim(under_limits(jobs))
@@ -60,7 +55,7 @@ async def abreast(store, *limits):
     """Claims that are all under way before the first is committed, and what they take."""
     async with commits_held_back(store) as (let_go, waiting):
         claims = [asyncio.create_task(store.claim(under_limits(limit))) for limit in limits]
-        await until(lambda: len(waiting) == len(limits))
+        await eventually(lambda: len(waiting) == len(limits))
         let_go.set()
         return [await each for each in claims]
 
@@ -69,9 +64,8 @@ async def taken_one_after_the_other(store, *limits):
     """The same where the second must wait for the first."""
     async with commits_held_back(store) as (let_go, waiting):
         claims = [asyncio.create_task(store.claim(under_limits(limit))) for limit in limits]
-        await until(lambda: waiting)
-        await asyncio.sleep(0.05)
-        assert len(waiting) == 1
+        await eventually(lambda: waiting)
+        await stays(lambda: len(waiting) == 1, 0.05)
         let_go.set()
         return [await each for each in claims]
 
@@ -200,7 +194,7 @@ async def test_another_process_that_comes_between_meets_them():
         await settled(store)
         async with commits_held_back(store) as (let_go, waiting):
             claims = [asyncio.create_task(store.claim(under_limits(9))) for _ in range(2)]
-            await until(lambda: len(waiting) == 2)
+            await eventually(lambda: len(waiting) == 2)
             between = asyncio.create_task(another.claim(under_limits(60)))
             await asyncio.sleep(0.1)
             let_go.set()

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from perdure import Perdure
 from perdure.cli.root import perdure as command
 from perdure.storage.postgres import health
+from tests.support.waiting import wait_until
 
 from .helpers import opened, schema_of
 from .pooler import Pooler
@@ -96,9 +97,8 @@ def test_a_long_transaction(store_url, own_server, monkeypatch):
         pid = str(old.info.backend_pid)
         old.execute("set transaction isolation level repeatable read")
         old.execute("select count(*) from pg_class")
-        time.sleep(1.2)
-        status, told, remedy = found(store_url)["long transactions"]
-    assert status == "warn"
+        wait_until(lambda: found(store_url)["long transactions"][0] == "warn")
+        _, told, remedy = found(store_url)["long transactions"]
     assert pid in told
     assert "pg_terminate_backend" in remedy
 
@@ -115,7 +115,7 @@ def test_a_prepared_transaction_and_a_slot_that_nobody_reads(own_server, store_u
             connection.execute("select txid_current()")
             connection.execute("prepare transaction 'forgotten too'")
             connection.execute("select pg_logical_emit_message(false, 'x', 'y')")
-            time.sleep(1.2)
+            wait_until(lambda: found(store_url)["long transactions"][0] == "warn")
             told = found(store_url)
             connection.execute("rollback prepared 'forgotten too'")
             connection.execute("select pg_drop_replication_slot('forgotten')")
@@ -150,7 +150,7 @@ def test_settings_that_are_wrong(store_url, admin):
     admin.execute("alter system set synchronous_commit = off")
     admin.execute("select pg_reload_conf()")
     try:
-        time.sleep(0.3)
+        wait_until(lambda: found(store_url)["autovacuum"][0] == "warn")  # the server has read its settings again
         told = found(f"{store_url}&options=-c%20statement_timeout%3D1000")
         assert told["autovacuum"][0] == "warn"
         assert told["timeouts"] == ("warn", "statement_timeout is 1000 ms", told["timeouts"][2])

@@ -16,6 +16,7 @@ from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.storage.postgres import server as server_module
+from tests.support.waiting import eventually, stays
 
 from .helpers import job, open_files, opened, schema_of
 
@@ -145,8 +146,7 @@ async def test_a_line_that_swallows_everything_is_given_up(proxy, monkeypatch):
         with pytest.raises(StoreError, match="cannot be reached"):
             await store.exchange((), Claim("w", 1, (Want(1),)))
         storing = asyncio.create_task(store.enqueue([job()]))
-        await asyncio.sleep(0.7)
-        assert not storing.done()
+        await stays(lambda: not storing.done(), 0.7)
         proxy.swallow(False)
         proxy.cut()
         await asyncio.wait_for(storing, 20)
@@ -242,8 +242,7 @@ async def test_statement_timeout_and_locks_of_others(own_url, admin):
             with pytest.raises(StoreError, match="statement_timeout"):
                 await timed.enqueue([job()])
             waiting = asyncio.create_task(locked.enqueue([job()]))
-            await asyncio.sleep(0.5)
-            assert not waiting.done()
+            await stays(lambda: not waiting.done(), 0.5)
             blocker.rollback()
             await asyncio.wait_for(waiting, 10)
             await timed.enqueue([job()])
@@ -256,10 +255,9 @@ async def test_a_primary_that_becomes_read_only_for_a_while(own_url, admin):
         admin.execute("alter system set default_transaction_read_only = on")
         admin.execute("select pg_reload_conf()")
         try:
-            await asyncio.sleep(0.2)
+            await eventually(lambda: admin.execute("show default_transaction_read_only").fetchone() == ("on",))
             storing = asyncio.create_task(store.enqueue([job()]))
-            await asyncio.sleep(0.4)
-            assert not storing.done()
+            await stays(lambda: not storing.done(), 0.4)
             with pytest.raises(StoreError, match="takes no writes"):
                 await store.exchange((), Claim("w", new_stamp(), (Want(1),)))
         finally:
@@ -307,7 +305,7 @@ async def test_cancelled_callers_leave_connections_and_data_right(own_url, admin
         await store.enqueue([job()])
         transaction = await store.begin_transaction(10**7)
         sleeping = asyncio.create_task(transaction.execute("select pg_sleep(30)"))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: admin.execute(busy).fetchone() == (1,))
         sleeping.cancel()
         await asyncio.gather(sleeping, return_exceptions=True)
         await transaction.rollback()
@@ -322,7 +320,8 @@ async def test_a_caller_cancelled_while_it_waits_for_a_lock_goes_on_soon(own_url
         with psycopg.connect(own_url.partition("?")[0]) as blocker:
             blocker.execute(f"lock table {schema_of(own_url)}.waiting in access exclusive mode")
             waiting = asyncio.create_task(store.enqueue([job()]))
-            await asyncio.sleep(0.2)
+            refused = "select count(*) from pg_locks where not granted"
+            await eventually(lambda: blocker.execute(refused).fetchone() != (0,))
             waiting.cancel()
             async with asyncio.timeout(server_module.SETTLE_WITHIN + 2):
                 await asyncio.gather(waiting, return_exceptions=True)

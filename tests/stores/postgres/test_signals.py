@@ -15,6 +15,7 @@ from perdure.storage.contract import Claim, Filter, Want
 from perdure.storage.postgres import signals
 from perdure.storage.postgres.signals import channel_of
 from tests.support.real_servers import server
+from tests.support.waiting import stays
 
 from .helpers import job, opened, schema_of
 
@@ -70,11 +71,9 @@ async def test_nobody_is_woken_before_the_commit(url):
         bell = await _listening(there)
         transaction = await here.begin_transaction(10**7)
         await transaction.enqueue([job()])
-        await asyncio.sleep(0.1)
-        assert bell.rung == 1
+        await stays(lambda: bell.rung == 1, 0.1)
         await transaction.rollback()
-        await asyncio.sleep(0.1)
-        assert bell.rung == 1
+        await stays(lambda: bell.rung == 1, 0.1)
 
 
 async def test_what_comes_together_is_told_together(url):
@@ -114,8 +113,7 @@ async def test_an_ear_that_is_deaf_without_an_error_is_noticed(proxy, own_url, m
         bell = await _listening(there)
         proxy.swallow(True)
         await here.enqueue([job()])
-        await asyncio.sleep(0.8)
-        assert bell.rung == 1
+        await stays(lambda: bell.rung == 1, 0.8)
         proxy.swallow(False)
         await bell.heard(10)
         await here.enqueue([job()])

@@ -10,6 +10,7 @@ from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Cancelled, LeaseLapsed, Succeeded, decide
 from perdure.storage.contract import Claim, Filter, QueueAtCapacity, QueueSettings, Want
 from perdure.testing.conformance.tools import job, unique
+from tests.support.waiting import eventually
 
 from .helpers import claim, jobs, opened
 from .test_worker import Plant
@@ -159,7 +160,7 @@ async def test_a_job_is_not_claimed_after_its_queue_was_paused(url):
             return taken
 
         claiming = asyncio.create_task(claims())
-        await asyncio.sleep(0.02)
+        await eventually(lambda: store.count(Filter(states=(State.RUNNING,))))
         await store.pause("default", True)
         running = await store.count(Filter(states=(State.RUNNING,)))
         assert await claiming == running

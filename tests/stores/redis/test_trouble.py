@@ -10,6 +10,7 @@ from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, HandedBack, Succeeded, decide
 from perdure.storage.contract import Filter, Note
 from perdure.testing.conformance.tools import assert_accepted, assert_repeated, ids
+from tests.support.waiting import eventually
 
 from .helpers import Proxy, claim, client, jobs, keys, opened
 
@@ -35,10 +36,17 @@ async def test_a_busy_server(own):
             raw.ping()
             loop = asyncio.get_running_loop()
             blocked = loop.run_in_executor(None, _endless, raw)
-            await asyncio.sleep(0.1)
+            await eventually(lambda: _is_busy(other))
             loop.call_later(0.5, other.script_kill)
             assert len(await store.enqueue(jobs(3))) == 3
             await blocked
+
+
+def _is_busy(raw):
+    try:
+        return not raw.ping()
+    except ResponseError as busy:
+        return "BUSY" in str(busy)
 
 
 def _endless(raw):

@@ -12,7 +12,9 @@ import signal
 import time
 from functools import partial
 
-from .nursery import Child, Nursery, until
+from tests.support.waiting import wait_until
+
+from .nursery import Child, Nursery
 from .recording import Scene
 
 
@@ -82,7 +84,7 @@ def campaign(fleet: Fleet, scene: Scene, chance: random.Random, kills: int, with
         begun = scene.count("began")
         enough = begun + chance.randint(0, 10)
         moment = time.monotonic() + chance.uniform(0.02, 0.5)
-        until(partial(_reached, scene, enough, moment))
+        wait_until(partial(_reached, scene, enough, moment))
         fleet.kill_one(chance)
 
 

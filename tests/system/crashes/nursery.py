@@ -14,12 +14,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import perdure
+from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = Path(perdure.__file__).parents[1]
@@ -89,14 +88,16 @@ class Child:
     def stop(self) -> None:
         """Stop it, and wait until it stands still: a signal takes its time."""
         self.send(signal.SIGSTOP)
-        until(lambda: self.code is not None or _state(self.pid) == "T")
+        wait_until(lambda: self.code is not None or _state(self.pid) == "T")
 
     def kill(self) -> None:
         self.send(signal.SIGKILL)
         self.wait()
 
     def wait(self, timeout: float = 60.0) -> int:
-        until(lambda: self.code is not None, timeout, lambda: f"{self.role} goes on after {timeout} s:\n{self.said()}")
+        wait_until(
+            lambda: self.code is not None, timeout, lambda: f"{self.role} goes on after {timeout} s:\n{self.said()}"
+        )
         assert self._code is not None
         return self._code
 
@@ -106,15 +107,6 @@ class Child:
 
     def said(self) -> str:
         return self.output.read_text() if self.output.exists() else ""
-
-
-def until(done: Any, timeout: float = 30.0, told: Callable[[], str] = lambda: "it did not happen in time") -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + timeout
-    while not done():
-        if time.monotonic() > deadline:
-            raise AssertionError(told())
-        time.sleep(0.005)
 
 
 def _state(pid: int) -> str:

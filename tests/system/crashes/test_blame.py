@@ -6,15 +6,17 @@ import signal
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 from .killer import Fleet, unfinished
-from .nursery import Child, Nursery, until
+from .nursery import Child, Nursery
 from .recording import Scene
 
 pytestmark = pytest.mark.parametrize("scheme", ["sqlite"])  # the blame is the same on all stores
 
 
 def _begun(scene: Scene, count: int) -> None:
-    until(lambda: scene.count("began") >= count)
+    wait_until(lambda: scene.count("began") >= count)
 
 
 def _put(nursery: Nursery, scene: Scene, *call, **options) -> None:
@@ -34,15 +36,15 @@ def test_jobs_whose_leases_end_one_after_the_other_were_not_alone(nursery: Nurse
     (name,) = fleet.workers
     _put(nursery, scene, "plain", {"seconds": 60}, {}, lease=3.0)
     _begun(scene, 1)
-    until(lambda: _noted(scene) == 1)  # its lease was renewed: it ends later than it began
+    wait_until(lambda: _noted(scene) == 1)  # its lease was renewed: it ends later than it began
     _put(nursery, scene, "threaded", {"seconds": 60}, {}, lease=3.0)
     _begun(scene, 2)
     worker = fleet.workers.pop(name)
-    until(lambda: _stopped(worker, name, scene))
+    wait_until(lambda: _stopped(worker, name, scene))
     scene.record("killed", worker=name, held=[id for id, _ in scene.database.held_by(name) or []])
     worker.kill()
     fleet.hire()
-    until(lambda: _came_back(scene) == 2)
+    wait_until(lambda: _came_back(scene) == 2)
     assert {row["losses"] for row in scene.rows()} == {0}
     for worker in fleet.workers.values():
         worker.kill()
@@ -73,14 +75,14 @@ def test_poison_that_kills_at_once_is_not_blamed_on_its_neighbour(nursery: Nurse
     fleet = Fleet(nursery, scene, size=1)
     _put(nursery, scene, "plain", {"seconds": 1.2}, {"max_attempts": 1})
     _begun(scene, 1)
-    until(lambda: _noted(scene) == 1)
+    wait_until(lambda: _noted(scene) == 1)
     _put(nursery, scene, "poison", {}, {})
 
     def done() -> bool:
         fleet.replace_the_dead()
         return unfinished(scene) == 0
 
-    until(done, 60)
+    wait_until(done, 60)
     fleet.dismiss()
     scene.judge()
     innocent, poison = _row(scene, "plain"), _row(scene, "poison")

@@ -6,7 +6,9 @@ import os
 
 import pytest
 
-from .nursery import KILLED, Nursery, until
+from tests.support.waiting import wait_until
+
+from .nursery import KILLED, Nursery
 from .recording import Scene
 
 
@@ -24,7 +26,7 @@ def test_every_acknowledged_job_survives(nursery: Nursery, scene: Scene, chance,
             )
             for twin in range(2)
         ]  # fmt: skip
-        until(lambda enough=enough: scene.count("acknowledged") >= enough)
+        wait_until(lambda enough=enough: scene.count("acknowledged") >= enough)
         for child in children:
             child.kill()
             assert child.code == KILLED, child.said()

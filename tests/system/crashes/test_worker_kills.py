@@ -8,10 +8,11 @@ from collections import Counter
 import pytest
 
 from tests.support.addresses import OF_EACH_KIND
+from tests.support.waiting import wait_until
 
 from .conftest import FILES
 from .killer import Fleet, campaign, unfinished
-from .nursery import Nursery, until
+from .nursery import Nursery
 from .recording import Scene
 
 
@@ -20,7 +21,7 @@ def _drained(scene: Scene, fleet: Fleet, within: float) -> None:
         fleet.replace_the_dead()
         return unfinished(scene) == 0
 
-    until(done, within, lambda: f"{unfinished(scene)} jobs are left")
+    wait_until(done, within, lambda: f"{unfinished(scene)} jobs are left")
 
 
 def _expected(history, scene: Scene) -> None:

@@ -16,7 +16,8 @@ from perdure.core.clock import SECOND
 from perdure.core.ids import new_stamp
 from perdure.storage.contract import Claim, Want
 from tests.support.addresses import OF_EACH_KIND, address
-from tests.support.plant import Plant, alive, until
+from tests.support.plant import Plant, alive
+from tests.support.waiting import wait_until
 
 LEASES = {"running": 1.5, "fresh": 8.0}  # seconds; a fresh worker takes some to start, even on a busy machine
 WITHIN = 1.0  # seconds after the lease
@@ -89,7 +90,7 @@ def kill_host(plant: Plant, number: int) -> float:
         os.kill(pid, signal.SIGKILL)
     killed = time.time()
     supervisor.wait()
-    until(lambda: not any(alive(int(pid)) for pid in runners))
+    wait_until(lambda: not any(alive(int(pid)) for pid in runners))
     return killed
 
 
@@ -98,15 +99,15 @@ async def test_a_host_that_is_killed(plant, other, machine):
     async with plant.app:
         plant.start("--concurrency", "6")
         ids = [await plant.enqueue("waits", str(plant.folder / "never")) for _ in range(6)]
-        until(lambda: len(plant.lines()) == 6)
+        wait_until(lambda: len(plant.lines()) == 6)
         if other == "running":
             plant.start("--concurrency", "6")
-            until(lambda: plant.said().count(" started: 6 slots") == 2)
+            wait_until(lambda: plant.said().count(" started: 6 slots") == 2)
             await asyncio.sleep(plant.lease)
         killed = due = kill_host(plant, 0)
         if other == "fresh":
             plant.start("--concurrency", "6")
-            until(lambda: plant.said().count(" started: 6 slots") == 2)
+            wait_until(lambda: plant.said().count(" started: 6 slots") == 2)
             # on a very busy machine it starts so late that it has to reach the store for a third of a lease first
             due = max(killed, time.time() - plant.lease * 2 / 3)
         back = await came_back(plant.app, ids, killed + 30)

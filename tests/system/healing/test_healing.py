@@ -24,6 +24,7 @@ from perdure.worker.health import claim_watchdog
 from tests.support.addresses import address
 from tests.support.proxy import Proxy
 from tests.support.real_servers import decline
+from tests.support.waiting import stays
 
 SERVERS = ["postgres", "valkey", "mongo"]
 HASTE = {"mongo": "&heartbeatFrequencyMS=500&connectTimeoutMS=1000"}
@@ -82,8 +83,7 @@ async def test_lines_that_die_without_a_word(direct, proxy):
         await plant.works(2, within=15)
         proxy.swallow(True)
         handle = await plant.double.enqueue(3)
-        await asyncio.sleep(1.5)
-        assert 3 not in plant.ran
+        await stays(lambda: 3 not in plant.ran, 1.5)
         proxy.swallow(False)
         assert await handle.result(timeout=15) == 6
     assert plant.ran == [1, 2, 3]

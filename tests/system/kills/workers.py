@@ -15,7 +15,9 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from ..crashes.nursery import PACKAGES, ROOT, until
+from tests.support.waiting import wait_until
+
+from ..crashes.nursery import PACKAGES, ROOT
 
 URL, FOLDER = "PERDURE_KILLS_URL", "PERDURE_KILLS_FOLDER"
 CONCURRENCY = 6
@@ -58,7 +60,7 @@ class WorkerProcess:
         """
         pids = self.pids()
         _send(pids, signal.SIGSTOP)
-        until(lambda: all(_state(pid) in ("T", "Z", "D", "") for pid in pids))
+        wait_until(lambda: all(_state(pid) in ("T", "Z", "D", "") for pid in pids))
         self.frozen = True
 
     def thaw(self) -> None:

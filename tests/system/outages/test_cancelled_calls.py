@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 
+import psycopg
 import pytest
 
 from perdure import Perdure, Task
@@ -12,6 +13,8 @@ from perdure.storage.contract import Filter
 from perdure.storage.driver_calls import DriverCalls, GivenUp
 from tests.support.addresses import address
 from tests.support.proxy import Proxy
+from tests.support.real_servers import server
+from tests.support.waiting import wait_until
 
 from .conftest import own_server
 
@@ -166,6 +169,12 @@ async def test_a_transaction_whose_beginning_is_cancelled_at_any_moment(kind, tm
         await double.enqueue(1)
 
 
+def _it_sleeps() -> bool:
+    with psycopg.connect(server("postgres").url) as connection:
+        sleeping = "select 1 from pg_stat_activity where state = 'active' and query = 'select pg_sleep(120)'"
+        return connection.execute(sleeping).fetchone() is not None
+
+
 async def test_a_statement_of_a_handler_that_is_cancelled(tmp_path):
     """It is ended on the server, its transaction is undone, and the connection serves the next."""
     app, _ = app_on(address("postgres", tmp_path))
@@ -173,7 +182,7 @@ async def test_a_statement_of_a_handler_that_is_cancelled(tmp_path):
         store = await app._runtime.storage()
         transaction = await store.begin_transaction(60_000_000)
         statement = asyncio.create_task(transaction.execute("select pg_sleep(120)"))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(wait_until, _it_sleeps)
         statement.cancel()
         async with asyncio.timeout(30):
             await asyncio.wait([statement])

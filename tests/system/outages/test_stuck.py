@@ -13,8 +13,8 @@ from perdure import Perdure, StoreError
 from perdure.worker.health import claim_watchdog
 from perdure.worker.health.probe import Probe
 from tests.support.addresses import OF_EACH_KIND, address
-from tests.support.plant import Plant, until
-from tests.support.waiting import eventually
+from tests.support.plant import Plant
+from tests.support.waiting import eventually, wait_until
 
 
 class Deaf:
@@ -148,9 +148,9 @@ def test_a_supervisor_replaces_a_runner_that_only_a_restart_helps(tmp_path):
     async def story() -> None:
         async with plant.app:
             id = await plant.enqueue("waits", str(gate))
-            first = await asyncio.to_thread(until, lambda: plant.lines(id))
+            first = await asyncio.to_thread(wait_until, lambda: plant.lines(id))
             (tmp_path / f"stuck{first[0].pid}").touch()
-            second = await asyncio.to_thread(until, lambda: plant.lines(id)[1:])
+            second = await asyncio.to_thread(wait_until, lambda: plant.lines(id)[1:])
             assert second[0].pid != first[0].pid
             gate.touch()
             job = await plant.ended(id)

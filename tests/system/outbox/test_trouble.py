@@ -15,18 +15,13 @@ from perdure.outbox.delivery import Delivery, Parcel
 from perdure.storage.contract import QueueAtCapacity
 from perdure.storage.memory.store import MemoryStorage
 from tests.support.real_servers import decline
+from tests.support.waiting import eventually
 
 from .program import POINTS
 from .scene import Scene, add_task
 from .test_order import claimed, jobs_of
 
 ROOT = Path(__file__).resolve().parents[3]
-
-
-async def until(condition, seconds=30.0):
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.02)
 
 
 # ---- kills -----------------------------------------------------------------------------------------
@@ -56,9 +51,9 @@ async def test_a_relay_that_is_killed_loses_nothing_and_nothing_runs_twice(tmp_p
         before = Perdure(scene.target)
         before.include(app)
         async with before, before.worker(poll=0.05):
-            await until(lambda: nothing_waits(before))
+            await eventually(lambda: nothing_waits(before))
         async with app.worker(poll=0.05):
-            await until(lambda: all_done(app, 15))
+            await eventually(lambda: all_done(app, 15))
         assert scene.rows() == []
     assert ran == {10 * number + each: 1 for number in range(3) for each in range(5)}
 
@@ -94,7 +89,7 @@ async def test_a_store_that_is_killed_again_and_again_gets_every_job_once(tmp_pa
                 with scene.transaction() as database:  # nobody notices
                     await app._runtime.client.enqueue_in_transaction(database, jobs_of(task, [600 + number]))
                 await asyncio.to_thread(target.restart)
-            await until(lambda: empty(outbox), 60)
+            await eventually(lambda: empty(outbox), 60)
             stopping.set()
             await running
             seen = await claimed(await app._runtime.storage(), 1000)
@@ -121,7 +116,7 @@ async def test_an_outbox_that_is_out_of_reach_is_waited_for_with_one_line_in_the
             await (await app._runtime.loops.outboxes.get()).state()
             await asyncio.to_thread(near.kill)
             assert await (await task.enqueue("from the store alone")).result(timeout=20) == "from the store alone"
-            await until(lambda: told(caplog, "relay: "))
+            await eventually(lambda: told(caplog, "relay: "))
             await asyncio.sleep(0.5)
             await asyncio.to_thread(near.restart)
             with psycopg.connect(near.url) as database:

@@ -7,9 +7,10 @@ import threading
 from collections import Counter, defaultdict
 
 from perdure import Perdure, Unique
+from tests.support.waiting import wait_until
 
 from ..crashes.killer import Fleet, unfinished
-from ..crashes.nursery import Nursery, until
+from ..crashes.nursery import Nursery
 from ..crashes.recording import Scene
 from .roles import SCOPES
 
@@ -33,7 +34,7 @@ def test_processes_that_ask_at_once_have_one_winner(nursery: Nursery, prepared: 
         )
         for seed in range(6)
     ]  # fmt: skip
-    until(lambda: all("at the gate" in child.said() or child.code is not None for child in children))
+    wait_until(lambda: all("at the gate" in child.said() or child.code is not None for child in children))
     gate.touch()
     for child in children:
         child.finish()
@@ -93,7 +94,7 @@ def test_an_active_key_passes_from_job_to_job_and_is_never_held_twice(nursery: N
         ]  # fmt: skip
         for child in children:
             child.finish()
-    until(lambda: unfinished(prepared) == 0)
+    wait_until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
     history = prepared.judge()
     fresh = Counter(event["scope"] for event in history.of_kind("acknowledged") if not event["duplicate"])

@@ -6,7 +6,9 @@ import json
 
 import pytest
 
-from ..crashes.nursery import Nursery, until
+from tests.support.waiting import wait_until
+
+from ..crashes.nursery import Nursery
 from ..crashes.recording import Scene
 
 
@@ -27,7 +29,7 @@ def _said_at_once(nursery: Nursery, scene: Scene, holds: list, *words: str) -> l
         )
         for number, word in enumerate(words)
     ]  # fmt: skip
-    until(lambda: all("at the gate" in child.said() or child.code is not None for child in children))
+    wait_until(lambda: all("at the gate" in child.said() or child.code is not None for child in children))
     gate.touch()
     for child in children:
         child.finish()

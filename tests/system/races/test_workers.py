@@ -6,9 +6,11 @@ import signal
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 from ..crashes.conftest import SCHEMES
 from ..crashes.killer import Fleet, unfinished
-from ..crashes.nursery import Child, Nursery, until
+from ..crashes.nursery import Child, Nursery
 from ..crashes.recording import Scene
 
 
@@ -18,7 +20,7 @@ def test_two_workers_never_both_hold_a_job(nursery: Nursery, prepared: Scene, ch
     calls = [["plain", {}, {}], ["threaded", {}, {}], ["written", {}, {}]] * 60
     enqueue = dict(**arguments, calls=calls, lease=60)  # no lease ends here, however busy the machine is
     nursery.start("put", prepared.output("put"), **enqueue).finish()
-    until(lambda: unfinished(prepared) == 0)
+    wait_until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
     history = prepared.judge()
     assert len(history.rows) == (180 if prepared.database.writes_effects else 120)
@@ -38,22 +40,22 @@ def test_a_zombies_word_is_refused(nursery: Nursery, prepared: Scene):
         return all(row["attempt"] == 2 and row["state"] == "running" for row in prepared.rows())
 
     zombie = nursery.start("stubborn_work", prepared.output("first"), name="first", **arguments)
-    until(lambda: len(begun(1)) == 3)
-    until(lambda: _stopped(zombie, prepared))
+    wait_until(lambda: len(begun(1)) == 3)
+    wait_until(lambda: _stopped(zombie, prepared))
     heirs = [
         nursery.start("stubborn_work", prepared.output(name), name=name, **arguments)
         for name in ("second", "third", "fourth")  # one each: what was lost together runs alone
     ]
-    until(lambda: len(begun(2)) == 3)
+    wait_until(lambda: len(begun(2)) == 3)
     zombie.send(signal.SIGCONT)
-    until(lambda: len(prepared.events("lost")) == 2)
+    wait_until(lambda: len(prepared.events("lost")) == 2)
     lost = {(event["attempt"], event["reason"]) for event in prepared.events("lost")}
     assert lost == {(1, "taken_by_another_worker")}
     zombie.send(signal.SIGTERM)
     zombie.finish()
     assert second_hold_stands()
     gate.touch()
-    until(lambda: unfinished(prepared) == 0)
+    wait_until(lambda: unfinished(prepared) == 0)
     for heir in heirs:
         heir.send(signal.SIGTERM)
     for heir in heirs:
@@ -82,7 +84,7 @@ def test_jobs_of_callers_transactions_run_if_and_only_if_they_were_committed(nur
     ]
     for caller in callers:
         caller.finish()
-    until(lambda: unfinished(prepared) == 0)
+    wait_until(lambda: unfinished(prepared) == 0)
     fleet.dismiss()
     history = prepared.judge()
     orders = {row["job"] for row in prepared.rows("orders")}

@@ -9,8 +9,9 @@ import pytest
 from perdure import Context, Perdure, State, StoreError
 from perdure.core.ids import new_stamp
 from tests.support.real_servers import server
+from tests.support.waiting import eventually, stays
 
-from .tools import schema_of, until
+from .tools import schema_of
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ async def test_followers_run_after_the_commit(app, dsn, table):
 
     async with app, app.worker():
         await (await leader.enqueue()).result(timeout=10)
-        await until(followed, 5)
+        await eventually(followed, 5)
     assert ran == [(1, [(1, "x")])]
 
 
@@ -162,7 +163,7 @@ async def test_a_zombies_transaction_is_undone(app, dsn, table, how):
                 connection.execute(f'update "{schema}".holds set attempt = 2, stamp = stamp + 1'.encode())
         go_on.set()
 
-        await asyncio.sleep(0.3)
+        await stays(lambda: rows(dsn, table) == [], 0.3)
     assert rows(dsn, table) == []
     assert await app.jobs.count(queue="later") == 0
     if how == "cancelled":

@@ -11,8 +11,9 @@ from sqlalchemy.orm import Session
 
 from perdure import Unique
 from perdure.transactional.driver_adapters import AsyncPsycopgLine
+from tests.support.waiting import eventually, stays
 
-from .tools import schema_of, until
+from .tools import schema_of
 
 SCOPES = ["waiting", "active", "any", "window"]
 
@@ -30,7 +31,7 @@ async def waiting(dsn, connection):
         return rows[0]
 
     async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as watcher:
-        await until(blocked)
+        await eventually(blocked)
 
 
 async def opened(dsn, **options):
@@ -64,8 +65,7 @@ async def test_an_open_transaction_and_an_enqueue_of_our_own(app, task, dsn, sco
         same = task.using(unique=unique("k", scope))
         first = await same.using(connection=one).enqueue(1)
         outside = asyncio.create_task(same.enqueue(2))
-        await asyncio.sleep(0.1)
-        assert not outside.done()
+        await stays(lambda: not outside.done(), 0.1)
         await one.commit()
         assert (await outside).id == first.id
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 
 from perdure import InvalidCall, State, Unique
+from tests.support.waiting import eventually, stays
 
 from .callers import CALLERS, with_every_caller
 from .tools import signals
@@ -27,8 +28,8 @@ async def test_committed_is_there_and_rolled_back_is_not(app, task, dsn, caller_
             undone = await joined.enqueue(1)
             assert await app.jobs.get(undone.id) is None
             await caller.rollback()
-            await asyncio.sleep(0.1)
-            assert (await app.jobs.count(), told) == (0, [])
+            await stays(lambda: told == [], 0.1)
+            assert await app.jobs.count() == 0
 
             await caller.begin()
             await caller.run("insert into mine values (2)")
@@ -36,8 +37,10 @@ async def test_committed_is_there_and_rolled_back_is_not(app, task, dsn, caller_
             again = await joined.using(queue="other", delay=3600).enqueue(3)
             assert await app.jobs.count() == 0
             await caller.commit()
-            await asyncio.sleep(0.1)
-            assert set(told) == ({"default", "other"} if caller.told else set())
+            if caller.told:
+                await eventually(lambda: set(told) == {"default", "other"})
+            else:
+                await stays(lambda: told == [], 0.1)
         await caller.begin()
         assert list(await caller.fetch("select a from mine")) == [(2,)]
         await caller.rollback()
@@ -167,11 +170,9 @@ async def test_nested_transactions_of_sqlalchemy(app, task, dsn):
                         ended = getattr(nested, end)()
                         if not caller.sync:
                             await ended
-                    await asyncio.sleep(0.1)
-                    assert name not in told  # a connection before it may have told twice
+                    await stays(lambda name=name: name not in told, 0.1)  # a connection before it may have told twice
                     assert await app.jobs.count(queue=name) == 0
                     await caller.commit()
-                    await asyncio.sleep(0.1)
-                    assert name in told
+                    await eventually(lambda name=name: name in told)
             found = (await app.jobs.find(queue=name)).items
             assert [job.payload for job in reversed(found)] == ['{"a":"outer"}', '{"a":"inner"}']

@@ -4,19 +4,21 @@ import asyncio
 
 import psycopg
 
+from tests.support.faults import Claims
+
 from .callers import CALLERS, with_every_caller
 
 NEVER = 60.0  # seconds between polls: who comes sooner was woken
 
 
 @with_every_caller
-async def test_workers_are_woken(app, task, dsn, caller_of):
+async def test_workers_are_woken(app, task, dsn, caller_of, monkeypatch):
     async with app, caller_of(dsn) as caller:
-        await app.jobs.count()
+        claims = Claims(await app._runtime.storage(), monkeypatch)
         async with app.worker(poll=NEVER):
             first = await task.enqueue(0)
             await first.result(timeout=10)
-            await asyncio.sleep(0.3)  # it has found the queue empty
+            await claims.cease()
             await caller.begin()
             job = await task.using(connection=caller.connection).enqueue(1)
             await caller.commit()
@@ -25,7 +27,7 @@ async def test_workers_are_woken(app, task, dsn, caller_of):
             assert await job.result(timeout=10) == 1
 
 
-async def test_workers_elsewhere_are_woken(app, task, dsn):
+async def test_workers_elsewhere_are_woken(app, task, dsn, monkeypatch):
     """By NOTIFY on a connection of ours, after the commit."""
     from perdure import Perdure
 
@@ -36,10 +38,10 @@ async def test_workers_elsewhere_are_woken(app, task, dsn):
         return a
 
     async with app, elsewhere, CALLERS["AsyncSession, asyncpg"](dsn) as caller:
-        await app.jobs.count()
+        claims = Claims(await elsewhere._runtime.storage(), monkeypatch)
         async with elsewhere.worker(poll=NEVER):
             await (await task.enqueue(0)).result(timeout=10)
-            await asyncio.sleep(0.3)
+            await claims.cease()
             job = await task.using(connection=caller.connection).enqueue(1)
             await caller.commit()
             assert await job.result(timeout=10) == 1

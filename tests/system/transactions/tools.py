@@ -1,6 +1,5 @@
 """Short forms for tests of transactions."""
 
-import asyncio
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -76,14 +75,6 @@ def signals(storage):
         yield told
     finally:
         storage.signal = signal
-
-
-async def until(condition, seconds=10.0):
-    """Wait for a condition that another task or process brings about."""
-    async with asyncio.timeout(seconds):
-        while not (found := await condition()):
-            await asyncio.sleep(0.01)
-    return found
 
 
 def schema_of(app):

@@ -28,6 +28,7 @@ from perdure.client.transitions import transition
 from perdure.core.lifecycle import Cancelled
 from perdure.storage.contract import REFUSED, Refusal
 from perdure.testing import ManualClock, drain
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -251,11 +252,18 @@ async def test_a_store_that_fails_is_told_to_who_waits(app, task):
     job = await task.enqueue()
     storage = await app._runtime.storage()
 
+    get, asked = storage.get, asyncio.Event()
+
+    async def noted(ids):
+        asked.set()
+        return await get(ids)
+
     async def broken(ids):
         raise OSError("cut")
 
+    storage.get = noted
     waiting = asyncio.create_task(job.result())
-    await asyncio.sleep(0.02)
+    await asked.wait()
     storage.get = broken
     with pytest.raises(StoreError, match="cut"):
         await waiting
@@ -288,11 +296,11 @@ async def test_watch_shows_each_change_and_ends(app, task):
     seen = []
 
     async def watch():
-        async for each in job.watch(timeout=5):
+        async for each in job.watch(timeout=60):
             seen.append((each.state, each.progress))
 
     watching = asyncio.create_task(watch())
-    await asyncio.sleep(0.02)
+    await eventually(lambda: seen)
     async with app.worker():
         await watching
     assert seen[0] == (State.READY, None)

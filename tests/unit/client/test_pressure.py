@@ -9,6 +9,7 @@ import pytest
 
 from perdure import Context, Perdure, QueueFull, State
 from tests.support.addresses import address
+from tests.support.waiting import stays
 
 STORES = ["sqlite", "postgres", "valkey", "mongo"]
 BOUND = 10
@@ -124,8 +125,7 @@ async def test_drop_looks_at_the_priority(store, tmp_path):
         low = await crowd.of(0).using(priority=4).enqueue(0)
         assert (low.dropped, any(handle.dropped for handle in handles)) == (True, False)
         waiting = asyncio.create_task(crowd.of(1).using(priority=5).enqueue(-99))
-        await asyncio.sleep(0.1)
-        assert not waiting.done()
+        await stays(lambda: not waiting.done(), 0.1)
         await crowd.app.queues.resume("narrow")
 
         async def enqueues(number: int) -> list[int]:

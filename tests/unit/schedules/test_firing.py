@@ -19,6 +19,7 @@ from perdure.schedules.firing import fire
 from perdure.schedules.reconcile import all_rows
 from perdure.schedules.scheduler import Scheduler
 from perdure.storage.contract import Filter, KvWrite
+from tests.support.waiting import stays
 
 from .conftest import NOON, address
 
@@ -248,8 +249,8 @@ async def test_a_worker_fires_in_time_and_asks_little(store, tmp_path):
 
         storage.kv_read = counted  # type: ignore[method-assign]
         async with app.worker():
-            await asyncio.sleep(0.3)
-            assert asked["schedule"] <= 3  # when it starts, once to look around, and once when its ear is open
+            # when it starts, once to look around, and once when it listens for signals
+            await stays(lambda: asked["schedule"] <= 3, 0.3)
             await app.schedules.put("secondly", "* * * * * *", note.call(), max_runs=2)
             one = await asyncio.wait_for(ran.get(), 30)
             two = await asyncio.wait_for(ran.get(), 30)

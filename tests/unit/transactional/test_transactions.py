@@ -7,6 +7,7 @@ import pytest
 
 from perdure import Context, InvalidCall, NotFound, Perdure, QueueFull, State, StoreError, Unique, chain
 from perdure.testing import ManualClock
+from tests.support.waiting import eventually, stays
 from tests.system.transactions.tools import signals, tell_django
 
 
@@ -287,8 +288,7 @@ async def test_no_signal_for_what_was_rolled_back(app, task):
     with signals(storage) as told:
         await task.using(connection=connection).enqueue()
         connection.rollback()
-        await asyncio.sleep(0.05)
-        assert told == []
+        await stays(lambda: told == [], 0.05)
         await task.using(connection=connection).enqueue()
         connection.commit()
         await app.signal("default")
@@ -356,20 +356,17 @@ async def test_sqlalchemy(app, task, kind):
     with signals(await app._runtime.storage()) as told:
         await joined.enqueue(1)
         session.rollback()
-        await asyncio.sleep(0.3)
-        assert told == []
+        await stays(lambda: told == [], 0.3)
         assert await app.jobs.count() == 0
         first = await joined.enqueue(2)
         await joined.using(queue="other").enqueue(3)
         session.commit()
-        await asyncio.sleep(0.1)
-        assert {"default", "other"} == set(told)
+        await eventually(lambda: {"default", "other"} == set(told))
         assert (await first.refresh()).payload == '{"a":2}'
         told.clear()
         session.execute(alchemy.text("select 1"))
         session.commit()
-        await asyncio.sleep(0.3)
-        assert "elsewhere" not in told
+        await stays(lambda: "elsewhere" not in told, 0.3)
     session.close() if kind != "scoped" else session.remove()
     engine.dispose()
 
@@ -382,11 +379,10 @@ async def test_sqlalchemy_savepoints_do_not_signal_early(app, task):
     with signals(await app._runtime.storage()) as told, orm.Session(engine) as session:
         with session.begin_nested():
             await task.using(connection=session).enqueue(1)
-        await asyncio.sleep(0.05)
-        assert told == []
+        await stays(lambda: told == [], 0.05)
         session.commit()
-        await asyncio.sleep(0.05)
-        assert told == ["default"]
+        await eventually(lambda: told)
+        await stays(lambda: told == ["default"], 0.05)
     engine.dispose()
 
 
@@ -402,14 +398,12 @@ async def test_sqlalchemy_async(app, task, kind):
             joined = task.using(connection=session)
             await joined.enqueue(1)
             await session.rollback()
-            await asyncio.sleep(0.3)
-            assert told == []
+            await stays(lambda: told == [], 0.3)
             job = await joined.enqueue(2)
             with pytest.raises(InvalidCall, match="belongs to an event loop"):
                 await asyncio.to_thread(joined.sync.enqueue, 3)
             await session.commit()
-            await asyncio.sleep(0.3)
-            assert "default" in told
+            await eventually(lambda: "default" in told)
             assert (await job.refresh()).payload == '{"a":2}'
     await engine.dispose()
     await app.close()

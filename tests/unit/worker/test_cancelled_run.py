@@ -10,6 +10,7 @@ import textwrap
 import pytest
 
 from perdure import Context, Loss, Perdure, State, WorkerPool
+from tests.support.waiting import stays
 
 
 def runs(app: Perdure, kind: str, **options):
@@ -34,7 +35,7 @@ async def test_it_claims_nothing_more_and_says_goodbye(app, kind):
         await cancelled(running)
         assert await app.workers.list() == ()
         late = await job.enqueue()
-        await asyncio.sleep(0.1)
+        await stays(lambda: app.jobs.count(state=State.READY), 0.1)
         assert (await late.refresh()).state is State.READY
 
 
@@ -53,8 +54,7 @@ async def test_what_runs_may_end_first(app, kind):
         handle = await job.enqueue()
         await begun.wait()
         running.cancel()
-        await asyncio.sleep(0.05)
-        assert not running.done()
+        await stays(lambda: not running.done(), 0.05)
         go_on.set()
         with pytest.raises(asyncio.CancelledError):
             await running

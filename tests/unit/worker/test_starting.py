@@ -14,8 +14,9 @@ import pytest
 
 from perdure import Perdure, WorkerPool, WorkerSpec
 from tests.support.addresses import OF_EACH_KIND, address
-from tests.support.plant import SOURCE, Plant, until
+from tests.support.plant import SOURCE, Plant
 from tests.support.proxy import Proxy
+from tests.support.waiting import wait_until
 
 # the import of the app waits while there is a file `hold`
 SLOW_IMPORT = """
@@ -69,10 +70,10 @@ def unreached(request, tmp_path):
 def test_a_runner_that_is_killed_while_it_starts_is_started_again(plant, number):
     (plant.folder / "hold").touch()
     worker = plant.start("--processes", "2", "--spares", "0")
-    for runner in until(lambda: len(plant.runners()) == 2 and plant.runners()):
+    for runner in wait_until(lambda: len(plant.runners()) == 2 and plant.runners()):
         os.kill(runner, number)
     told = rf"did not come to work: was killed by {number.name}.*; the next start is in (\d+) s at the earliest"
-    until(lambda: len(re.findall(told, plant.said())) == 2, told=plant.said())
+    wait_until(lambda: len(re.findall(told, plant.said())) == 2, otherwise=plant.said)
     assert re.findall(told, plant.said()) == ["2", "4"]
     (plant.folder / "hold").unlink()
 
@@ -101,11 +102,11 @@ def test_a_runner_that_is_interrupted_while_its_interpreter_starts_is_started_ag
     (plant.folder / "sitecustomize.py").write_text(SLOW_INTERPRETER)
     (plant.folder / "hold").touch()
     worker = plant.start("--spares", "0")
-    (started,) = until(lambda: list(plant.folder.glob("interpreter-*")))
+    (started,) = wait_until(lambda: list(plant.folder.glob("interpreter-*")))
     os.kill(int(started.name.partition("-")[2]), signal.SIGINT)
     (plant.folder / "hold").unlink()
-    until(lambda: "did not come to work: was killed by SIGINT" in plant.said() or worker.poll() is not None)
-    until(lambda: "slots on" in plant.said() or worker.poll() is not None)
+    wait_until(lambda: "did not come to work: was killed by SIGINT" in plant.said() or worker.poll() is not None)
+    wait_until(lambda: "slots on" in plant.said() or worker.poll() is not None)
     assert plant.stop() == [0]
     assert "did not come to work: was killed by SIGINT" in plant.said()
 
@@ -148,7 +149,7 @@ def test_a_store_that_is_unreachable_at_start_is_waited_for(unreached, tmp_path,
     worker = plant.start(*WAYS[way])
     try:
         told = r"the store cannot be opened yet: .*; the next try is in (\d+) s"
-        until(lambda: {"1", "2"} <= set(re.findall(told, plant.said())), 90, told=plant.said())
+        wait_until(lambda: {"1", "2"} <= set(re.findall(told, plant.said())), 90, otherwise=plant.said)
         unreached.appear()
 
         async def work() -> object:
@@ -167,7 +168,7 @@ def test_a_worker_that_waits_for_its_store_can_be_stopped(unreached, tmp_path, w
     plant = Plant(tmp_path, unreached.url)
     worker = plant.start(*WAYS[way])
     try:
-        until(lambda: "the store cannot be opened yet" in plant.said(), 90)
+        wait_until(lambda: "the store cannot be opened yet" in plant.said(), 90)
         worker.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         assert worker.wait(60) == 0
@@ -240,9 +241,9 @@ def test_an_interpreter_that_is_missing_for_a_while_does_not_end_the_supervisor(
         )
     plant.workers.append(supervisor)
     told = r"did not come to work: .*No such file.*; the next start is in (\d+) s at the earliest"
-    until(lambda: len(re.findall(told, plant.said())) == 2, told=plant.said())
+    wait_until(lambda: len(re.findall(told, plant.said())) == 2, otherwise=plant.said)
     assert re.findall(told, plant.said()) == ["2", "4"]
     (plant.folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (plant.folder / "python").chmod(0o755)
-    until(lambda: "slots on" in plant.said(), told=plant.said())
+    wait_until(lambda: "slots on" in plant.said(), otherwise=plant.said)
     assert plant.stop() == [0]

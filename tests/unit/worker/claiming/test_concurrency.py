@@ -9,12 +9,7 @@ import pytest
 
 from perdure import Context, InvalidCall, Perdure, State
 from tests.support.every_store import ON_STORES
-
-
-async def until(condition, seconds=10.0):
-    async with asyncio.timeout(seconds):
-        while not await condition():
-            await asyncio.sleep(0.01)
+from tests.support.waiting import eventually, stays
 
 
 @ON_STORES
@@ -113,11 +108,9 @@ async def test_a_worker_whose_tasks_are_all_at_their_limit_is_not_busy():
                 asked.append(claim)
                 return await exchange(changes, claim, started)
 
-            await until(lambda: app.jobs.count(state=State.RUNNING))
+            await eventually(lambda: app.jobs.count(state=State.RUNNING))
             store.exchange = counted
-            await asyncio.sleep(0.3)
-            assert [claim for claim in asked if claim is not None] == []
-            assert len(asked) < 5
+            await stays(lambda: len(asked) < 5 and not any(asked), 0.3)
             release.set()
             for handle in handles:
                 await handle.result(timeout=10)

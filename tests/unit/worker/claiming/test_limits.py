@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from perdure import Backoff, Context, InvalidCall, JobDead, Limit, State, Unique
+from tests.support.waiting import eventually, stays
 
 SOON = Backoff.fixed(0.01)
 
@@ -105,11 +106,9 @@ async def test_failures_snoozes_and_cancels_leave_no_slot_taken(app):
             with pytest.raises(JobDead, match="failed 2 of 2"):
                 await job.result(timeout=60)
         long = await moody.enqueue("long")
-        while (await long.refresh()).state is not State.RUNNING:
-            await asyncio.sleep(0.01)
+        await eventually(lambda: app.jobs.count(state=State.RUNNING))
         after = await moody.enqueue("fine")
-        await asyncio.sleep(0.05)
-        assert (await after.refresh()).state is State.READY
+        await stays(lambda: app.jobs.count(state=State.READY), 0.05)
         assert await long.cancel()
         await after.result(timeout=60)
     assert runs == {"fail": 6, "long": 1, "fine": 1}

@@ -9,6 +9,7 @@ import pytest
 from perdure import Context, Perdure, State
 from perdure.worker.claiming.claim_loop import ClaimLoop
 from perdure.worker.claiming.exchange_tasks import ExchangeTasks
+from tests.support.waiting import eventually, stays
 
 
 class House:
@@ -138,8 +139,7 @@ async def test_a_job_in_a_messenger_lives_through_a_new_start_of_the_pump():
         await asyncio.wait_for(begun.wait(), 10)
         assert running._slots._guests, "the messenger that brought it runs it"
         running._asking[1].start_anew()
-        await asyncio.sleep(0.2)
-        assert (await job.refresh()).state is State.RUNNING
+        await stays(lambda: app.jobs.count(state=State.RUNNING), 0.2)
         for n in range(3):
             assert await (await quick.enqueue(n)).result(timeout=10) == n
         assert await job.cancel()
@@ -164,6 +164,6 @@ async def test_a_fault_of_ours_in_a_signal_is_the_pumps(monkeypatch, caplog):
         with monkeypatch.context() as patched:
             patched.setattr(ClaimLoop, "_take_foreseen", lambda self: 1 / 0)
             job = await work.enqueue(2)
-            await asyncio.sleep(0.05)
+            await eventually(lambda: "ZeroDivisionError" in caplog.text)
         assert await job.result(timeout=10) == 2
     assert "ZeroDivisionError" in caplog.text

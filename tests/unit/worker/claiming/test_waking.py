@@ -11,6 +11,7 @@ import pytest
 
 from perdure import Perdure
 from tests.support.addresses import OF_EACH_KIND, address
+from tests.support.faults import Claims
 
 LONG = 120.0  # seconds of a poll that no test waits for
 ENQUEUE = """
@@ -80,25 +81,27 @@ async def test_a_worker_that_only_polls_finds_every_job(url):
                 await began.get()
 
 
-async def test_no_signal_reaches_a_worker_that_has_switched_them_off(url):
+async def test_no_signal_reaches_a_worker_that_has_switched_them_off(url, monkeypatch):
     app, began = watched(quietly(url))
+    claims = Claims(await app._runtime.storage(), monkeypatch)
     async with app, app.worker(poll=LONG):
-        await asyncio.sleep(0.5)  # its first claim is over, and it sleeps
+        await claims.cease()
         await enqueue_elsewhere(url, 0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await began.get()
 
 
-async def test_no_signal_is_sent_where_they_are_switched_off(url):
+async def test_no_signal_is_sent_where_they_are_switched_off(url, monkeypatch):
     if url.startswith("sqlite"):
         pytest.skip("a worker on a SQLite file also sees that the file was written")
     app, began = watched(url)
+    claims = Claims(await app._runtime.storage(), monkeypatch)
     async with app, app.worker(poll=LONG):
         await enqueue_elsewhere(url, 0)
         async with asyncio.timeout(20):
             await began.get()
-        await asyncio.sleep(0.5)
+        await claims.cease()
         await enqueue_elsewhere(quietly(url), 0)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):

@@ -11,7 +11,8 @@ from perdure import State
 from perdure.worker.health import crash_dump
 from perdure.worker.health.crash_dump import DumpFilter
 from tests.support.addresses import address
-from tests.support.plant import Plant, until
+from tests.support.plant import Plant
+from tests.support.waiting import wait_until
 
 FAR_CRASH = """
 
@@ -58,7 +59,7 @@ async def test_a_crash_shows_the_users_frames_only(plant, task, arguments):
     plant.start("--spares", "0")
     async with plant.app:
         job = await plant.ended(await plant.enqueue(task, *arguments))
-    said = await asyncio.to_thread(until, lambda: "Fatal Python error" in plant.said() and plant.said())
+    said = await asyncio.to_thread(wait_until, lambda: "Fatal Python error" in plant.said() and plant.said())
     assert said.count("Fatal Python error: Segmentation fault") == 1
     assert [line.rpartition(" in ")[2] for line in frames(said)] == ["string_at", task]
     evidence = job.errors[0].traceback

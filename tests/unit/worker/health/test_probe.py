@@ -13,6 +13,7 @@ import pytest
 from perdure import InvalidCall, Perdure, State, __version__
 from perdure.worker.health import claim_watchdog
 from perdure.worker.health.probe import Condition, Probe, lives
+from tests.support.waiting import eventually, stays
 from tests.system.healing.test_healing import Stuck
 
 
@@ -41,12 +42,6 @@ async def said(probe: Probe, words: bytes) -> tuple[int, str]:
         writer.close()
     head, _, body = heard.partition("\r\n\r\n")
     return int(head.split()[1]) if head else 0, body
-
-
-async def until(wanted) -> None:
-    async with asyncio.timeout(20):
-        while not await wanted():
-            await asyncio.sleep(0.02)
 
 
 async def test_a_worker_lives_and_is_ready(shop):
@@ -87,7 +82,7 @@ async def test_a_worker_whose_claims_are_not_answered_lives_and_is_not_ready(sho
             async def refuses():
                 return (await ask(probe, "/ready"))[0] == 503
 
-            await until(refuses)
+            await eventually(refuses)
             assert "no claim has been answered" in (await ask(probe, "/ready"))[1]["why"]
             assert (await ask(probe, "/live"))[0] == 200
             store.hangs = False
@@ -159,11 +154,10 @@ async def test_the_file_is_touched_while_the_worker_lives(shop, tmp_path, monkey
             while not lives(file):
                 await asyncio.sleep(0.02)
         worker._running._services[0]._task.cancel()
-        await asyncio.sleep(0.1)
+        await eventually(lambda: not worker._condition().live)
         old = time.time() - 60
         os.utime(file, (old, old))
-        await asyncio.sleep(0.3)
-        assert not lives(file), "a worker that does not live leaves it alone"
+        await stays(lambda: not lives(file), 0.3)  # a worker that does not live leaves it alone
     assert not file.exists()
 
 
@@ -174,12 +168,11 @@ async def test_a_file_that_could_not_be_written_for_a_while(shop, tmp_path, monk
     file = tmp_path / "run" / "worker"
     file.parent.mkdir()
     worker = app.worker(poll=0.1)
-    async with app, worker, Probe.of(worker, file=file), asyncio.timeout(10):
+    async with app, worker, Probe.of(worker, file=file), asyncio.timeout(60):
         shutil.rmtree(file.parent)
         while "the probe cannot write" not in caplog.text:
             await asyncio.sleep(0.02)
-        await asyncio.sleep(0.2)
-        assert caplog.text.count("the probe cannot write") == 1
+        await stays(lambda: caplog.text.count("the probe cannot write") == 1, 0.2)
         file.parent.mkdir()
         while not lives(file):
             await asyncio.sleep(0.02)

@@ -29,6 +29,7 @@ from perdure.worker.leases.status_board import (
 from perdure.worker.running.attempt import Attempt
 from perdure.worker.supervisor import loss_reports
 from perdure.worker.supervisor.loss_reports import Death, report
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
@@ -175,12 +176,19 @@ async def test_who_is_over_its_time_fails_and_the_others_go_back(boards):
 
 
 async def test_what_a_claim_under_way_takes_after_the_death_goes_back(boards, monkeypatch):
-    monkeypatch.setattr(loss_reports, "ASKED_AFTER", (0.0, 0.05, 0.3))
-    store = MemoryStorage()
+    monkeypatch.setattr(loss_reports, "ASKED_AFTER", (0.0, 1.0))
+    store, asked = MemoryStorage(), []
+    recover = store.recover_claim
+
+    async def noted(worker, stamp):
+        asked.append(stamp)
+        return await recover(worker, stamp)
+
+    monkeypatch.setattr(store, "recover_claim", noted)
     board, view = boards
     board.claims(7)
     reporting = asyncio.create_task(gone(store, board, view))
-    await asyncio.sleep(0.1)
+    await eventually(lambda: asked)
     strays = await claimed(store, 2)  # under the stamp of the dead runner's claim
     others = await claimed(store, 1, "another", 8)
     await reporting

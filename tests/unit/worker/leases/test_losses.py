@@ -26,6 +26,7 @@ from perdure.upkeep.upkeep import Upkeep
 from perdure.worker import service as service_module
 from perdure.worker.claiming import answer_timeout as answer_timeout_module
 from perdure.worker.running import attempt as attempt_module
+from tests.support.waiting import eventually, stays
 
 
 def new_job(**options) -> NewJob:
@@ -396,8 +397,8 @@ async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():
         store.exchange = faulty
         async with app.worker():
             job = await work.enqueue()
-            await asyncio.sleep(1)
-            assert 2 <= asked < 30
+            await eventually(lambda: asked >= 2)
+            await stays(lambda: asked < 30, 1)
             broken = False
             assert await job.result(timeout=10) == 7
 

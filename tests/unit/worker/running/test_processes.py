@@ -16,7 +16,8 @@ from perdure.errors import StoreUnavailable
 from perdure.tasks.options import JobTemplate
 from tests.support.addresses import OF_EACH_KIND, address
 from tests.support.faults import Fault
-from tests.support.plant import SOURCE, alive, until
+from tests.support.plant import SOURCE, alive
+from tests.support.waiting import wait_until
 
 PROGRAM = '''
 import asyncio, ctypes, os, signal, sys, time, warnings
@@ -273,7 +274,7 @@ async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, 
         await (await program.number.enqueue(1)).result(timeout=20)  # a warm child
         neighbour = await program.until_cancelled.enqueue(str(tmp_path / "neighbour"))
         stuck = await program.grinds.enqueue(str(tmp_path / "stuck"))
-        pid = int(await asyncio.to_thread(until, lambda: _text(tmp_path / "stuck")))
+        pid = int(await asyncio.to_thread(wait_until, lambda: _text(tmp_path / "stuck")))
         assert await stuck.result(timeout=20) == "done"
         job = await stuck.refresh()
         assert (job.attempt, job.failures, job.losses) == (2, 1, 0)
@@ -282,7 +283,7 @@ async def test_a_process_is_killed_on_time_and_its_neighbour_goes_on(on_sqlite, 
         assert not alive(pid)
         assert (await neighbour.refresh()).attempt == 1
         assert await neighbour.cancel()
-        await asyncio.to_thread(until, lambda: _text(tmp_path / "neighbour.reason"))
+        await asyncio.to_thread(wait_until, lambda: _text(tmp_path / "neighbour.reason"))
 
 
 async def test_poison_is_charged_to_the_one_job_in_the_process(on_sqlite):
@@ -304,13 +305,13 @@ async def test_a_lost_hold_stops_the_process(on_sqlite, tmp_path):
             deaf = await program.until_lost.enqueue(str(tmp_path / "deaf"), False)
             at_stop = await program.until_cancelled.enqueue(str(tmp_path / "at_stop"))
             pids = [
-                int(await asyncio.to_thread(until, lambda name=name: _text(tmp_path / name)))
+                int(await asyncio.to_thread(wait_until, lambda name=name: _text(tmp_path / name)))
                 for name in ("listens", "deaf", "at_stop")
             ]
             assert await listens.cancel()
             assert await deaf.cancel()
-            await asyncio.to_thread(until, lambda: _text(tmp_path / "listens.reason"))
-            await asyncio.to_thread(until, lambda: not alive(pids[1]))
+            await asyncio.to_thread(wait_until, lambda: _text(tmp_path / "listens.reason"))
+            await asyncio.to_thread(wait_until, lambda: not alive(pids[1]))
         assert _text(tmp_path / "listens.reason") == Loss.CANCELLED
         assert _text(tmp_path / "at_stop.reason") == Loss.SHUTDOWN
         assert not any(alive(pid) for pid in pids)
@@ -372,10 +373,10 @@ def test_children_do_not_outlive_their_worker(tmp_path, on_sqlite):
         stderr=subprocess.DEVNULL,
     )
     try:
-        pid = int(until(lambda: _text(path)))
+        pid = int(wait_until(lambda: _text(path)))
         worker.kill()
         worker.wait()
-        until(lambda: not alive(pid))
+        wait_until(lambda: not alive(pid))
     finally:
         worker.kill()
         worker.wait()

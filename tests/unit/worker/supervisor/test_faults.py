@@ -15,7 +15,8 @@ import pytest
 
 from perdure import State
 from tests.support.addresses import OF_EACH_KIND, address
-from tests.support.plant import Plant, alive, until
+from tests.support.plant import Plant, alive
+from tests.support.waiting import wait_until
 
 LEASE, TIMEOUT = 1.5, 1.0
 # fault: task, arguments, seconds from its begin on in which the next attempt must have begun
@@ -64,9 +65,9 @@ async def test_the_next_attempt_comes_soon_and_the_right_one_pays(store, faults,
 
 async def _next_attempt(plant: Plant, fault: str) -> float:
     task, arguments, within = FAULTS[fault]
-    await asyncio.to_thread(until, plant.spare_ready)
+    await asyncio.to_thread(wait_until, plant.spare_ready)
     id = await plant.enqueue(task, *arguments)
-    (began,) = await asyncio.to_thread(until, lambda: plant.lines(id))
+    (began,) = await asyncio.to_thread(wait_until, lambda: plant.lines(id))
     since = began.at
     if fault == "kill -9":
         since = time.time()
@@ -85,7 +86,7 @@ async def _next_attempt(plant: Plant, fault: str) -> float:
     if fault == "SIGSTOP":
         assert "was stopped by a signal; its leases are not renewed until it goes on" in plant.said()
     if fault == "endless thread":  # its runner is replaced, and the thread ends with it
-        await asyncio.to_thread(until, lambda: not alive(began.pid))
+        await asyncio.to_thread(wait_until, lambda: not alive(began.pid))
     took = again.at - since
     assert took < within + SLACK
     return took

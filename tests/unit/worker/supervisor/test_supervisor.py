@@ -12,7 +12,8 @@ import pytest
 
 from perdure import State
 from tests.support.addresses import OF_EACH_KIND, address
-from tests.support.plant import FAR_AWAY, Plant, alive, until
+from tests.support.plant import FAR_AWAY, Plant, alive
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def plant(tmp_path):
 
 
 async def begun(plant: Plant, id: str, attempts: int = 1):
-    return (await asyncio.to_thread(until, lambda: plant.lines(id)[attempts - 1 :]))[0]
+    return (await asyncio.to_thread(wait_until, lambda: plant.lines(id)[attempts - 1 :]))[0]
 
 
 async def test_what_ran_beside_a_job_that_does_not_stop_goes_back_free(plant):
@@ -55,12 +56,12 @@ async def test_a_spare_that_dies_early_does_not_end_a_team_at_work(plant):
         return [int(pid) for pid in re.findall(r"started: pid (\d+)", plant.said())]
 
     worker = plant.start("--concurrency", "2")
-    spare = (await asyncio.to_thread(until, lambda: started()[1:]))[0]
+    spare = (await asyncio.to_thread(wait_until, lambda: started()[1:]))[0]
     worker.send_signal(signal.SIGSTOP)
     os.kill(spare, signal.SIGKILL)
     await asyncio.sleep(1.2)  # longer than it may look away without forgiving all that it saw
     worker.send_signal(signal.SIGCONT)
-    await asyncio.to_thread(until, lambda: len(started()) > 2, 15)
+    await asyncio.to_thread(wait_until, lambda: len(started()) > 2, 15)
     async with plant.app:
         assert (await plant.ended(await plant.enqueue("add", 1, 2))).result == 3
     assert worker.poll() is None
@@ -74,7 +75,7 @@ async def test_several_are_suspects_and_none_is_charged(plant):
         lines = [await begun(plant, id) for id in ids]
         victims = [line for line in lines if line.pid == lines[0].pid]
         os.kill(lines[0].pid, signal.SIGKILL)
-        await asyncio.to_thread(until, lambda: plant.said().count("is ready again") == len(victims))
+        await asyncio.to_thread(wait_until, lambda: plant.said().count("is ready again") == len(victims))
         gate.touch()
         jobs = [await plant.ended(id) for id in ids]
     assert {job.state for job in jobs} == {State.SUCCEEDED}
@@ -127,13 +128,13 @@ async def test_when_the_supervisor_dies_runners_finish_and_end(plant):
         began = await begun(plant, id)
         runners = plant.runners()
         supervisor.kill()
-        await asyncio.to_thread(until, lambda: "is gone: it claims nothing more" in plant.said())
+        await asyncio.to_thread(wait_until, lambda: "is gone: it claims nothing more" in plant.said())
         later = await plant.enqueue("add", 1, 2)
         await asyncio.sleep(2.5)  # beyond the lease: the runner renews by itself
         gate.touch()
         job = await plant.ended(id)
         assert (job.state, job.attempt) == (State.SUCCEEDED, 1)
-        await asyncio.to_thread(until, lambda: not any(alive(pid) for pid in runners))
+        await asyncio.to_thread(wait_until, lambda: not any(alive(pid) for pid in runners))
         assert (await plant.app.jobs.get(later)).state is State.READY
     assert began.pid in runners
 
@@ -146,7 +147,7 @@ async def test_sighup_starts_new_code_and_lets_the_old_finish(plant):
         began = await begun(plant, old)
         (plant.folder / "plant.py").write_text("this is no Python")
         supervisor.send_signal(signal.SIGHUP)
-        await asyncio.to_thread(until, lambda: "the old ones go on" in plant.said())
+        await asyncio.to_thread(wait_until, lambda: "the old ones go on" in plant.said())
         assert (await plant.ended(await plant.enqueue("version"))).result == 1
         plant.write(2)
         supervisor.send_signal(signal.SIGHUP)
@@ -161,7 +162,7 @@ async def test_sighup_starts_new_code_and_lets_the_old_finish(plant):
         gate.touch()
         job = await plant.ended(old)
         assert (job.state, job.attempt) == (State.SUCCEEDED, 1)
-        await asyncio.to_thread(until, lambda: not alive(began.pid))
+        await asyncio.to_thread(wait_until, lambda: not alive(began.pid))
     assert plant.stop() == [0]
 
 
@@ -184,12 +185,12 @@ async def test_runners_are_replaced_and_nothing_is_lost(plant, limit):
 async def test_runners_that_do_not_start_are_started_again_less_and_less_often(plant):
     plant.start()
     async with plant.app:
-        await asyncio.to_thread(until, plant.spare_ready)
+        await asyncio.to_thread(wait_until, plant.spare_ready)
         (plant.folder / "plant.py").write_text("raise SystemExit(7)")
         for runner in plant.runners():
             os.kill(runner, signal.SIGKILL)
         pauses = r"ended with exit code 7; the next start is in (\d+) s"
-        await asyncio.to_thread(until, lambda: len(re.findall(pauses, plant.said())) == 2)
+        await asyncio.to_thread(wait_until, lambda: len(re.findall(pauses, plant.said())) == 2)
         assert re.findall(pauses, plant.said()) == ["2", "4"]
         plant.write(1)
         assert (await plant.ended(await plant.enqueue("add", 1, 2))).state is State.SUCCEEDED
@@ -218,7 +219,7 @@ async def test_a_store_in_memory_is_run_in_one_process(plant):
     plant.url = "memory://"
     plant.write(1)
     worker = plant.start("--processes", "3")
-    await asyncio.to_thread(until, lambda: "slots on memory" in plant.said())
+    await asyncio.to_thread(wait_until, lambda: "slots on memory" in plant.said())
     assert "lives in one process: everything runs in this one process, without a supervisor" in plant.said()
     assert plant.runners() == []
     worker.send_signal(signal.SIGTERM)
@@ -243,7 +244,7 @@ async def test_zombies_are_harmless(store, tmp_path):
             assert again.worker.startswith("second.")
             os.kill(began.pid, signal.SIGCONT)
             os.kill(first.pid, signal.SIGCONT)
-            await asyncio.to_thread(until, lambda: f"job {id} (waits) attempt 1 lost its hold" in plant.said())
+            await asyncio.to_thread(wait_until, lambda: f"job {id} (waits) attempt 1 lost its hold" in plant.said())
             gate.touch()
             job = await plant.ended(id)
             assert (job.state, job.attempt) == (State.SUCCEEDED, 2)
