@@ -52,6 +52,11 @@ FINAL: Final = frozenset({State.SUCCEEDED, State.SKIPPED, State.DEAD, State.CANC
 WAITING: Final = frozenset({State.BLOCKED, State.SCHEDULED, State.READY})
 
 
+def tenant_root(tenant: str | None) -> str:
+    """The tenant that limits and shares count: the part before "/", "" for a job without tenant."""
+    return (tenant or "").partition("/")[0]
+
+
 class Loss(StrEnum):
     """Why a handler was told to stop."""
 

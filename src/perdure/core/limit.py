@@ -12,6 +12,7 @@ import msgspec
 
 from ..errors import InvalidCall
 from .clock import Duration, micros_of
+from .job import tenant_root
 from .sizes import KEY_BYTES
 
 SEPARATOR = "\x1f"  # never in a task's or tenant's name
@@ -80,10 +81,10 @@ def limits_text(
     """What a job runs under, as `storage.rules.limits` reads it."""
     if limit is None:
         return None
-    given = {"tenant": (tenant or "").partition("/")[0], "key": key or "", "routing_key": routing_key or "", None: ""}
+    values = {"tenant": tenant_root(tenant), "key": key or "", "routing_key": routing_key or "", None: ""}
     entries: dict[str, tuple[str, int | None, int | None, int | None]] = {}
     for each in limits_of(limit):
-        whose = (task, each.per or "", given[each.per])
+        whose = (task, each.per or "", values[each.per])
         if each.max_running is not None:
             name = _key(*whose, "running")
             entries[name] = (name, min(each.max_running, entries.get(name, (name, MOST))[1] or MOST), None, None)

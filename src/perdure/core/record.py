@@ -8,8 +8,10 @@ from uuid import NAMESPACE_OID, UUID, uuid5
 
 import msgspec
 
+from .backoff import DEFAULT_BACKOFF
 from .clock import SECOND, datetime_of, optional_datetime, seconds_of
 from .job import AttemptError, Job, JobId, State
+from .retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
 
 ROW_VERSION = 1  # the oldest version of Perdure's rules that may claim a row written by this one
 
@@ -35,7 +37,8 @@ class Hold(msgspec.Struct, gc=False, frozen=True):
 
 
 class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
-    """A job that is to be put on record. Durations are microseconds from the moment it is stored."""
+    """A job that is to be stored. Durations are microseconds from the moment it is stored. The defaults here are the
+    defaults of every job: the options of tasks and calls have no others."""
 
     id: str
     task: str
@@ -48,9 +51,9 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     max_attempts: int | None = 3
     timeout: int | None = 300 * SECOND
     lease: int = 60 * SECOND
-    backoff: str
-    retention: str
-    dead_retention: str
+    backoff: str = DEFAULT_BACKOFF.text()
+    retention: str = DEFAULT_RETENTION.text()
+    dead_retention: str = DEFAULT_DEAD_RETENTION.text()
     key: str | None = None
     tenant: str | None = None
     routing_key: str | None = None
@@ -65,6 +68,12 @@ class NewJob(msgspec.Struct, gc=False, frozen=True, kw_only=True):
     waits: int = 0  # parents not yet ended
     limits: str | None = None  # what it runs under: see `storage.rules.limits`
     min_version: int = ROW_VERSION
+
+
+def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
+    """The defaults of a struct by field, in the order of its fields."""
+    fields, defaults = kind.__struct_fields__, kind.__struct_defaults__
+    return dict(zip(fields[len(fields) - len(defaults) :], defaults, strict=True))
 
 
 class UniformJobs(Sequence[NewJob]):

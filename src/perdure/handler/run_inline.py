@@ -90,7 +90,7 @@ async def _run_one(app: Perdure, definition: TaskDefinition, job: NewJob, parent
         async with AsyncExitStack() as stack:
             context._given = await opened(definition.provided.values(), stack)
             return await call_through(
-                definition.middleware, context, partial(_called, definition, context, job.payload)
+                definition.middleware, context, partial(_call_with_payload, definition, context, job.payload)
             )
     finally:
         _current.reset(token)
@@ -104,14 +104,16 @@ def _arguments(definition: TaskDefinition, payload: str) -> tuple[Sequence[Any],
         raise InvalidCall(*error.args) from None
 
 
-async def _called(definition: TaskDefinition, context: Context, payload: str) -> Any:
-    given, kwargs = _arguments(definition, payload)
-    args = definition.completed(given, kwargs, context.get)
-    if definition.takes_context:
-        args = (context, *args)
-    if not definition.is_async and definition.run_in != "loop":
-        return await asyncio.to_thread(definition.handler, *args, **kwargs)
-    return await definition.handler(*args, **kwargs)
+async def _call_with_payload(definition: TaskDefinition, context: Context, payload: str) -> Any:
+    arguments, options = _arguments(definition, payload)
+    return await _call(definition, context, arguments, options)
+
+
+async def _call(definition: TaskDefinition, context: Context, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    arguments = definition.complete(arguments, options, context)
+    if definition.run_in == "loop" or definition.is_async:
+        return await definition.handler(*arguments, **options)
+    return await asyncio.to_thread(definition.handler, *arguments, **options)
 
 
 async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, parents: Parents) -> Any:
@@ -126,20 +128,12 @@ async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, pare
     try:
         async with AsyncExitStack() as stack:
             context._given = item._given = await opened(definition.provided.values(), stack)
-            value = await call_through(definition.middleware, context, partial(_called_batch, definition, item))
+            value = await call_through(definition.middleware, context, partial(_call, definition, item, [[item]], {}))
     finally:
         _current.reset(token)
     if last.outcome is not None:
         raise last.outcome
     return last.value if item._said is not None else results_of(definition.name, [item], value)[0]
-
-
-async def _called_batch(definition: TaskDefinition, item: Item[Any]) -> Any:
-    kwargs: dict[str, Any] = {}
-    args = definition.completed([[item]], kwargs, item.get)
-    if definition.run_in == "thread":
-        return await asyncio.to_thread(definition.handler, *args, **kwargs)
-    return await definition.handler(*args, **kwargs)
 
 
 class _LastOutcome:

@@ -18,19 +18,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from perdure.core.clock import Clock
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Storage
 from perdure.storage.install_hint import install_command
+from perdure.storage.opening import Demand
 
 if TYPE_CHECKING:
     from perdure.storage.migrations import Ledger, Migration
     from perdure.storage.outbox import Outbox
 
-Demand = Literal["full", "normal", "relaxed"]
 Opener = Callable[[], Storage]
 
 SERVERS = {  # scheme: package, which is also the name of its extra

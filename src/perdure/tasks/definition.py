@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..app import Perdure
     from ..client.client import Client
     from ..core.record import NewJob
+    from ..handler.context import Context
     from .registry import Registry
 
 
@@ -106,12 +107,16 @@ class TaskDefinition:
         """The arguments of a stored call by parameter name, defaults filled in."""
         return self._arguments.named(self.name, payload)
 
-    def completed(
+    def complete(self, arguments: Sequence[Any], options: dict[str, Any], context: Context) -> Sequence[Any]:
+        """The positional arguments of the handler: these, what is provided, and the context if the handler takes one. What
+        is provided by name is added to `options`."""
+        if self.injected:
+            arguments = self._inject(arguments, options, context.get)
+        return (context, *arguments) if self.takes_context else arguments
+
+    def _inject(
         self, arguments: Sequence[Any], options: dict[str, Any], get: Callable[[type[Any]], Any]
     ) -> Sequence[Any]:
-        """The arguments with what is provided put where the handler expects it; what goes by name is put among options."""
-        if not self.injected:
-            return arguments
         whole = list(arguments)
         for name, (place, kind) in self.injected.items():
             if place is None:

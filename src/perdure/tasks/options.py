@@ -16,13 +16,13 @@ import msgspec
 
 from ..client.handle import each_of, ids_of
 from ..core import codec
-from ..core.backoff import DEFAULT_BACKOFF, Backoff
+from ..core.backoff import Backoff
 from ..core.clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, due_instant_of, micros_of
 from ..core.ids import id_text, new_id
 from ..core.job import JobId
 from ..core.limit import SEPARATOR, Limit, checked_limits, limits_text
 from ..core.record import NewJob, UniformJobs
-from ..core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
+from ..core.retention import Retention
 from ..core.sizes import KEY_BYTES, META_BYTES, PARENTS, TAGS
 from ..core.validation import checked_key, checked_name
 from ..errors import InvalidCall
@@ -135,27 +135,13 @@ class JobTemplate:
             id="",
             task=task,
             payload="",
-            queue=options.get("queue", "default"),
-            priority=options.get("priority", 0),
-            delay=_micros(options.get("delay")) or 0,
-            at=_instant(options.get("at")),
-            expires=_micros(options.get("expires")),
-            max_attempts=options.get("max_attempts", 3),
-            timeout=_micros(options.get("timeout", 300)),
-            lease=_micros(options.get("lease")) or 60 * SECOND,
-            backoff=options.get("backoff", DEFAULT_BACKOFF).text(),
-            retention=options.get("retention", DEFAULT_RETENTION).text(),
-            dead_retention=options.get("dead_retention", DEFAULT_DEAD_RETENTION).text(),
+            **{name: stored_as(options[name]) for name, stored_as in _STORED_AS.items() if name in options},
             key=key,
             tenant=tenant,
-            routing_key=options.get("routing_key"),
-            tags=_tags_text(options.get("tags", ())),
-            meta=_meta_text(options.get("meta")),
             unique_key=None if unique_key is None else unique_text(task, tenant, unique_key),
             unique_scope=None if unique is None else unique.scope,
             unique_window=None if unique is None else _micros(unique.window),
             after=parents_text(task, after),
-            run_when=options.get("run_when", "succeeded"),
             waits=len(after),
             limits=limits_text(options.get("limit"), task, key, tenant, options.get("routing_key")),
         )
@@ -368,8 +354,20 @@ OPTIONS_OF_CALLS = frozenset(_CALL)
 
 
 # ---- to what is stored -----------------------------------------------------------------------------
+def _same(value: Any) -> Any:
+    return value
+
+
+def _text(value: Backoff | Retention) -> str:
+    return value.text()
+
+
 def _micros(duration: Duration | None) -> int | None:
     return None if duration is None else micros_of(duration)
+
+
+def _delay(duration: Duration | None) -> int:
+    return 0 if duration is None else micros_of(duration)
 
 
 def _instant(moment: datetime | None) -> int | None:
@@ -382,3 +380,23 @@ def _tags_text(tags: Sequence[str]) -> str | None:
 
 def _meta_text(meta: Mapping[str, str] | None) -> str | None:
     return codec.encode(dict(meta), "meta") if meta else None
+
+
+# how the value of an option is stored on a job; an option that is not given has the default of `NewJob`
+_STORED_AS: dict[str, Callable[[Any], Any]] = {
+    "queue": _same,
+    "priority": _same,
+    "delay": _delay,
+    "at": _instant,
+    "expires": _micros,
+    "max_attempts": _same,
+    "timeout": _micros,
+    "lease": _micros,
+    "backoff": _text,
+    "retention": _text,
+    "dead_retention": _text,
+    "routing_key": _same,
+    "tags": _tags_text,
+    "meta": _meta_text,
+    "run_when": _same,
+}

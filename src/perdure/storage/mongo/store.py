@@ -7,12 +7,12 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from perdure.core.clock import Clock, reader
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
-from perdure.errors import InvalidCall, StoreError, StoreMisconfigured
+from perdure.errors import InvalidCall, StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
@@ -39,6 +39,7 @@ from perdure.storage.contract import (
     WorkerRow,
     refuse_two_changes_of_one_job,
 )
+from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.filters import parse_cursor
 
 from . import edges, health, inspection, kv, listing, queues, transfer, unreadable, upkeep
@@ -59,7 +60,6 @@ from .signals import Signals
 from .transaction import MongoTransaction
 
 T = TypeVar("T")
-Demand = Literal["full", "normal", "relaxed"]
 _log = logging.getLogger("perdure")
 RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
 
@@ -451,8 +451,7 @@ class MongoStorage(Storage):
     def _in_use(self) -> Server:
         if self._server is None:
             raise StoreError(f"the store {self._address} is not open")
-        if self._forked():
-            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        refuse_after_fork(self._process, self._address)
         return self._server
 
     def _free(self, started: Sequence[Started]) -> list[Started]:
@@ -478,10 +477,4 @@ class MongoStorage(Storage):
 
     async def _check_durability(self, server: Server) -> None:
         """Refuse or warn when an acknowledged job would not be safe."""
-        found = await health.durability(server, await server.hello())
-        if found.grade in "AB" or self._demand == "relaxed":
-            return
-        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
-        if self._demand == "full" or found.grade == "D":
-            raise StoreMisconfigured(f'durability="{self._demand}" refused: {told}')
-        _log.warning("%s", told)
+        check_durability(await health.durability(server, await server.hello()), self._demand, self._address)

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Literal
 
 import msgspec
 
@@ -14,7 +13,7 @@ from perdure.core.clock import Clock, reader
 from perdure.core.ids import new_id
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
-from perdure.errors import StoreError, StoreMisconfigured
+from perdure.errors import StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
@@ -43,6 +42,7 @@ from perdure.storage.contract import (
     refuse_two_changes_of_one_job,
 )
 from perdure.storage.database_identity import DatabaseIdentity
+from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.fast_path import kinds_of
 from perdure.storage.rules.filters import parse_cursor
 
@@ -70,7 +70,6 @@ from .transfer import Carry
 from .unreadable import Aside
 from .upkeep import Upkeep
 
-Demand = Literal["full", "normal", "relaxed"]
 LONG = 100  # jobs of an enqueue that keeps its place among others
 BRIEF = 1.0  # seconds of patience for those who must know soon that the store is out of reach
 _log = logging.getLogger("perdure")
@@ -421,8 +420,7 @@ class PostgresStorage(Storage):
     def _in_use(self) -> tuple[Server, Signals, int]:
         if self._opened is None:
             raise StoreError(f"the store {self._address} is not open")
-        if self._opened[2] != os.getpid():
-            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        refuse_after_fork(self._opened[2], self._address)
         return self._opened
 
     def _check_schema(self) -> None:
@@ -438,13 +436,7 @@ class PostgresStorage(Storage):
 
     async def _check_durability(self) -> None:
         """Refuse or warn when an acknowledged job would not be safe."""
-        found = await self.durability()
-        if found.grade in "AB" or self._demand == "relaxed":
-            return
-        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
-        if self._demand == "full" or found.grade == "D":
-            raise StoreMisconfigured(f'durability="{self._demand}" refused: {told}')
-        _log.warning("%s", told)
+        check_durability(await self.durability(), self._demand, self._address)
 
 
 def _effects_of(jobs: Sequence[NewJob]) -> Effects:

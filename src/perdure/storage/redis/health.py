@@ -12,10 +12,10 @@ import ssl
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from perdure.errors import StoreError, StoreMisconfigured
 from perdure.storage.contract import Durability, Finding
+from perdure.storage.opening import Demand, check_durability
 
 from .client import RedisClient
 from .errors import is_no_database
@@ -33,7 +33,7 @@ ROUNDS = 5
 _MIB = 1 << 20
 
 
-async def prepared(link: RedisClient, demand: Literal["full", "normal", "relaxed"], migrate: bool) -> None:
+async def prepared(link: RedisClient, demand: Demand, migrate: bool) -> None:
     """Check the server and the keys. StoreError says what is wrong and what to do."""
     await _reached(link)
     settings = await read_settings(link)
@@ -104,19 +104,11 @@ async def _check_format(link: RedisClient, migrate: bool) -> None:
             )
 
 
-def _check_durability(settings: Settings, place: str, demand: str) -> None:
+def _check_durability(settings: Settings, place: str, demand: Demand) -> None:
     if settings.appendfsync is None and settings.save is None and place not in _told:
         _told.add(place)
         _log.info("%s: the server does not show its configuration (CONFIG is forbidden)", place)
-    found = durability_of(settings)
-    if found.grade in "AB" or demand == "relaxed":
-        return
-    told = f"{place}: durability {found.grade}: {found.detail}; {found.remedy}"
-    if demand == "full":
-        raise StoreMisconfigured(f'durability="full" refused: {told}')
-    if found.grade == "D":
-        raise StoreMisconfigured(f'{told}. Perdure(durability="relaxed") takes it as it is')
-    _log.warning("%s", told)
+    check_durability(durability_of(settings), demand, place)
 
 
 @dataclass(frozen=True, slots=True)

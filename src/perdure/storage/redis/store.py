@@ -6,7 +6,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -48,6 +48,7 @@ from perdure.storage.contract import (
     WorkerRow,
     refuse_two_changes_of_one_job,
 )
+from perdure.storage.opening import Demand, refuse_after_fork
 from perdure.storage.rules.fast_path import ids_of
 from perdure.storage.rules.filters import parse_cursor
 
@@ -59,7 +60,6 @@ from .keys import escaped, id_bytes, id_text, id_texts, known_names, plain, stam
 from .records import Raw, claimed_of, records_of
 from .signals import Signals
 
-Demand = Literal["full", "normal", "relaxed"]
 LONG = 100  # jobs of an enqueue that keeps its place among others
 AUDITED = 500  # rows that are looked at with every prune
 AUDITS = 8  # scripts of that size in one inspection: each is short, and others run between them
@@ -436,8 +436,7 @@ class RedisStorage(Storage):
     def _used(self) -> RedisClient:
         if self._link is None:
             raise StoreError(f"the store {self._address} is not open")
-        if self._process != os.getpid():
-            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        refuse_after_fork(self._process, self._address)
         return self._link
 
     def _time(self) -> Any:

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import msgspec
 
-from ...core.job import WAITING
+from ...core.job import WAITING, tenant_root
 from ...core.record import NewJob, Record
 
 SHARE = 1_000  # of rank, for weight 1
@@ -34,7 +34,7 @@ class Account(msgspec.Struct, frozen=True, gc=False):
 
 def payer_of(job: NewJob | Record) -> Account:
     """The account that a job is charged to."""
-    return Account(job.queue, job.priority, (job.tenant or "").partition("/")[0])
+    return Account(job.queue, job.priority, tenant_root(job.tenant))
 
 
 def floor_of(job: NewJob) -> Account:

@@ -11,10 +11,8 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
-import msgspec
-
 from ...core.lifecycle import Change, HoldGuard, OrdinarySuccess
-from ...core.record import NewJob, Record, UniformJobs
+from ...core.record import NewJob, Record, UniformJobs, defaults_of
 
 _ENABLED = os.environ.get("PERDURE_FAST_PATHS", "1") != "0"
 
@@ -59,23 +57,19 @@ def are_ordinary_successes(changes: Sequence[Change]) -> bool:
     )
 
 
-def _defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
-    return dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
-
-
 # Fast paths write these fields of a new job. Every other field must have its default, also one that is added later.
 OF_EVERY_JOB = frozenset(
     """
     id task payload queue priority delay at max_attempts timeout lease backoff retention dead_retention
     """.split()  # noqa: SIM905
 )
-_SPECIAL = {name: value for name, value in _defaults_of(NewJob).items() if name not in {*OF_EVERY_JOB, "limits"}}
+_SPECIAL = {name: value for name, value in defaults_of(NewJob).items() if name not in {*OF_EVERY_JOB, "limits"}}
 _special_fields: Callable[[NewJob], tuple[Any, ...]] = attrgetter(*_SPECIAL)
 _SPECIAL_DEFAULTS = tuple(_SPECIAL.values())
 
 # Fast paths write these fields of a success. Every other field must have the default of `OrdinarySuccess`.
 OF_EVERY_SUCCESS = frozenset(("id", "guard", "failures", "result", "keep", "started_at"))
-_FIXED_FIELDS = {name: value for name, value in _defaults_of(OrdinarySuccess).items() if name not in OF_EVERY_SUCCESS}
+_FIXED_FIELDS = {name: value for name, value in defaults_of(OrdinarySuccess).items() if name not in OF_EVERY_SUCCESS}
 _fixed_values: Callable[[Change], tuple[Any, ...]] = attrgetter(*_FIXED_FIELDS)
 _FIXED = tuple(_FIXED_FIELDS.values())
 _ORDINARY = {OrdinarySuccess}

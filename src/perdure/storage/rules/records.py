@@ -133,10 +133,26 @@ def key_ends(job: NewJob, now: int) -> int | None:
     return now + (job.unique_window or 0) if job.unique_scope == "window" else None
 
 
+def due_time(job: NewJob, now: int) -> int:
+    """When a job that is stored now is to run."""
+    return now + job.delay if job.at is None else job.at
+
+
+def initial_state(job: NewJob, now: int) -> State:
+    """The state of a job that is stored now."""
+    if job.waits > 0:
+        return State.BLOCKED
+    return State.SCHEDULED if due_time(job, now) > now else State.READY
+
+
+def is_parked(state: State, limits: str | None) -> bool:
+    """Whether a job in this state waits for room under its limits, outside the lanes."""
+    return state is State.READY and limits is not None
+
+
 def record_of(job: NewJob, now: int, rank: int | None = None) -> Record:
     """The record of a job that is stored now. `rank`: its share of a fair queue."""
-    run_at = now + job.delay if job.at is None else job.at
-    state = State.BLOCKED if job.waits > 0 else State.SCHEDULED if run_at > now else State.READY
+    run_at, state = due_time(job, now), initial_state(job, now)
     name = key_name(job)
     return Record(
         id=job.id,
@@ -172,7 +188,7 @@ def record_of(job: NewJob, now: int, rank: int | None = None) -> Record:
         run_when=job.run_when,
         waits=job.waits,
         limits=job.limits,
-        parked=state is State.READY and job.limits is not None,
+        parked=is_parked(state, job.limits),
         min_version=job.min_version,
     )
 
@@ -186,7 +202,7 @@ def is_expired(record: Record, now: int) -> bool:
 def set_state(record: Record, state: State) -> None:
     """The state, and whether the job waits for room under its limits."""
     record.state = state
-    record.parked = state is State.READY and record.limits is not None
+    record.parked = is_parked(state, record.limits)
 
 
 def write_claim(record: Record, claim: Claim, now: int) -> None:

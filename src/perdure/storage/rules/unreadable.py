@@ -26,12 +26,11 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from ...core.backoff import DEFAULT_BACKOFF, Backoff
-from ...core.clock import SECOND
+from ...core.backoff import Backoff
 from ...core.job import FINAL, WAITING, State
 from ...core.log_limit import is_new
-from ...core.record import HARMLESS_FLAWS, ROW_VERSION, UNREADABLE, Fault, Record, unreadable_fields
-from ...core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION, Retention
+from ...core.record import HARMLESS_FLAWS, UNREADABLE, Fault, NewJob, Record, defaults_of, unreadable_fields
+from ...core.retention import Retention
 from ..types import Unreadable
 from .limits import StoredLimit
 
@@ -60,7 +59,7 @@ LONGEST_ID = 200  # characters
 LONGEST_NAME = 1 << 16  # characters of an id, task, queue …; far more than any name of ours has
 
 FIELDS = Record.__struct_fields__
-_DEFAULTS = dict(zip(reversed(FIELDS), reversed(Record.__struct_defaults__), strict=False))
+_DEFAULTS = defaults_of(Record)
 _STAMPS = ("stamp", "accepted_stamp")
 _SIGNED = ("priority", "rank", "run_at")
 _COUNTERS = ("version", "attempt", "failures", "losses", "waits", "min_version", "keep_last", "max_attempts")
@@ -69,6 +68,7 @@ _INSTANTS = ("started_at", "finished_at", "expires_at", "prune_at", "leased_unti
 _FLAGS = ("suspect", "parked", "hidden", "holds_key", "followed")
 _NAMES = ("task", "queue", "key", "tenant", "routing_key", "unique_key", "leased_by")
 _IDS = ("id", "chain_id", "next_id")
+_POLICY = ("max_attempts", "timeout", "lease", "backoff", "retention", "dead_retention")
 _SCOPES = (None, "waiting", "active", "any", "window")
 _RUN_WHENS = ("succeeded", "finished")
 # of a job that is dead because of this: it holds nothing, and stays until somebody deletes it
@@ -313,15 +313,9 @@ def _neutral(now: int) -> dict[str, Any]:
         "attempt": 0,
         "failures": 0,
         "losses": 0,
-        "max_attempts": 3,
-        "timeout": 300 * SECOND,
-        "lease": 60 * SECOND,
-        "backoff": DEFAULT_BACKOFF.text(),
-        "retention": DEFAULT_RETENTION.text(),
-        "dead_retention": DEFAULT_DEAD_RETENTION.text(),
+        **{name: defaults_of(NewJob)[name] for name in _POLICY},
         "created_at": now,
         "run_at": now,
-        "min_version": ROW_VERSION,
     }
 
 

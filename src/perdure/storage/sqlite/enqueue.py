@@ -19,7 +19,15 @@ import msgspec
 from perdure.core.record import ROW_VERSION, NewJob, Record, UniformJobs
 from perdure.storage.contract import EnqueueResult, MissingParent, QueueAtCapacity, QueueSettings
 from perdure.storage.rules.fast_path import ids_of, is_ordinary_but_for_limits, kinds_of
-from perdure.storage.rules.records import key_ends, key_name, parents_of, plan, refuse_missing_parents
+from perdure.storage.rules.records import (
+    due_time,
+    initial_state,
+    key_ends,
+    key_name,
+    parents_of,
+    plan,
+    refuse_missing_parents,
+)
 
 from . import edges
 from .driver import Connection
@@ -168,8 +176,7 @@ def check_parents(connection: Connection, jobs: Sequence[NewJob]) -> None:
 
 def place_of(job: NewJob, now: int) -> tuple[str, int]:
     """The state of a new job, and when it is to run."""
-    run_at = now + job.delay if job.at is None else job.at
-    return "blocked" if job.waits > 0 else "scheduled" if run_at > now else "ready", run_at
+    return initial_state(job, now).value, due_time(job, now)
 
 
 def _planned(

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from perdure.core.job import State
-from perdure.core.record import ROW_VERSION, Record
+from perdure.core.record import ROW_VERSION, Record, defaults_of
 from perdure.storage.contract import Claim
 from perdure.storage.rules.fast_path import expand_records
 from perdure.storage.rules.unreadable import flaw_of
@@ -64,7 +64,7 @@ class Usual(NamedTuple):
 def _usual() -> str:
     """Whether a row is like nearly all others, as an expression."""
     known = {*_SAID, *_COMMON, *_CLAIMED}
-    defaults = dict(zip(reversed(Record.__struct_fields__), reversed(Record.__struct_defaults__), strict=False))
+    defaults = defaults_of(Record)
     rare = {"failures": 0, "losses": 0} | {name: value for name, value in defaults.items() if name not in known}
     unset = ", ".join(name for name, value in rare.items() if value is None)
     as_usual = [f"{name} = {literal(value)}" for name, value in rare.items() if value is not None]

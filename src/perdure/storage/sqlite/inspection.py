@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from perdure.storage.rules.records import is_parked
 from perdure.storage.rules.unreadable import LARGEST, LONGEST_ID, is_leased, read_row
 
 from .driver import Connection
@@ -69,7 +70,7 @@ def _is_flawed(values: dict[str, Any], now: int) -> bool:
         return "id" in flaws or not is_leased(record, now)
     apart = values["apart"]
     there = (values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)
-    parked = record.state == "ready" and record.limits is not None
+    parked = is_parked(record.state, record.limits)
     # a parked or blocked job may have lost its gate or its edges
     in_place = (*stands(record.state.value, parked=parked, suspect=record.suspect), parked) == (*there, record.parked)
     return not in_place or record.parked or record.state == "blocked"

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from time import monotonic
-from typing import Literal, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from perdure.core.clock import Clock, reader
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
-from perdure.errors import StoreError, StoreMisconfigured
+from perdure.errors import StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
@@ -45,6 +45,7 @@ from perdure.storage.contract import (
     refuse_two_changes_of_one_job,
 )
 from perdure.storage.database_identity import DatabaseIdentity
+from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.filters import parse_cursor
 
 from . import edges, inspection, kv, listing, process_shared, transfer, unreadable, upkeep
@@ -67,7 +68,6 @@ from .unreadable import sort_out
 from .writer import BUSY_LIMIT, Work, Writer
 
 T = TypeVar("T")
-Demand = Literal["full", "normal", "relaxed"]
 LOOKED_AT = 2_000  # jobs at once, when a value could not be read
 _log = logging.getLogger("perdure")
 
@@ -446,8 +446,7 @@ class SqliteStorage(Storage):
     def _in_use(self) -> Shared:
         if self._shared is None or not self._opened:
             raise StoreError(f"the store {self._place} is not open")
-        if self._forked():
-            raise StoreError(f"the store {self._place} was opened before this process was forked: open it again here")
+        refuse_after_fork(self._shared.process, self._place)
         return self._shared
 
     def _forked(self) -> bool:
@@ -473,12 +472,8 @@ class SqliteStorage(Storage):
     def _check_durability(self) -> None:
         """Refuse or warn when an acknowledged job would not be safe. A database in memory says so by its URL."""
         found = self._in_use().keeper.durability()
-        if self._place.in_memory or found.grade in "AB" or self._demand == "relaxed":
-            return
-        told = f"{self._place}: durability {found.grade}: {found.detail}; {found.remedy}"
-        if self._demand == "full":
-            raise StoreMisconfigured(f'durability="full" refused: {told}')
-        _log.warning("%s", told)
+        if not self._place.in_memory:
+            check_durability(found, self._demand, self._place)
 
 
 def _unless_refused(answer: T | QueueAtCapacity | MissingParent) -> T:

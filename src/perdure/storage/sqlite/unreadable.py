@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.job import FINAL, State
+from perdure.core.job import FINAL
 from perdure.core.record import Record
 from perdure.storage.contract import Unreadable
+from perdure.storage.rules.records import is_parked
 from perdure.storage.rules.unreadable import Mended, is_leased, kept_entry, log_set_aside, mend, raw_text, read_row
 
 from . import edges
@@ -119,7 +120,7 @@ def _put_in_place(work: Work, rows: Sequence[Row], sound: Sequence[Record]) -> i
         record = by_id.get(_name(row.values["id"]))
         if record is None:
             continue
-        parked = record.state is State.READY and record.limits is not None
+        parked = is_parked(record.state, record.limits)
         place = stands(record.state.value, parked=parked, suspect=record.suspect)
         apart = row.values["apart"]
         there = (row.values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)

@@ -121,7 +121,7 @@ class Invoker:
         for item in items:
             item._given = context._given
         options: dict[str, Any] = {}
-        arguments = definition.completed([items], options, context.get)
+        arguments = definition.complete([items], options, context)
         run = partial(definition.handler, *arguments, **options)
         if definition.run_in == "thread":
             return await self._await_thread(batch, run)
@@ -172,8 +172,4 @@ class _ThreadCall:
 def call(definition: TaskDefinition, context: Context, payload: str) -> Any:
     """The handler's value, or its coroutine."""
     arguments, options = definition.arguments(payload)
-    if definition.injected:
-        arguments = definition.completed(arguments, options, context.get)
-    if definition.takes_context:
-        return definition.handler(context, *arguments, **options)
-    return definition.handler(*arguments, **options)
+    return definition.handler(*definition.complete(arguments, options, context), **options)

@@ -14,13 +14,13 @@ from perdure.core.backoff import Backoff
 from perdure.core.clock import SECOND
 from perdure.core.ids import new_id
 from perdure.core.job import State
-from perdure.core.record import ROW_VERSION, Record
+from perdure.core.record import ROW_VERSION, Record, defaults_of
 from perdure.core.retention import Retention
 from perdure.storage.contract import JobDump, Storage
 
 from ..tools import MovableClock, assert_equal, job, read_job
 
-DEFAULTS = dict(zip(reversed(Record.__struct_fields__), reversed(Record.__struct_defaults__), strict=False))
+DEFAULTS = defaults_of(Record)
 
 # texts that must follow a grammar, and numbers that must not be greater than others
 VALUES: Mapping[str, Any] = {
