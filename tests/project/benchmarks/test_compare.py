@@ -14,7 +14,7 @@ from benchmarks.compare.measures import MEASURES, Measure
 from benchmarks.compare.pairs import NOISE, TOO_FEW, TOO_SMALL, Pairs, confidence, interval_of_median
 from benchmarks.compare.report import HEAD
 from benchmarks.compare.run import Results, Sizes, run
-from benchmarks.compare.sides import Side
+from benchmarks.compare.sides import Side, both_sides
 from benchmarks.contender import ROOT
 from benchmarks.results import Figure
 
@@ -48,6 +48,19 @@ def test_a_tiny_run_gives_a_row_for_every_figure_and_leaves_no_worktree(tmp_path
         far = 10 if key.endswith("_cpu") else 200  # others use the machine too, and commits of a disk differ by much
         assert 1 / far < found["ratio"] < far, key
     _nothing_is_left(tmp_path)
+
+
+@in_a_repository
+def test_fast_paths_are_switched_off_on_side_b_only():
+    asked = "from perdure.storage.rules import fast_path; print(fast_path.enabled())"
+    with both_sides("HEAD", {"PERDURE_FAST_PATHS": "0"}) as sides:
+        answers = [
+            subprocess.run(
+                [sys.executable, "-c", asked], env=side.environment, capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for side in sides
+        ]
+    assert answers == ["True", "False"]
 
 
 @in_a_repository
