@@ -97,7 +97,7 @@ async def test_a_change_waits_for_no_dead_process():
     async with store_at(url) as store:
         record = await held(store)
         with writing_to(url, "jobs"):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(15):
                 (verdict,) = await store.apply([decide(record, RunnerLost())])
         assert verdict.accepted
         assert (await store.get([record.id]))[0].state is State.READY
@@ -109,7 +109,7 @@ async def test_one_that_lies_idle_for_too_long_is_ended_though_it_is_connected(m
     async with store_at(url) as store:
         record = await held(store)
         with writing_to(url, "jobs", dead=False):
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(15):
                 (verdict,) = await store.apply([decide(record, RunnerLost())])
         assert verdict.accepted
 
@@ -132,7 +132,7 @@ async def test_who_was_taken_for_dead_begins_again(monkeypatch):
         monkeypatch.setattr(here, "commit", late)
         slow = asyncio.create_task(store.claim(claim(4, limited=True)))
         await stopped.wait()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             taken = await other.claim(claim(3, limited=True))
         goes_on.set()
         assert [len(taken), len(await slow)] == [3, 1]

@@ -320,7 +320,7 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
             jobs = dying._server.database["perdure_jobs"]
             await jobs.update_one({"_id": record.id}, {"$set": {"progress": "1"}}, session=session)
             await other.abort_transactions(dying.open_transactions())
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(15):
                 (verdict,) = await other.apply([decide(record, RunnerLost())])
             assert verdict.accepted
         (seen,) = await other.get([record.id])

@@ -303,9 +303,9 @@ async def test_a_job_in_its_handlers_transaction_keeps_nobody_waiting():
     """Its handler enqueues beside the transaction, and writes on the shelf."""
     async with store_at() as store:
         parent = await held(store)
-        transaction = await store.begin_for(parent.hold, 5 * SECOND)
+        transaction = await store.begin_for(parent.hold, 30 * SECOND)
         child = after(parent)
-        async with asyncio.timeout(4):
+        async with asyncio.timeout(15):
             await store.enqueue([child])
             assert await store.kv_write([KvWrite("step", "a", "1", hold=parent.hold)]) == [True]
         assert (await transaction.complete(decide(parent, Succeeded()))).accepted

@@ -57,8 +57,8 @@ async def test_its_start_is_noted_before_it_begins():
     """Should the worker die inside, it is known that this job ran."""
     async with store_at() as store:
         record = await held(store)
-        transaction = await store.begin_for(record.hold, 5 * SECOND)
-        async with asyncio.timeout(5):
+        transaction = await store.begin_for(record.hold, 30 * SECOND)
+        async with asyncio.timeout(15):
             while (await store.get([record.id]))[0].started_at is None:  # it does not wait for the disk
                 await asyncio.sleep(0.01)
         await transaction.rollback()
@@ -108,7 +108,7 @@ async def test_past_its_limit_the_session_can_write_nothing_any_more():
         session = transaction.connection
         orders = database_of(session.client, url)["orders"]
         await orders.insert_one({"_id": 1}, session=session)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             while not session.has_ended:
                 await asyncio.sleep(0.01)
         with pytest.raises(InvalidOperation):

@@ -262,7 +262,7 @@ async def test_who_waits_for_a_turn_keeps_no_others_waiting(url):
             waiting = [asyncio.create_task(claim(store, 1, limited=True)) for _ in range(8)]
             while not run(url, "select 1 from pg_locks where locktype = 'advisory' and not granted"):
                 await asyncio.sleep(0)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(15):
                 await store.enqueue([job()])
                 assert await store.renew([held[0].hold]) == [ACCEPTED]
         claimed = [record.id for records in await asyncio.gather(*waiting) for record in records]
@@ -428,7 +428,7 @@ async def test_nobody_waits_for_a_handlers_transaction(url):
         transaction = await store.begin_transaction(20 * SECOND)
         shared, child = job(queue="q", tenant="a"), after(dead, run_when="finished")
         await transaction.enqueue([shared, child])
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(15):
             await store.enqueue([job(queue="q", tenant="b")])
             await store.prune(9)
         following = job(chain_id=held.id)

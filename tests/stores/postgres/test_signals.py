@@ -31,7 +31,7 @@ class Bell:
         self.rung += 1
         self._event.set()
 
-    async def heard(self, within: float = 5.0) -> None:
+    async def heard(self, within: float = 30.0) -> None:
         async with asyncio.timeout(within):
             await self._event.wait()
         self._event.clear()

@@ -115,7 +115,7 @@ async def test_a_killed_worker_loses_nothing(plant):
         plant.start()
         await plant.ended(301)
         assert await stays.result(timeout=30) == "came back"
-        assert [await handle.result(timeout=5) for handle in handles] == list(range(300))
+        assert [await handle.result(timeout=30) for handle in handles] == list(range(300))
         jobs = [await handle.refresh() for handle in handles]
         assert {job.state for job in jobs} == {State.SUCCEEDED}
         begun = plant.begun()
@@ -143,7 +143,7 @@ async def test_a_killed_server_loses_nothing_that_was_acknowledged(own, tmp_path
                 server.restart()
             handles += await plant.app.enqueue([plant.work.call(number) for number in range(200, 300)])
             await plant.ended(300)
-            assert [await handle.result(timeout=5) for handle in handles] == list(range(300))
+            assert [await handle.result(timeout=30) for handle in handles] == list(range(300))
     finally:
         plant.stop()
     assert [worker.returncode for worker in plant.workers] == [0, 0]

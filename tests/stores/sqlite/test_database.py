@@ -180,7 +180,7 @@ async def test_a_commit_waits_for_a_reader_and_the_transaction_stays(tmp_path):
         assert not done
         reader.execute("commit")
         reader.close()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)
         assert await store.count(Filter()) == 2
 
 

@@ -210,5 +210,5 @@ async def test_room_under_a_limit_wakes_who_waits_for_it(tmp_path, plain):
             assert not mail.is_set()  # its code may still run
             (record,) = await store.get([held.id])
             await store.apply([decide(record, Stopped())])
-        await asyncio.wait_for(mail.wait(), 5)
+        await asyncio.wait_for(mail.wait(), 20)
         assert not other.is_set()

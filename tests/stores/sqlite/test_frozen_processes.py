@@ -41,7 +41,7 @@ HAS_ITS_TURN = """
 
 
 @pytest.mark.parametrize("code", [WAITS_FOR_ITS_TURN, HAS_ITS_TURN], ids=["waits for its turn", "has its turn"])
-async def test_others_write_while_a_process_is_frozen(tmp_path, code):
+async def test_others_write_while_a_process_is_frozen(tmp_path, code, machine):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         await store.enqueue([job()])
@@ -58,8 +58,8 @@ async def test_others_write_while_a_process_is_frozen(tmp_path, code):
             for _ in range(5):
                 await store.enqueue([job()])
             others = time.monotonic() - began - first
-            assert first < 15, "at most the limit for a turn, and then SQLite's own lock"
-            assert others < 2.5, "who knows that the line is stuck does not wait again"
+            assert first < machine.seconds(15), "at most the limit for a turn, and then SQLite's own lock"
+            assert others < machine.seconds(2.5), "who knows that the line is stuck does not wait again"
             os.kill(other.pid, signal.SIGCONT)
             other.stdin.write("\n")
             other.stdin.flush()

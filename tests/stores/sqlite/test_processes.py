@@ -169,4 +169,4 @@ async def test_a_transaction_of_another_program_is_waited_for(tmp_path):
         assert not done
         raw.execute("rollback")
         raw.close()
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)

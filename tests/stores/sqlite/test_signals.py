@@ -21,7 +21,7 @@ def sockets(path):
     return [name for name in os.listdir(f"{path}-perdure") if name.endswith(".socket")]
 
 
-async def woken(event, seconds=5.0):
+async def woken(event, seconds=30.0):
     await asyncio.wait_for(event.wait(), seconds)
     event.clear()
 
@@ -48,7 +48,7 @@ async def test_another_process_wakes_us_by_queue(tmp_path):
         assert not other_queue.is_set()
 
 
-async def test_how_quickly_another_process_wakes_us(tmp_path):
+async def test_how_quickly_another_process_wakes_us(tmp_path, machine):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         event = asyncio.Event()
@@ -76,7 +76,7 @@ async def test_how_quickly_another_process_wakes_us(tmp_path):
             heard = time.time()
             delays.append(heard - float(await line(other)))
         finish(other)
-        assert sorted(delays)[10] < 0.05  # milliseconds; wide, for a busy machine
+        assert sorted(delays)[10] < machine.seconds(0.05)
 
 
 @pytest.mark.parametrize("turns", [True, False], ids=["in turn", "without turns"])
@@ -129,7 +129,7 @@ async def test_the_signal_does_not_wait_for_the_commit(tmp_path):
         assert not storing.done()  # a reader is in its way
         claiming = asyncio.ensure_future(store.exchange((), claim()))
         reader.close()
-        assert len((await asyncio.wait_for(claiming, 5)).claimed) == 1
+        assert len((await asyncio.wait_for(claiming, 20)).claimed) == 1
         assert storing.done()
 
 

@@ -122,7 +122,7 @@ async def test_callers_do_not_wait_for_a_relay_nor_a_relay_for_callers(near):
         outbox = await near.open_outbox()
         with near.transaction() as database:
             await app._runtime.client.enqueue_in_transaction(database, jobs_of(near.task, [1]))
-        async with outbox.batch(10, []) as batch, asyncio.timeout(5):
+        async with outbox.batch(10, []) as batch, asyncio.timeout(15):
             with near.transaction() as database:  # while the relay speaks to the store
                 if near.kind == "postgres":
                     database.execute("set lock_timeout = '1s'")

@@ -194,9 +194,9 @@ async def test_nothing_waits_for_a_handlers_transaction(app, dsn, table):
         with psycopg.connect(dsn) as other:
             for name in ("jobs", "waiting", "holds", "outcomes", "held_keys", "kept_keys", "queues", "workers"):
                 other.execute(f'select * from "{schema}".{name} for update nowait'.encode())
-        assert await (await quick.enqueue()).result(timeout=5) == 1
+        assert await (await quick.enqueue()).result(timeout=30) == 1
         go_on.set()
-        await job.result(timeout=5)
+        await job.result(timeout=30)
 
 
 async def test_a_transaction_that_takes_too_long_is_undone_and_says_so(kind, dsn, table):

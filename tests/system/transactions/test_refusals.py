@@ -324,7 +324,7 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task, dsn):
             await task.using(queue=policy).enqueue()
             with psycopg.connect(dsn) as connection:
                 with pytest.raises(QueueFull, match="nothing waits"):
-                    await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
+                    await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 20)
                 await task.using(queue="free", connection=connection).enqueue()
         assert await app.jobs.count(queue="free") == 2
 

@@ -62,9 +62,9 @@ def task(app):
 # ---- result ----------------------------------------------------------------------------------------
 async def test_a_result_has_the_type_of_the_annotation(app, task):
     async with app.worker():
-        assert await (await task.enqueue()).result(timeout=5) == datetime(2026, 1, 1, tzinfo=UTC)
+        assert await (await task.enqueue()).result(timeout=30) == datetime(2026, 1, 1, tzinfo=UTC)
         job = await task.enqueue()
-        assert await task.handle(str(job.id)).result(timeout=5) == datetime(2026, 1, 1, tzinfo=UTC)
+        assert await task.handle(str(job.id)).result(timeout=30) == datetime(2026, 1, 1, tzinfo=UTC)
         assert isinstance(job.id, UUID)
 
 
@@ -76,12 +76,12 @@ async def test_jobs_can_be_put_into_a_set(app, task):
 async def test_a_job_that_ended_otherwise_raises(app, task):
     async with app.worker():
         with pytest.raises(JobSkipped, match="nothing to do") as skipped:
-            await (await task.enqueue("skip")).result(timeout=5)
+            await (await task.enqueue("skip")).result(timeout=30)
         assert skipped.value.job.state is State.SKIPPED
         with pytest.raises(JobDead, match=r"is dead: bad address$"):
-            await (await task.enqueue("dead")).result(timeout=5)
+            await (await task.enqueue("dead")).result(timeout=30)
         with pytest.raises(JobDead) as dead:
-            await (await task.enqueue("fail")).result(timeout=5)
+            await (await task.enqueue("fail")).result(timeout=30)
         assert dead.value.job.errors[-1].message == "oh no"
     job = await task.enqueue()
     assert await job.cancel()
@@ -103,8 +103,8 @@ async def test_a_result_that_does_not_fit_the_annotation_is_given_as_it_was_stor
 
     async with app.worker():
         job = await count.enqueue("to be")
-        assert await job.result(timeout=5) == ["to", "be"]
-        assert await (await add.using(after=[job]).enqueue()).result(timeout=5) == [["to", "be"]]
+        assert await job.result(timeout=30) == ["to", "be"]
+        assert await (await add.using(after=[job]).enqueue()).result(timeout=30) == [["to", "be"]]
     assert (
         "a result of count is given as it was stored: count: the result does not fit its annotation int" in caplog.text
     )
@@ -143,8 +143,8 @@ async def test_a_job_that_is_gone(app, task):
 async def test_a_result_deleted_on_success_can_still_be_had(app, task):
     async with app.worker():
         job = await task.using(retention=Retention.delete()).enqueue()
-        assert await job.result(timeout=5)
-        assert await job.result(timeout=5)
+        assert await job.result(timeout=30)
+        assert await job.result(timeout=30)
     with pytest.raises(NotFound):
         await job.refresh()
     assert await app.jobs.get(job.id) is None
@@ -155,11 +155,11 @@ async def test_who_waits_hears_how_a_job_ended_whose_retention_deletes_it(app, t
     async with app.worker():
         dead = await gone.enqueue("dead")
         with pytest.raises(JobDead, match="bad address"):
-            await dead.result(timeout=5)
+            await dead.result(timeout=30)
     cancelled = await gone.enqueue()
     assert await cancelled.cancel()
     with pytest.raises(JobCancelled):
-        await cancelled.result(timeout=5)
+        await cancelled.result(timeout=30)
     for job in (dead, cancelled):
         assert await app.jobs.get(job.id) is None
         assert await app.jobs.delete(job) == 0
@@ -183,14 +183,14 @@ async def test_a_job_that_is_kept_no_more_is_hidden_before_it_is_removed():
     await drain(app)
     assert await app.jobs.count() == await app.dead.retry(dead.id) == await app.jobs.delete(done) == 0
     assert await app.jobs.get(done.id) is None
-    assert await done.result(timeout=5) == "done"
+    assert await done.result(timeout=30) == "done"
     with pytest.raises(JobDead, match="bad address"):
-        await dead.result(timeout=5)
+        await dead.result(timeout=30)
     clock.advance(599)
     await drain(app)
     for job in (done, dead):
         with pytest.raises(NotFound):
-            await job.result(timeout=5)
+            await job.result(timeout=30)
 
 
 async def test_a_job_that_somebody_deleted_is_not_found(app, task):
@@ -198,7 +198,7 @@ async def test_a_job_that_somebody_deleted_is_not_found(app, task):
     async with app.worker():
         dead = await forgotten.enqueue("dead")
         with pytest.raises(JobDead):
-            await dead.result(timeout=5)
+            await dead.result(timeout=30)
     cancelled, waiting = await task.enqueue(), await forgotten.using(delay=60).enqueue()
     await cancelled.cancel()
     assert await app.jobs.delete(dead, cancelled, waiting) == 3
@@ -206,13 +206,13 @@ async def test_a_job_that_somebody_deleted_is_not_found(app, task):
         with pytest.raises(
             NotFound, match="is not on record: deleted, pruned, enqueued in a transaction that has not committed"
         ):
-            await job.result(timeout=5)
+            await job.result(timeout=30)
 
 
 async def test_a_job_that_has_ended_is_told_without_waiting(app, task):
     async with app.worker():
         job = await task.enqueue()
-        await job.result(timeout=5)
+        await job.result(timeout=30)
     assert await job.result(timeout=0)
     assert [seen.state async for seen in job.watch(timeout=0)] == [State.SUCCEEDED]
     waiting = await task.enqueue()
@@ -227,7 +227,7 @@ async def test_who_waits_while_the_app_is_closed_is_told(app, task):
         break
     await app.close()
     with pytest.raises(StoreError, match="the app was closed while job"):
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 20)
     assert await app.jobs.count() == 1
 
 
@@ -426,7 +426,7 @@ async def test_a_word_about_a_job_that_moves_meanwhile_is_said_again(app, task):
 async def test_the_log_of_a_job(app, task):
     async with app.worker():
         job = await task.enqueue("log")
-        await job.result(timeout=5)
+        await job.result(timeout=30)
     assert await app.jobs.log(job) == ("one", "two")
     with pytest.raises(NotFound):
         await app.jobs.log(uuid4())
@@ -438,7 +438,7 @@ async def dead_letters(app, task, count=3):
         jobs = [await task.using(queue="mail").enqueue("dead") for _ in range(count)]
         for job in jobs:
             with pytest.raises(JobDead):
-                await job.result(timeout=5)
+                await job.result(timeout=30)
     return jobs
 
 
@@ -462,7 +462,7 @@ async def test_a_dead_letter_whose_key_is_taken_stays_dead(app, task):
     async with app.worker():
         first = await unique.enqueue("dead")
         with pytest.raises(JobDead):
-            await first.result(timeout=5)
+            await first.result(timeout=30)
     second = await unique.enqueue()
     assert not second.duplicate
     assert await app.dead.retry(first) == 0

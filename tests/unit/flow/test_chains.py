@@ -391,7 +391,7 @@ async def test_a_group_is_gathered_by_whoever_went_on_with_it(app, tasks):
                 await asyncio.sleep(0.02)
         async with app.claim(tasks=[both], max_wait=0) as items:
             assert items == []
-        assert await pulled.result(timeout=5) == [2, 3]
+        assert await pulled.result(timeout=30) == [2, 3]
 
 
 async def test_results_of_a_group_that_are_too_large_together_are_a_dead_letter(store, tmp_path):

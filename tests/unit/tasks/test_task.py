@@ -326,10 +326,10 @@ async def test_a_parameter_may_have_any_name():
 
     async with app.worker():
         job, other = await named.enqueue(self=1, function=2, args=3, kwargs=4), await threaded.enqueue(self=5)
-        assert await job.result(timeout=5) == [1, 2, 3, 4]
-        assert await other.result(timeout=5) == 5
+        assert await job.result(timeout=30) == [1, 2, 3, 4]
+        assert await other.result(timeout=30) == 5
         called = await app.enqueue(named.call(self=6))
-        assert await called.result(timeout=5) == [6, 0, 0, 0]
+        assert await called.result(timeout=30) == [6, 0, 0, 0]
         assert await named.run(self=7) == [7, 0, 0, 0]
         assert await asyncio.to_thread(lambda: threaded.sync.run(self=8)) == 8
 

@@ -166,7 +166,7 @@ async def test_drain_gives_up_in_time(app):
 def test_drain_in_a_plain_test(app, task):
     job = task.sync.enqueue(1)
     drain(app)
-    assert job.sync.result(timeout=5) == 1
+    assert job.sync.result(timeout=30) == 1
 
 
 async def test_what_was_enqueued(app, task):

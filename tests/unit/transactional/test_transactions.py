@@ -69,7 +69,7 @@ async def test_committed_is_there_and_rolled_back_is_not(app, task):
     seen = await job.refresh()
     assert (seen.state, seen.queue, seen.tags, seen.payload) == (State.READY, "q", ("x",), '{"a":2}')
     async with app.worker():
-        assert await job.result(timeout=5) == 2
+        assert await job.result(timeout=30) == 2
     connection.close()
 
 
@@ -176,7 +176,7 @@ async def test_a_full_queue_is_told_and_never_waited_for(app, task):
         await app.queues.configure(policy, max_depth=1, on_full=policy)
         await task.using(queue=policy).enqueue()
         with pytest.raises(QueueFull, match="nothing waits"):
-            await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 5)
+            await asyncio.wait_for(task.using(queue=policy, connection=connection).enqueue(), 20)
         (await app._runtime.open()).counted_until = 0
     connection.commit()
     connection.close()

@@ -84,7 +84,7 @@ async def test_one_that_runs_jobs_is_not_stopped_with_the_others():
     assert (house.messengers.away, house.messengers.dismiss()) == (0, [])
     (working,) = (task for task in asyncio.all_tasks() if task.get_name() == "perdure messenger")
     house.home.set()
-    await asyncio.wait_for(working, 5)
+    await asyncio.wait_for(working, 20)
 
 
 # ---- jobs in messengers --------------------------------------------------------------------------------

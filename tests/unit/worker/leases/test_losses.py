@@ -368,11 +368,11 @@ async def test_a_signal_that_comes_during_an_exchange_is_not_lost():
 
         store.exchange = slow
         async with app.worker(poll=30):
-            await asyncio.wait_for(looked.wait(), 5)
+            await asyncio.wait_for(looked.wait(), 20)
             await work.enqueue()
             await asyncio.sleep(0)  # the signal comes through
             go_on.set()
-            await asyncio.wait_for(ran.wait(), 5)
+            await asyncio.wait_for(ran.wait(), 20)
 
 
 async def test_a_store_with_a_fault_of_its_own_makes_nobody_busy():

@@ -127,7 +127,7 @@ async def test_a_job_that_another_worker_took_and_finished_was_taken(app):
             with pytest.raises(HoldLost) as caught:
                 await item.succeed("zombie")
             assert caught.value.reason is item.lost.reason is Loss.TAKEN_BY_ANOTHER_WORKER
-        assert await handle.result(timeout=5) == "second"
+        assert await handle.result(timeout=30) == "second"
 
 
 async def test_a_store_that_does_not_answer_makes_a_lease_untrustworthy(tmp_path):

@@ -162,7 +162,7 @@ async def test_a_pull_claim_that_is_cancelled_twice_hands_back_what_it_took(app,
             pulling.cancel()
             await asyncio.sleep(0.05)
         with pytest.raises(asyncio.CancelledError):
-            await asyncio.wait_for(pulling, 5)
+            await asyncio.wait_for(pulling, 20)
         asking.opened.set()
         await ready_again(app, handle)
 
