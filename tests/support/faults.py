@@ -18,13 +18,17 @@ class Gate:
     """Holds back calls of one verb of a store until it is opened."""
 
     def __init__(self, store: Storage, verb: str, monkeypatch) -> None:
-        self.reached, self.opened = asyncio.Event(), asyncio.Event()
+        self.reached, self.opened, self.cancelled = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._call = getattr(store, verb)
         monkeypatch.setattr(store, verb, self._slowly)
 
     async def _slowly(self, *arguments, **options):
         self.reached.set()
-        await self.opened.wait()
+        try:
+            await self.opened.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
         return await self._call(*arguments, **options)
 
 

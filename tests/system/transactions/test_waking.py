@@ -1,7 +1,5 @@
 """Workers are woken after the commit where the library tells of it; after a raw commit they poll, or are signalled."""
 
-import asyncio
-
 import psycopg
 
 from tests.support.faults import Claims
@@ -47,13 +45,13 @@ async def test_workers_elsewhere_are_woken(app, task, dsn, monkeypatch):
             assert await job.result(timeout=10) == 1
 
 
-async def test_a_raw_commit_is_found_by_the_next_poll(app, task, dsn):
+async def test_a_raw_commit_is_found_by_the_next_poll(app, task, dsn, monkeypatch):
     async with app:
-        await app.jobs.count()
+        claims = Claims(await app._runtime.storage(), monkeypatch)
         with psycopg.connect(dsn) as connection:
             async with app.worker():
                 await (await task.enqueue(0)).result(timeout=10)
-                await asyncio.sleep(0.3)
+                await claims.cease()
                 job = await task.using(connection=connection).enqueue(1)
                 connection.commit()
                 assert await job.result(timeout=30) == 1

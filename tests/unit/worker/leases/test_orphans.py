@@ -33,7 +33,7 @@ async def test_followers_whose_parents_are_being_read_when_an_exchange_fails(app
             handle = await app.enqueue(tasks.first.call(1).then(tasks.second))
             await asyncio.wait_for(reading.reached.wait(), 10)
             await Fault(store, "exchange", monkeypatch, StoreError("the connection broke")).over()
-            await asyncio.sleep(0.1)
+            await asyncio.wait_for(reading.cancelled.wait(), 30)
             reading.opened.set()
             assert await handle.result(timeout=15) == 2
 
@@ -46,7 +46,7 @@ async def test_followers_whose_parents_are_being_read_when_the_worker_begins_ane
             handle = await app.enqueue(tasks.first.call(1).then(tasks.second))
             await asyncio.wait_for(reading.reached.wait(), 10)
             worker._running._pumping.start_anew()
-            await asyncio.sleep(0.1)
+            await asyncio.wait_for(reading.cancelled.wait(), 30)
             reading.opened.set()
             assert await handle.result(timeout=15) == 2
 
@@ -82,7 +82,7 @@ async def test_ends_that_are_reported_one_by_one_when_the_worker_begins_anew(app
             waiting.go_on.set()
             await asyncio.wait_for(reporting.reached.wait(), 10)
             worker._running._pumping.start_anew()
-            await asyncio.sleep(0.1)
+            await asyncio.wait_for(reporting.cancelled.wait(), 30)
             monkeypatch.undo()
             assert [await handle.result(timeout=15) for handle in handles] == [*range(5)]
 
