@@ -1,4 +1,4 @@
-"""`python -m servers KIND`: run a server in the foreground, print its address, end it on Ctrl-C."""
+"""`python -m servers KIND`: run a server in the foreground, print its address, and stop it on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from . import KINDS, NotAvailable, start
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="servers", description="Run a real server until Ctrl-C; its data go with it.")
+    parser = argparse.ArgumentParser(
+        prog="servers", description="Run a real server until Ctrl-C, then delete its data."
+    )
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--durable", action="store_true", help="wait for the disk, as the server does by default")
     chosen = parser.parse_args()

@@ -1,13 +1,13 @@
-"""The process beside a server: starts it when told to, ends it when nobody uses it any more, and clears up behind it.
+"""The process beside a server: it starts the server on request, stops it after its last user, and removes its folder.
 
-Every user of a server holds the writing end of a named pipe, `users`. Its end of file is the word that the last user is
-gone, however it went: closed, crashed or killed. A user who comes at that very moment holds the lock while it opens the
-pipe, and the keeper looks again under the same lock: so nobody is handed a server that is about to end.
+Every user of a server holds the writing end of a named pipe, `users`. End of file means that the last user is gone: it
+closed the pipe, crashed or was killed. A new user opens the pipe under a lock, and the keeper checks the pipe again under
+the same lock before it stops the server. So no user gets a server that is about to stop.
 
     keeper.py FOLDER LOCK SIGNAL
 
-A line in the pipe is an order to start the server: its command as a JSON list. `FOLDER/pid` then holds its process id and,
-once it has ended, `FOLDER/ended` its exit code. This file is run on its own and imports nothing of the project.
+A line in the pipe is a request to start the server: its command as a JSON list. `FOLDER/pid` then contains its process id
+and, when it has ended, `FOLDER/ended` its exit code. This file runs on its own and imports nothing of the project.
 """
 
 import fcntl
@@ -20,25 +20,25 @@ import sys
 import threading
 from pathlib import Path
 
-PATIENCE = 10.0
+STOP_WITHIN = 10.0
 
 
 def main(folder: Path, lock: Path, signal: int) -> None:
     users = os.open(folder / "users", os.O_RDONLY | os.O_NONBLOCK)
     if os.fork():
-        os._exit(0)  # the user need not wait for a child that outlives it
+        os._exit(0)  # so that the user need not wait for this child
     keeper = Keeper(folder)
     while True:
-        keeper.obey(users)
+        keeper.serve(users)
         with lock.open("a") as held:
             fcntl.flock(held, fcntl.LOCK_EX)
-            if _deserted(users):
+            if _has_no_users(users):
                 keeper.end(signal)
                 shutil.rmtree(folder, ignore_errors=True)
                 return
 
 
-def _deserted(users: int) -> bool:
+def _has_no_users(users: int) -> bool:
     try:
         return os.read(users, 1) == b""
     except BlockingIOError:
@@ -51,8 +51,8 @@ class Keeper:
         self._server: subprocess.Popen[bytes] | None = None
         self._watch = threading.Thread()
 
-    def obey(self, users: int) -> None:
-        """Until the last user is gone."""
+    def serve(self, users: int) -> None:
+        """Handle requests until the last user is gone."""
         waiting = select.poll()
         waiting.register(users, select.POLLIN)
         while True:
@@ -69,7 +69,7 @@ class Keeper:
         if self._server is None:
             return
         self._server.send_signal(signal)
-        self._watch.join(PATIENCE)
+        self._watch.join(STOP_WITHIN)
         if self._watch.is_alive():
             self._server.kill()
             self._watch.join()
@@ -82,11 +82,11 @@ class Keeper:
             self._server = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self._folder, start_new_session=True
             )
-        self._watch = threading.Thread(target=self._note_the_end, args=(self._server,), daemon=True)
+        self._watch = threading.Thread(target=self._write_exit_code, args=(self._server,), daemon=True)
         self._watch.start()
         self._write("pid", self._server.pid)
 
-    def _note_the_end(self, server: "subprocess.Popen[bytes]") -> None:
+    def _write_exit_code(self, server: "subprocess.Popen[bytes]") -> None:
         self._write("ended", server.wait())
 
     def _write(self, name: str, number: int) -> None:

@@ -1,4 +1,4 @@
-"""The kinds of servers, and the two ways to have one: alone, or shared by all processes of a run."""
+"""The kinds of servers, and how to start one: private, or shared by all processes of a run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from types import TracebackType
 from typing import Protocol
 
 from . import mongo, postgres, redis
-from .process import NotAvailable, Process, Program, announce, joined, launch
+from .process import NotAvailable, Process, Program, announce, join, launch
 
 
 class Kind(Program, Protocol):
-    """A program, how it is addressed, and the variable that names a server the user already has."""
+    """A program, its URLs, and the environment variable that names an existing server."""
 
     scheme: str
     variable: str
@@ -49,7 +49,7 @@ CLASSES: dict[str, type[Kind]] = {
 
 
 class Server:
-    """A server to work with. `process` is None for one that the user already had, which is never stopped or killed."""
+    """A server to use. `process` is None for an existing server of the user, which is never stopped or killed."""
 
     def __init__(self, kind: type[Kind], url: str, process: Process | None, settings: Mapping[str, str]) -> None:
         self._kind = kind
@@ -59,35 +59,35 @@ class Server:
         self.process = process
 
     def fresh(self) -> str:
-        """The address of a schema, prefix or database that is empty and nobody else's."""
+        """The URL of a new, empty schema, prefix or database."""
         self._fresh.append(f"perdure_test_{secrets.token_hex(6)}")
         return self._kind.fresh(self.url, self._fresh[-1])
 
     def kill(self) -> None:
-        """End it, with all its processes, as kill -9 does."""
+        """Kill all its processes with SIGKILL."""
         self._own().kill()
 
     def freeze(self) -> None:
-        """Stop it, with all its processes: connections stay, and nobody answers."""
+        """Stop all its processes with SIGSTOP: connections stay open without answers."""
         self._own().freeze()
 
     def thaw(self) -> None:
-        """Let it go on after `freeze`."""
+        """Continue after `freeze`."""
         self._own().thaw()
 
     def halt(self) -> None:
-        """End it in an orderly way; `restart` brings it back."""
+        """Shut it down cleanly. `restart` starts it again."""
         self._own().halt()
 
     def restart(self, **settings: str) -> None:
-        """Start it again on the same data and port, with settings changed."""
+        """Start it again on the same data and port, with changed settings."""
         process = self._own()
         process.halt()
         self._settings |= settings
         process.run(process.port, self._settings)
 
     def stop(self, *, wait: bool = True) -> None:
-        """Done with it: what was fresh is dropped, one's own server ended and its folder removed."""
+        """Drop what `fresh` made on a user's server; stop a server of ours and remove its folder."""
         if self.process is None:
             self._kind.drop(self.url, self._fresh)
             self._fresh.clear()
@@ -114,8 +114,8 @@ def start(
     settings: Mapping[str, str] | None = None,
     never_theirs: bool = False,
 ) -> Server:
-    """A server of one's own. `durable` waits for the disk as the server does by default; `within` says where its data go;
-    `never_theirs` starts one even if the user names another, for those who empty it."""
+    """Start a private server. `durable` waits for the disk, as the server does by default. `within` is the folder for its
+    data. `never_theirs` starts one even if the user names another, for tests that empty it."""
     if not never_theirs and (theirs := _theirs(name)):
         return theirs
     program = KINDS[name](durable=durable)
@@ -125,23 +125,23 @@ def start(
 
 
 def shared(name: str, folder: Path) -> Server:
-    """The server of this kind for all who name this folder. Nobody may kill or restart it; the last user ends it."""
+    """The server that all processes with this folder share. None of them may kill or restart it; the last one stops it."""
     if theirs := _theirs(name):
         return theirs
     program = KINDS[name](durable=False)
-    place = folder / f"server-{name}"
-    with _locked(folder / f"server-{name}.lock") as lock:
-        if (place / "state").exists():
-            process = joined(program, place)
+    home = folder / f"server-{name}"
+    with _lock(folder / f"server-{name}.lock") as lock:
+        if (home / "state").exists():
+            process = join(program, home)
         else:
-            place.mkdir()
-            process = launch(program, {}, place, lock)
+            home.mkdir()
+            process = launch(program, {}, home, lock)
             announce(process)
     return Server(CLASSES[name], CLASSES[name].url(process.port), process, {})
 
 
 def scheme(name: str) -> str:
-    """What the addresses of this kind begin with."""
+    """The scheme of this kind's URLs."""
     return CLASSES[name].scheme
 
 
@@ -157,7 +157,7 @@ def _theirs(name: str) -> Server | None:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Path]:
+def _lock(path: Path) -> Iterator[Path]:
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield path

@@ -1,4 +1,4 @@
-"""MongoDB, as a replica set of one: transactions and change streams need a replica set."""
+"""MongoDB as a replica set of one member, because transactions and change streams need a replica set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .wheels import binary
 
 SMALL = [
     *("--oplogSize", "16", "--wiredTigerCacheSizeGB", "0.25"),
-    # files of thousands of collections are closed when nobody uses them: the server ran out of file descriptors
+    # close the files of idle collections: with thousands of collections the server ran out of file descriptors
     *("--wiredTigerEngineConfigString", "log=(file_max=8MB),file_manager=(close_idle_time=20,close_scan_interval=10)"),
     *("--setParameter", "diagnosticDataCollectionEnabled=false", "--setParameter", "ttlMonitorSleepSecs=1"),
 ]
@@ -20,7 +20,7 @@ ALREADY = 23
 
 
 class Mongo:
-    """The program `mongod`. It journals as it always does; `durable` changes nothing."""
+    """The program `mongod`. It always journals; `durable` changes nothing."""
 
     scheme, variable, stop = "mongodb", "PERDURE_TEST_MONGODB", signal.SIGTERM
 
@@ -36,7 +36,7 @@ class Mongo:
         return [str(self._program), *where, "--replSet", "rs0", "--quiet", *SMALL, *extra]
 
     def answers(self, port: int) -> bool:
-        """Once it is the primary of its set, which it is told to be when it first answers."""
+        """Whether it is the primary of its set. The first answer initiates the set."""
         import pymongo
         from pymongo.errors import OperationFailure, PyMongoError
 
@@ -44,8 +44,8 @@ class Mongo:
         client: pymongo.MongoClient[dict[str, Any]]
         with pymongo.MongoClient(port=port, directConnection=True, serverSelectionTimeoutMS=500) as client:
             try:
-                told = client.admin.command("hello")
-                if not told.get("isWritablePrimary") and "setName" not in told:
+                hello = client.admin.command("hello")
+                if not hello.get("isWritablePrimary") and "setName" not in hello:
                     client.admin.command("replSetInitiate", {"_id": "rs0", "members": [member]})
             except OperationFailure as refused:
                 if refused.code != ALREADY:
@@ -53,7 +53,7 @@ class Mongo:
                 return False
             except PyMongoError:
                 return False
-            return bool(told.get("isWritablePrimary"))
+            return bool(hello.get("isWritablePrimary"))
 
     @staticmethod
     def url(port: int) -> str:

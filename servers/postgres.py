@@ -1,4 +1,4 @@
-"""PostgreSQL: the newest one from a wheel, an older one where the system has it."""
+"""PostgreSQL: the newest version from a wheel, and an older one if the system has it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from .process import NotAvailable
 from .wheels import binary
 
 OLDEST = 13
-# What a test does not wait for: the machine will not lose its power. A kill of the server loses nothing even so.
-HASTY = {"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type": "mmap"}
+# Tests do not wait for the disk. A kill of the server loses nothing; only a power loss would.
+FAST = {"fsync": "off", "full_page_writes": "off", "dynamic_shared_memory_type": "mmap"}
 
 
 class Postgres:
@@ -34,7 +34,7 @@ class Postgres:
         subprocess.run(command, check=True, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def command(self, folder: Path, port: int, settings: Mapping[str, str]) -> list[str]:
-        chosen = {"max_connections": "200", **({} if self._durable else HASTY), **settings}
+        chosen = {"max_connections": "200", **({} if self._durable else FAST), **settings}
         options = [part for name, value in chosen.items() for part in ("-c", f"{name}={value}")]
         where = ["-D", str(folder / "data"), "-p", str(port), "-h", "127.0.0.1", "-k", ""]
         return [*_unprivileged(), str(self._binaries / "postgres"), *where, *options]
@@ -58,7 +58,7 @@ class Postgres:
 
     @staticmethod
     def drop(url: str, names: list[str]) -> None:
-        """One schema per transaction: each of its tables takes a lock, of which there are not many."""
+        """Drop one schema per transaction: each table needs a lock, and their number is limited."""
         import psycopg
 
         with psycopg.connect(url, autocommit=True) as connection:
@@ -79,7 +79,7 @@ def older(*, durable: bool) -> Postgres:
 
 @cache
 def older_binaries() -> Path | None:
-    """Of the installations of the system, the oldest that Perdure works with."""
+    """The oldest installation on the system that Perdure supports."""
     found = {_major(folder): folder for folder in _installations()}
     served = [major for major in found if major >= OLDEST]
     return found[min(served)] if served else None
@@ -94,13 +94,13 @@ def _installations() -> Iterator[Path]:
 def _major(folder: Path) -> int:
     if not (folder / "postgres").exists() or not (folder / "initdb").exists():
         return 0
-    told = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
-    number = re.search(r"\d+", told)
+    output = subprocess.run([folder / "postgres", "--version"], capture_output=True, text=True, check=False).stdout
+    number = re.search(r"\d+", output)
     return int(number[0]) if number else 0
 
 
 def _unprivileged() -> list[str]:
-    """PostgreSQL refuses to run as root: give it another user's number in a namespace of its own."""
+    """PostgreSQL refuses to run as root: run it as another user in its own namespace."""
     if os.geteuid() != 0:
         return []
     if not (unshare := shutil.which("unshare")):

@@ -1,7 +1,7 @@
-"""A server process in a temporary folder on a free port of the loopback interface: started, watched, killed, stopped.
+"""Run a server process in a temporary folder on a free port of the loopback interface.
 
-A `Program` says what is peculiar to a kind of server: which command, how to make its data, when it answers. A `Process` is
-one that runs. It lives in a folder of its own and ends with its last user; see keeper.py.
+A `Program` describes a kind of server: its command, how to create its data, and when it is ready. A `Process` is a running
+one. It has its own folder and stops with its last user; see keeper.py.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ PORTS = 5
 
 
 class NotAvailable(Exception):
-    """There is no such server here; the text says why."""
+    """This kind of server is not available here; the text says why."""
 
 
 class NotAnswering(Exception):
-    """The server was started and does not answer; the text holds the end of its log."""
+    """The server started but does not answer; the text has the end of its log."""
 
 
 class Program(Protocol):
-    """A kind of server. `stop` is the signal that ends it in an orderly way."""
+    """A kind of server. `stop` is the signal for a clean shutdown."""
 
     stop: signal.Signals
 
     def prepare(self, folder: Path) -> None:
-        """Make its data, if it needs that before the first start."""
+        """Create its data, if it needs that before the first start."""
 
     def command(self, folder: Path, port: int, settings: Mapping[str, str]) -> list[str]: ...
 
     def answers(self, port: int) -> bool:
-        """Whether it is ready for work, now; called until it is."""
+        """Whether it is ready now. Called until it is."""
 
 
 class Process:
-    """A server that runs, or may run again: folder, port and the pipe that keeps it alive."""
+    """A server that runs or can run again: its folder, its port, and the pipe that keeps it alive."""
 
     def __init__(self, program: Program, folder: Path, port: int = 0, pid: int = 0) -> None:
         self._program = program
@@ -55,7 +55,7 @@ class Process:
         self.pid = pid
 
     def run(self, port: int, settings: Mapping[str, str]) -> None:
-        """Start it (again) and wait until it answers."""
+        """Start it and wait until it answers."""
         for name in ("pid", "ended"):
             (self.folder / name).unlink(missing_ok=True)
         self.port = port
@@ -72,36 +72,36 @@ class Process:
         return file.read_text(errors="replace") if file.exists() else ""
 
     def halt(self) -> None:
-        """End it in an orderly way; it may run again."""
+        """Shut it down cleanly. It can run again."""
         if not self._ended():
             os.kill(self.pid, self._program.stop)
         self._wait_for(self._ended, "it did not end when asked to")
 
     def kill(self) -> None:
-        """End it and all its children without a word, as a crash of the machine's operating system would."""
+        """Kill it and all its children with SIGKILL, as a crash of the operating system would."""
         if self._ended():
             return
-        os.kill(self.pid, signal.SIGSTOP)  # no child is born while they are counted
+        os.kill(self.pid, signal.SIGSTOP)  # so that it starts no child while they are listed
         for pid in (*_children(self.pid), self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._wait_for(self._ended, "it outlived a kill")
 
     def freeze(self) -> None:
-        """Stop it and all its children: connections stay, and nobody answers."""
+        """Stop it and all its children: connections stay open without answers."""
         os.kill(self.pid, signal.SIGSTOP)
         for pid in _children(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Let it go on after `freeze`."""
+        """Continue after `freeze`."""
         for pid in (*_children(self.pid), self.pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def close(self, *, wait: bool = True) -> None:
-        """One user less. The last one ends it and removes its folder."""
+        """Release the server. The last user stops it and removes its folder."""
         if self._users < 0:
             return
         os.close(self._users)
@@ -124,8 +124,8 @@ class Process:
 
 
 def launch(program: Program, settings: Mapping[str, str], folder: Path, lock: Path | None = None) -> Process:
-    """A new server with data of its own. Another program may take the free port first: then it is tried with the next."""
-    process = _kept(program, folder, lock or folder / "lock")
+    """Start a new server with its own data. If another program takes the free port first, try another port."""
+    process = _start_keeper(program, folder, lock or folder / "lock")
     try:
         program.prepare(folder)
         for remaining in reversed(range(PORTS)):
@@ -137,23 +137,23 @@ def launch(program: Program, settings: Mapping[str, str], folder: Path, lock: Pa
             else:
                 break
     except BaseException:
-        process.close(wait=lock is None)  # under a lock, its keeper waits for us
+        process.close(wait=lock is None)  # under a lock, its keeper waits for this process
         raise
     return process
 
 
-def joined(program: Program, folder: Path) -> Process:
-    """A server that another process of the run has started; the caller holds the lock."""
+def join(program: Program, folder: Path) -> Process:
+    """Join a server that another process has started. The caller holds the lock."""
     state = json.loads((folder / "state").read_text())
     return Process(program, folder, state["port"], state["pid"])
 
 
 def announce(process: Process) -> None:
-    """Let others join."""
+    """Write the state file, so that other processes can join."""
     (process.folder / "state").write_text(json.dumps({"port": process.port, "pid": process.pid}))
 
 
-def _kept(program: Program, folder: Path, lock: Path) -> Process:
+def _start_keeper(program: Program, folder: Path, lock: Path) -> Process:
     os.mkfifo(folder / "users")
     process = Process(program, folder)
     keeper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("keeper.py"))]
@@ -170,6 +170,6 @@ def _free_port() -> int:
 
 
 def _children(pid: int) -> list[int]:
-    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
-    pairs = (line.split() for line in listed.splitlines())
+    processes = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], check=True, capture_output=True, text=True).stdout
+    pairs = (line.split() for line in processes.splitlines())
     return [int(child) for child, parent in pairs if int(parent) == pid]

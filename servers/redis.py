@@ -1,4 +1,4 @@
-"""Valkey and Redis: one protocol, two programs."""
+"""Valkey and Redis: two programs with one protocol."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Redis:
         (folder / "data").mkdir()
 
     def command(self, folder: Path, port: int, settings: Mapping[str, str]) -> list[str]:
-        # What was answered is in the file's hands either way: only a loss of power tells the two apart.
+        # Both write the file before they answer; only a power loss makes a difference.
         kept = {"save": "", "appendonly": "yes", "appendfsync": "always" if self._durable else "everysec"}
         where = {"port": str(port), "bind": "127.0.0.1", "dir": str(folder / "data")}
         return [

