@@ -218,19 +218,19 @@ async def _check_outbox(url: str) -> Check:
         outbox = outbox_opener(url, migrate=False)()
         await outbox.open()
         try:
-            standing = await outbox.state()
+            outbox_state = await outbox.state()
         finally:
             await outbox.close()
     except PerdureError as error:
         return Check("outbox", "fail", one_line(error), "mend what it says; jobs enqueued with connection= wait for it")
-    lag = (standing.oldest or 0) / 1e6
-    found = f"{plural(standing.waiting, 'job')} in it, the oldest for {age(lag)}"
-    if standing.aside:
-        found = f"{plural(standing.aside, 'row')} set aside, {found}"
+    lag = (outbox_state.oldest or 0) / 1e6
+    found = f"{plural(outbox_state.waiting, 'job')} in it, the oldest for {age(lag)}"
+    if outbox_state.aside:
+        found = f"{plural(outbox_state.aside, 'row')} set aside, {found}"
         return Check("outbox", "warn", found, "look: perdure relay --status; then perdure relay --retry")
     if lag > LATE:
         return Check("outbox", "warn", found, "start a worker of the app, or: perdure relay --app module:app")
-    return Check("outbox", "ok", found if standing.waiting else "no job waits in it")
+    return Check("outbox", "ok", found if outbox_state.waiting else "no job waits in it")
 
 
 def _size(count: float) -> str:

@@ -149,19 +149,14 @@ def _apps_hint(module: ModuleType) -> str:
     return f"; there is {names}" if names else ""
 
 
-# ---- parts of an app that its public API does not offer --------------------------------------------
-async def storage_of(app: Perdure) -> Any:
-    """The open store of an app."""
-    return await app._runtime.storage()
-
-
-def relay_of(app: Perdure) -> Any:
-    """The relay of an app that has an outbox."""
-    return app._runtime.relay()
+# ---- the part of an app that its public API does not offer -----------------------------------------
+def runtime_of(app: Perdure) -> Any:
+    """The store, outbox and relay of an app."""
+    return app._runtime
 
 
 async def outbox_of(app: Perdure) -> Any:
     """The open outbox of an app that has one."""
-    outboxes = app._runtime.loops.outboxes
+    outboxes = runtime_of(app).loops.outboxes
     assert outboxes is not None
     return await outboxes.get()

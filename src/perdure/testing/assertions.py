@@ -12,6 +12,7 @@ from perdure.storage.contract import Filter
 from perdure.tasks.definition import TaskDefinition
 from perdure.tasks.task import Task
 
+from .app_runtime import runtime_of
 from .sync_or_async import either
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ async def _search(
     arguments = codec.decode(codec.encode(expected, "the arguments"))
     fitting: list[Job] = []
     others: list[Job] = []
-    async for records in pages(await app._runtime.storage(), Filter(task=name)):
+    async for records in pages(await runtime_of(app).storage(), Filter(task=name)):
         for record in records:
             (fitting if _fits(record, definition, arguments, options) else others).append(job_of(record))
     return fitting, others

@@ -15,6 +15,7 @@ from perdure.upkeep.reap import reap
 from perdure.upkeep.store_contact import FOR_EVER
 from perdure.upkeep.upkeep import expire
 
+from .app_runtime import runtime_of
 from .clock import ManualClock
 from .sync_or_async import either
 
@@ -35,7 +36,7 @@ async def drain(app: Perdure, *, timeout: float = 30.0) -> None:
 
     `await drain(app)` in an `async def` test, `drain(app)` in a plain one.
     """
-    storage = await app._runtime.storage()
+    storage = await runtime_of(app).storage()
     async with asyncio.timeout(timeout):
         if isinstance(app.settings.clock, ManualClock):
             # as if a worker had run from the start: one move of the clock makes a declared schedule fire
@@ -68,8 +69,9 @@ async def _wait_until_idle(app: Perdure, storage: Storage, worker: Worker) -> No
 
 async def _move_outbox(app: Perdure) -> bool:
     """Move the jobs of the outbox, if it is open. Return whether some are left, which the worker's own relay may move."""
-    outbox = None if app._runtime.loops.outboxes is None else app._runtime.loops.outboxes.here()
-    relay = app._runtime.relay()
+    runtime = runtime_of(app)
+    outbox = None if runtime.loops.outboxes is None else runtime.loops.outboxes.here()
+    relay = runtime.relay()
     if outbox is None or relay is None:
         return False
     await relay.once()

@@ -10,6 +10,8 @@ from perdure.client.runtime import LoopRuntimes
 from perdure.core.clock import Clock
 from perdure.settings import checked_clock
 
+from .app_runtime import runtime_of
+
 if TYPE_CHECKING:
     from perdure.app import Perdure
 
@@ -30,8 +32,8 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
 
     def __enter__(self) -> Perdure:
         app = self._app
-        self._before = app.settings, app._runtime.loops
-        app.settings, app._runtime.loops = self._settings, LoopRuntimes(self._settings)
+        self._before = app.settings, runtime_of(app).loops
+        app.settings, runtime_of(app).loops = self._settings, LoopRuntimes(self._settings)
         return app
 
     def __exit__(
@@ -39,9 +41,9 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
     ) -> None:
         from perdure.sync import run_if_running
 
-        places = self._app._runtime.loops
-        self._app.settings, self._app._runtime.loops = self._before
-        run_if_running(places.close)
+        loops = runtime_of(self._app).loops
+        self._app.settings, runtime_of(self._app).loops = self._before
+        run_if_running(loops.close)
 
     async def __aenter__(self) -> Perdure:
         return self.__enter__()
@@ -49,6 +51,6 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        places = self._app._runtime.loops
-        await places.close()
+        loops = runtime_of(self._app).loops
+        await loops.close()
         self.__exit__(kind, error, trace)

@@ -16,10 +16,12 @@ def either(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Any]:
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Any:
-        if asyncio._get_running_loop() is not None:
-            return function(*args, **kwargs)
-        from perdure.sync import run
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            from perdure.sync import run
 
-        return run(lambda: function(*args, **kwargs))
+            return run(lambda: function(*args, **kwargs))
+        return function(*args, **kwargs)
 
     return call

@@ -36,14 +36,14 @@ def command() -> None:
 @page_options
 @json_option
 @on_store
-async def list_letters(app: Perdure, limit: int, cursor: str | None, as_json: bool, **given: Any) -> None:
+async def list_letters(app: Perdure, limit: int, cursor: str | None, as_json: bool, **filters: Any) -> None:
     """List dead letters, newest first.
 
     \b
     Example:
       perdure dead list --task send_email --since 24h
     """
-    print_page(await app.dead.find(limit=limit, cursor=cursor, **filter_of(**given)), as_json, "no dead letters")
+    print_page(await app.dead.find(limit=limit, cursor=cursor, **filter_of(**filters)), as_json, "no dead letters")
 
 
 @command.command("retry")
@@ -71,7 +71,7 @@ async def retry(app: Perdure, ids: tuple[str, ...], as_json: bool) -> None:
 @yes_option
 @json_option
 @on_store
-async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> None:
+async def retry_all(app: Perdure, yes: bool, as_json: bool, **filters: Any) -> None:
     """Retry every dead letter that matches the filter; without a filter, all of them.
 
     \b
@@ -79,7 +79,7 @@ async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> Non
       perdure dead retry-all --task send_email --since 24h
       perdure dead retry-all --yes
     """
-    chosen = filter_of(**given)
+    chosen = filter_of(**filters)
     count = await _count_dead(app, chosen)
     confirm(f"Retry {plural(count, 'dead letter')}?", yes or not count)
     _print_count("retried", await app.dead.retry_all(**chosen), as_json)
@@ -91,7 +91,7 @@ async def retry_all(app: Perdure, yes: bool, as_json: bool, **given: Any) -> Non
 @yes_option
 @json_option
 @on_store
-async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
+async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Delete the dead letters that match a filter, for good. A filter is required. A dead letter that other jobs wait for
     stays, and the exit code is 1, unless --cascade deletes those jobs too.
 
@@ -99,7 +99,7 @@ async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: 
     Example:
       perdure dead purge --task send_email --before 90d --yes
     """
-    chosen = filter_of(**given)
+    chosen = filter_of(**filters)
     if not chosen:
         raise click.UsageError("purge needs a filter, e.g. --task or --before; for everything: --before 0s")
     count = await _count_dead(app, chosen)
@@ -123,14 +123,14 @@ async def purge(app: Perdure, cascade: bool, yes: bool, as_json: bool, **given: 
 @dead_filter_options
 @json_option
 @on_store
-async def export(app: Perdure, path: Path, as_json: bool, **given: Any) -> None:
+async def export(app: Perdure, path: Path, as_json: bool, **filters: Any) -> None:
     """Write dead letters to a file, one JSON document per line.
 
     \b
     Example:
       perdure dead export letters.jsonl --task send_email
     """
-    exported = await app.dead.export(path, **filter_of(**given))
+    exported = await app.dead.export(path, **filter_of(**filters))
     if as_json:
         print_json({"exported": exported, "path": str(path)})
     else:

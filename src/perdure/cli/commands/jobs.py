@@ -30,7 +30,7 @@ from ..output import (
     yes_option,
 )
 from ..root import FAILED
-from ..target import on_store
+from ..target import on_store, runtime_of
 
 if TYPE_CHECKING:
     from perdure import Job, Page, Perdure
@@ -56,7 +56,7 @@ def command() -> None:
 @page_options
 @json_option
 @on_store
-async def list_jobs(app: Perdure, limit: int, cursor: str | None, as_json: bool, **given: Any) -> None:
+async def list_jobs(app: Perdure, limit: int, cursor: str | None, as_json: bool, **filters: Any) -> None:
     """List jobs, newest first.
 
     \b
@@ -64,7 +64,7 @@ async def list_jobs(app: Perdure, limit: int, cursor: str | None, as_json: bool,
       perdure jobs list --state dead --task send_email
       perdure jobs list --tenant acme --since 2h --json
     """
-    chosen = filter_of(**given)
+    chosen = filter_of(**filters)
     page = await app.jobs.find(limit=limit, cursor=cursor, **chosen)
     print_page(page, as_json, "no jobs that fit" if chosen else "no jobs")
 
@@ -124,7 +124,7 @@ def _print_job(job: Job) -> None:
 @click.option("--by-state", is_flag=True, help="One count for each state.")
 @json_option
 @on_store
-async def count(app: Perdure, by_state: bool, as_json: bool, **given: Any) -> None:
+async def count(app: Perdure, by_state: bool, as_json: bool, **filters: Any) -> None:
     """Count jobs.
 
     \b
@@ -132,7 +132,7 @@ async def count(app: Perdure, by_state: bool, as_json: bool, **given: Any) -> No
       perdure jobs count --state ready --queue mail
       perdure jobs count --by-state
     """
-    chosen = filter_of(**given)
+    chosen = filter_of(**filters)
     if not by_state:
         total = await app.jobs.count(**chosen)
         print_json({"count": total}) if as_json else click.echo(total)
@@ -157,10 +157,10 @@ def state_of(state: str) -> Any:
 @yes_option
 @json_option
 @on_store
-async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **given: Any) -> None:
+async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -> None:
     """Cancel jobs: by id, or all that match a filter.
 
-    A running job becomes cancelled at once, and its handler is told to stop.
+    A running job becomes cancelled at once, and its handler learns that it must stop.
 
     \b
     Examples:
@@ -168,7 +168,7 @@ async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, *
       perdure jobs cancel --task send_email --state scheduled --yes
     """
     move = Move("cancel", "cancelled", app.jobs.cancel, ("blocked", "scheduled", "ready", "running"))
-    await _move(app, move, ids, given, yes, as_json)
+    await _move(app, move, ids, filters, yes, as_json)
 
 
 @command.command("run-now")
@@ -177,7 +177,7 @@ async def cancel(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, *
 @yes_option
 @json_option
 @on_store
-async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **given: Any) -> None:
+async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, **filters: Any) -> None:
     """Make scheduled jobs due now: by id, or all that match a filter.
 
     \b
@@ -186,7 +186,7 @@ async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, 
       perdure jobs run-now --task report --yes
     """
     move = Move("run now", "made due", app.jobs.run_now, ("scheduled",))
-    await _move(app, move, ids, given, yes, as_json)
+    await _move(app, move, ids, filters, yes, as_json)
 
 
 @command.command("delete")
@@ -196,7 +196,7 @@ async def run_now(app: Perdure, ids: tuple[str, ...], yes: bool, as_json: bool, 
 @yes_option
 @json_option
 @on_store
-async def delete(app: Perdure, ids: tuple[str, ...], cascade: bool, yes: bool, as_json: bool, **given: Any) -> None:
+async def delete(app: Perdure, ids: tuple[str, ...], cascade: bool, yes: bool, as_json: bool, **filters: Any) -> None:
     """Delete jobs for good: by id, or all that match a filter.
 
     \b
@@ -208,22 +208,24 @@ async def delete(app: Perdure, ids: tuple[str, ...], cascade: bool, yes: bool, a
     async def delete_some(*some: Any) -> int:
         return await app.jobs.delete(*some, cascade=cascade)
 
-    await _move(app, Move("delete", "deleted", delete_some, ()), ids, given, yes, as_json)
+    await _move(app, Move("delete", "deleted", delete_some, ()), ids, filters, yes, as_json)
 
 
 @dataclass(frozen=True)
 class Move:
     """An action on jobs: its name before and after, its verb, and the states it applies to."""
 
-    word: str
+    label: str
     done: str
     verb: Callable[..., Awaitable[int]]
     states: tuple[str, ...]
 
 
-async def _move(app: Perdure, move: Move, ids: Sequence[str], given: dict[str, Any], yes: bool, as_json: bool) -> None:
+async def _move(
+    app: Perdure, move: Move, ids: Sequence[str], filters: dict[str, Any], yes: bool, as_json: bool
+) -> None:
     """Apply the action to the named jobs, or after a question to all that match. Exit with 1 if a named job refused."""
-    chosen = filter_of(**given)
+    chosen = filter_of(**filters)
     if bool(ids) == bool(chosen):
         raise click.UsageError("give ids, or a filter such as --task or --before; not both, not neither")
     if ids:
@@ -232,7 +234,7 @@ async def _move(app: Perdure, move: Move, ids: Sequence[str], given: dict[str, A
         if move.states and "state" not in chosen:
             chosen["state"] = [state_of(state) for state in move.states]
         count = await app.jobs.count(**chosen)
-        confirm(f"{move.word.capitalize()} {plural(count, 'job')}?", yes or not count)
+        confirm(f"{move.label.capitalize()} {plural(count, 'job')}?", yes or not count)
         moved = await _move_all(app, chosen, move.verb)
     if as_json:
         print_json({"asked": len(ids) if ids else None, move.done.replace(" ", "_"): moved})
@@ -345,7 +347,7 @@ async def _wait_for_end(app: Perdure, id: str, timeout: float | None) -> Job:
     try:
         async with asyncio.timeout(timeout):
             while True:
-                async for seen in JobHandle[object](app._runtime, str(job.id)).watch():
+                async for seen in JobHandle[object](runtime_of(app), str(job.id)).watch():
                     job = seen
                 if job.state != "succeeded" or job.next_id is None:
                     return job

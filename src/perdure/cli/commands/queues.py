@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from ..output import Listing, age, json_option, print_json, print_table
-from ..target import on_store, storage_of
+from ..target import on_store, runtime_of
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -69,13 +69,13 @@ async def list_queues(app: Perdure, seconds: float | None, as_json: bool) -> Non
 
 def _describe_settings(queue: Any) -> str:
     """The settings of a queue in words."""
-    words = []
+    parts = []
     if queue.max_depth is not None:
         below = "" if queue.drop_below is None else f" below {queue.drop_below}"
-        words.append(f"at most {queue.max_depth}, else {queue.on_full}{below}")
+        parts.append(f"at most {queue.max_depth}, else {queue.on_full}{below}")
     if queue.fair:
-        words.append(" ".join(["fair", *(f"{tenant}={weight:g}" for tenant, weight in queue.weights.items())]))
-    return "; ".join(words)
+        parts.append(" ".join(["fair", *(f"{tenant}={weight:g}" for tenant, weight in queue.weights.items())]))
+    return "; ".join(parts)
 
 
 async def _print_scale(app: Perdure, target: float | None, as_json: bool) -> None:
@@ -83,7 +83,7 @@ async def _print_scale(app: Perdure, target: float | None, as_json: bool) -> Non
 
     listed = await app.queues.list()
     names = [queue.name for queue in listed]
-    hint = await scale(await storage_of(app), DEFAULT_TARGET if target is None else target, names)
+    hint = await scale(await runtime_of(app).storage(), DEFAULT_TARGET if target is None else target, names)
     if as_json:
         settings = {queue.name: {name: getattr(queue, name) for name in SETTINGS} for queue in listed}
         queues = [asdict(each) | {"settings": settings.get(each.name)} for each in hint.queues]

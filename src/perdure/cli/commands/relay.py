@@ -13,7 +13,7 @@ from perdure.observe.log_format import log_to_stderr
 from perdure.storage.urls import parse
 
 from ..output import age, json_option, plural, print_fields, print_json, printable
-from ..target import app_of, debug_option, outbox_of, relay_of, url_of
+from ..target import app_of, debug_option, outbox_of, runtime_of, url_of
 from .worker import LEVELS
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def _choose_app(target: str | None, url: str | None, outbox: str | None) -> Perd
 
 
 async def _run_relay(app: Perdure, *, once: bool, status: bool, retry: bool, as_json: bool) -> None:
-    relay = relay_of(app)
+    relay = runtime_of(app).relay()
     async with app:
         if retry:
             await (await outbox_of(app)).bring_back()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..output import Listing, age_since, json_option, print_json, print_table
-from ..target import on_store, storage_of
+from ..target import on_store, runtime_of
 
 if TYPE_CHECKING:
     from perdure import Perdure
@@ -36,7 +36,7 @@ async def list_workers(app: Perdure, as_json: bool) -> None:
     """
     from perdure.observe.workers import fleet
 
-    workers = await fleet(await storage_of(app))
+    workers = await fleet(await runtime_of(app).storage())
     if as_json:
         fields = ("id", "seen_at", "started_at", "running")
         about = ("version", "python", "host", "pid", "concurrency", "queues", "tasks")

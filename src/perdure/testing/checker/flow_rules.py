@@ -71,12 +71,12 @@ def _find_wrong_releases(history: History, rows: Mapping[str, Entry]) -> Iterato
 
 
 def _first(history: History, kinds: Iterable[str]) -> dict[str, int]:
-    """Where each job's first event of these kinds stands in the history."""
-    places: dict[str, int] = {}
-    for place, event in enumerate(history.events):
+    """The position of each job's first event of these kinds in the history."""
+    positions: dict[str, int] = {}
+    for position, event in enumerate(history.events):
         if event["event"] in kinds and event.get("id") is not None:
-            places.setdefault(event["id"], place)
-    return places
+            positions.setdefault(event["id"], position)
+    return positions
 
 
 def _parents_of(row: Entry) -> list[str]:

@@ -83,10 +83,10 @@ def find_double_holds(history: History) -> Iterator[str]:
 # ---- I4: one accepted success --------------------------------------------------------------------
 def find_double_successes(history: History) -> Iterator[str]:
     for row in history.rows:
-        told = result_of(row)
-        if row["state"] == "succeeded" and isinstance(told, dict) and "attempt" in told:
-            if told["attempt"] != row["attempt"]:
-                yield f"I4: {name_of(row)} holds the result of attempt {told['attempt']}, its last is {row['attempt']}"
+        result = result_of(row)
+        if row["state"] == "succeeded" and isinstance(result, dict) and "attempt" in result:
+            if result["attempt"] != row["attempt"]:
+                yield f"I4: {name_of(row)} holds the result of attempt {result['attempt']}, its last is {row['attempt']}"
     for id, moves in moves_by_job(history).items():
         ends = [move for move in moves if move["was"] == "running" and move["now"] == "succeeded"]
         if len(ends) > 1:

@@ -44,11 +44,11 @@ def find_double_keys(history: History) -> Iterator[str]:
     yield from (f"I12: key {key!r} is held by {times} jobs in the end" for key, times in held.items() if times > 1)
     holder: dict[str, str] = {}
     for move in history.moves:
-        taken = move.get("key")
-        if taken is not None and move["holds_key"] and holder.setdefault(taken, move["id"]) != move["id"]:
-            yield f"I12: key {taken!r} was held by {holder[taken]} and {move['id']} at once"
-        if taken is not None and not move["holds_key"] and holder.get(taken) == move["id"]:
-            del holder[taken]
+        held_key = move.get("key")
+        if held_key is not None and move["holds_key"] and holder.setdefault(held_key, move["id"]) != move["id"]:
+            yield f"I12: key {held_key!r} was held by {holder[held_key]} and {move['id']} at once"
+        if held_key is not None and not move["holds_key"] and holder.get(held_key) == move["id"]:
+            del holder[held_key]
 
 
 # ---- I14: rollbacks leave nothing ----------------------------------------------------------------

@@ -126,7 +126,7 @@ class Story:
     async def _watch_and_cancel(self) -> None:
         self._screen.section(
             "Watch a job, stop a job",
-            "Watchers see progress live. A cancelled job can no longer complete; its code is told to stop within about a "
+            "Watchers see progress live. A cancelled job can no longer complete; its code learns it within about a "
             "second, whatever its lease.",
         )
         report = await tasks.report.enqueue(10)
@@ -180,7 +180,7 @@ class Story:
         for state in State:
             self._account.states[state.value] = await self._app.jobs.count(state=state)
         codes = await self._fleet.stop()
-        self._account.check(set(codes.values()) == {0}, "workers that are told to stop end cleanly")
+        self._account.check(set(codes.values()) == {0}, "workers end cleanly after SIGTERM")
         await self._account.examine(self._app, self._handles)
 
     # ---- steps -------------------------------------------------------------------------------------
@@ -264,4 +264,4 @@ def _describe_error(job: Job) -> str:
 
 
 def _describe_duplicate(handle: JobHandle[Any]) -> str:
-    return "a duplicate, the first job stands for both" if handle.duplicate else "NOT a duplicate"
+    return "a duplicate of the first job" if handle.duplicate else "NOT a duplicate"
