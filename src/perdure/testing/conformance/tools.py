@@ -65,7 +65,7 @@ async def read_job(store: Storage, id: str) -> Record:
     """Read a job that must exist."""
     record = (await store.get([id]))[0]
     if record is None:
-        raise AssertionError(f"get: the job {id} is gone, it must be on record")
+        raise AssertionError(f"get: job {id} must exist")
     return record
 
 

@@ -28,14 +28,14 @@ from ..tools import (
 async def case_a_hold_that_stands(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(5)
-    assert_accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
+    assert_accepted((await store.check([record.hold]))[0], "the check of a valid hold")
     assert_unchanged(record, await read_job(store, record.id), "a check")
 
 
 async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(3600)
-    assert_accepted((await store.check([record.hold]))[0], "the check of a lease that nobody has reaped")
+    assert_accepted((await store.check([record.hold]))[0], "the check of a lease that was not reaped")
     assert_equal(len(await store.lapsed(9, LONG_ENOUGH)), 1, "a check prolongs nothing")
 
 

@@ -158,16 +158,16 @@ async def case_suspects_only_alone(store: Storage, clock: MovableClock) -> None:
     suspect = await _suspect(store, clock)
     plain = job()
     await store.enqueue([plain])
-    given = await _exchange(store, Want(9))
-    assert_equal(ids(given.claimed), [plain.id], "a plain want gets no suspects")
-    assert_true(given.suspects, "the answer says that there is a suspect for a want with `alone`")
+    answer = await _exchange(store, Want(9))
+    assert_equal(ids(answer.claimed), [plain.id], "a plain want gets no suspects")
+    assert_true(answer.suspects, "the answer says that there is a suspect for a want with `alone`")
     assert_equal(
-        (await _exchange(store, Want(9, tasks=("other",)))).suspects, False, "a suspect of another task is not told"
+        (await _exchange(store, Want(9, tasks=("other",)))).suspects, False, "a suspect of another task is not reported"
     )
-    given = await _exchange(store, Want(9, alone=True))
-    assert_equal(ids(given.claimed), [suspect.id], "a want with `alone` gets only suspects")
-    assert_equal(given.suspects, False, "there is no further suspect")
-    assert_true(given.claimed[0].suspect, "a claim leaves the mark")
+    answer = await _exchange(store, Want(9, alone=True))
+    assert_equal(ids(answer.claimed), [suspect.id], "a want with `alone` gets only suspects")
+    assert_equal(answer.suspects, False, "there is no further suspect")
+    assert_true(answer.claimed[0].suspect, "a claim leaves the mark")
     after = await report(store, suspect.id, HandedBack())
     assert_true(after.suspect, "a suspect that is handed back stays one")
 
@@ -212,13 +212,13 @@ async def case_due_jobs_are_promoted_first(store: Storage, clock: MovableClock) 
     due, later = job(delay=10 * SECOND), job(delay=11 * SECOND)
     await store.enqueue([later, due])
     before = await read_job(store, due.id)
-    given = await _exchange(store, Want(9))
-    assert_equal((given.claimed, given.next_due), ([], 10 * SECOND), "nothing is due; next_due says when")
+    answer = await _exchange(store, Want(9))
+    assert_equal((answer.claimed, answer.next_due), ([], 10 * SECOND), "nothing is due; next_due says when")
     clock.advance(10)
-    given = await _exchange(store, Want(9))
-    assert_equal(ids(given.claimed), [due.id], "a scheduled job is claimed from run_at on")
-    assert_equal(given.claimed[0].version, before.version + 2, "promotion and claim each raise the version")
-    assert_equal(given.next_due, SECOND, "next_due of the one that is left")
+    answer = await _exchange(store, Want(9))
+    assert_equal(ids(answer.claimed), [due.id], "a scheduled job is claimed from run_at on")
+    assert_equal(answer.claimed[0].version, before.version + 2, "promotion and claim each raise the version")
+    assert_equal(answer.next_due, SECOND, "next_due of the one that is left")
 
 
 async def case_promoted_though_not_wanted(store: Storage, clock: MovableClock) -> None:
@@ -233,7 +233,7 @@ async def case_next_due_of_nothing(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([job(), job(waits=1)])
     assert_equal((await _exchange(store, Want(9))).next_due, None, "next_due is None when nothing is scheduled")
     await store.enqueue([job(delay=SECOND)])
-    assert_equal((await store.exchange(())).next_due, None, "next_due is told only with a claim")
+    assert_equal((await store.exchange(())).next_due, None, "next_due is returned only with a claim")
 
 
 async def case_more_due_than_a_chunk(store: Storage, clock: MovableClock) -> None:
@@ -241,12 +241,12 @@ async def case_more_due_than_a_chunk(store: Storage, clock: MovableClock) -> Non
     await store.enqueue(jobs[: store.chunk])
     await store.enqueue(jobs[store.chunk :])
     clock.advance(5)
-    given = await _exchange(store, Want(1))
-    assert_true(given.next_due in (0, None), f"next_due is 0 when a job is due already, not {given.next_due}")
+    answer = await _exchange(store, Want(1))
+    assert_true(answer.next_due in (0, None), f"next_due is 0 when a job is due already, not {answer.next_due}")
     left = store.chunk + 2
-    while given.claimed and left:
-        given = await _exchange(store, Want(store.chunk))
-        left -= len(given.claimed)
+    while answer.claimed and left:
+        answer = await _exchange(store, Want(store.chunk))
+        left -= len(answer.claimed)
     assert_equal(left, 0, "claim after claim gets all that is due")
 
 
@@ -288,17 +288,17 @@ async def case_apply_then_claim_in_one_exchange(store: Storage, clock: MovableCl
     back, done = await enqueue_and_claim(store), await enqueue_and_claim(store)
     fresh = job()
     await store.enqueue([fresh])
-    words = [decide(back, HandedBack()), decide(done, Succeeded("1"))]
-    given = await store.exchange(words, Claim("w2", new_stamp(), (Want(9),)))
-    for verdict in given.verdicts:
+    decided = [decide(back, HandedBack()), decide(done, Succeeded("1"))]
+    answer = await store.exchange(decided, Claim("w2", new_stamp(), (Want(9),)))
+    for verdict in answer.verdicts:
         assert_accepted(verdict, "a change beside a claim")
-    assert_equal(ids(given.claimed), [back.id, fresh.id], "changes take hold before the claim looks")
-    assert_equal(given.claimed[0].attempt, 2, "a job handed back and claimed in one exchange")
+    assert_equal(ids(answer.claimed), [back.id, fresh.id], "changes are applied before the claim reads")
+    assert_equal(answer.claimed[0].attempt, 2, "a job handed back and claimed in one exchange")
 
 
 async def _exchange(store: Storage, *wants: Want) -> ExchangeResult:
-    given = await store.exchange((), Claim("w1", new_stamp(), wants))
-    return ExchangeResult(list(given.verdicts), list(given.claimed), given.next_due, given.suspects)
+    answer = await store.exchange((), Claim("w1", new_stamp(), wants))
+    return ExchangeResult(list(answer.verdicts), list(answer.claimed), answer.next_due, answer.suspects)
 
 
 async def _suspect(store: Storage, clock: MovableClock) -> Record:

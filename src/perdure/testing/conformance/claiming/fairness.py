@@ -45,7 +45,7 @@ async def case_priority_comes_first(store: Storage, clock: MovableClock) -> None
     low = [job(queue="q", tenant="a") for _ in range(3)]
     high = [job(queue="q", tenant="b", priority=1) for _ in range(3)]
     await store.enqueue([*low, *high])
-    assert_equal(ids(await claim(store, 6)), ids([*high, *low]), "shares are given within a priority")
+    assert_equal(ids(await claim(store, 6)), ids([*high, *low]), "shares apply within a priority")
 
 
 async def case_one_tenants_jobs_keep_their_order(store: Storage, clock: MovableClock) -> None:
@@ -103,5 +103,5 @@ async def case_delayed_jobs_have_their_share_too(store: Storage, clock: MovableC
     await store.enqueue([later, *(job(queue="q", tenant="b") for _ in range(20))])
     clock.advance(6)
     claimed = await claim(store, 2)
-    assert_true(later.id in ids(claimed), "it was placed when it was enqueued")
+    assert_true(later.id in ids(claimed), "it got its rank when it was enqueued")
     assert_equal(claimed[0].state, State.RUNNING, "it runs")

@@ -85,7 +85,7 @@ async def case_at_most_so_many_run(store: Storage, clock: MovableClock) -> None:
     await store.enqueue(jobs)
     first = await claim(store, 9, limited=True)
     assert_equal(ids(first), ids(jobs[:2]), "the best two, and no more")
-    assert_equal(await claim(store, 9, "w2", limited=True), [], "no room while they run, whoever asks")
+    assert_equal(await claim(store, 9, "w2", limited=True), [], "no room while they run, for any worker")
     await report(store, first[0].id, Succeeded())
     assert_equal(ids(await claim(store, 9, limited=True)), [jobs[2].id], "one has ended, one may start")
     await report(store, first[1].id, Failed(fault(), delay=SECOND))
@@ -100,15 +100,15 @@ async def case_every_end_of_a_hold_makes_room(store: Storage, clock: MovableCloc
         Died("no"),
         HandedBack(),
     ]
-    for number, said in enumerate(ends):
+    for number, reported in enumerate(ends):
         limits = at_once(1, f"k{number}")
         jobs = limited(2, limits, task=f"t{number}")
         await store.enqueue(jobs)
         (held,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
-        await report(store, held.id, said)
+        await report(store, held.id, reported)
         (next_one,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
-        wanted = jobs[0].id if isinstance(said, HandedBack) else jobs[1].id
-        assert_equal(next_one.id, wanted, f"after {type(said).__name__} there is room")
+        wanted = jobs[0].id if isinstance(reported, HandedBack) else jobs[1].id
+        assert_equal(next_one.id, wanted, f"after {type(reported).__name__} there is room")
 
 
 async def case_a_lapsed_hold_makes_room_when_reaped(store: Storage, clock: MovableClock) -> None:
@@ -163,14 +163,14 @@ async def case_parked_jobs_wait_in_their_queue(store: Storage, clock: MovableClo
 
 
 async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: MovableClock) -> None:
-    words: tuple[Report, ...] = (Cancelled(), Deleted())
-    for number, said in enumerate(words):
+    reports: tuple[Report, ...] = (Cancelled(), Deleted())
+    for number, reported in enumerate(reports):
         jobs = limited(2, at_once(1, f"k{number}"), task=f"t{number}")
         await store.enqueue(jobs)
         (held,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
-        await report(store, held.id, said)
+        await report(store, held.id, reported)
         assert_equal(await claim(store, 9, tasks=(f"t{number}",), limited=True), [], "its code may still run")
-        assert_accepted((await store.apply([decide(held, Stopped())]))[0], "the holder's last word")
+        assert_accepted((await store.apply([decide(held, Stopped())]))[0], "the holder's last report")
         assert_equal(ids(await claim(store, 9, tasks=(f"t{number}",), limited=True)), [jobs[1].id], "now there is room")
 
 
@@ -242,7 +242,7 @@ async def case_blocked_gates_hide_nobody(store: Storage, clock: MovableClock) ->
     others = [job(limits=at_once(1, f"k{number}")) for number in range(30)]
     await store.enqueue([*full, *others])
     assert_equal(len(await claim(store, 99, limited=True)), 31, "one of the full gate, one of each other")
-    assert_equal(await claim(store, 99, limited=True), [], "nobody is left who may start")
+    assert_equal(await claim(store, 99, limited=True), [], "no job is left that may start")
 
 
 async def case_order_and_wants(store: Storage, clock: MovableClock) -> None:
@@ -282,7 +282,7 @@ async def case_suspects_run_alone(store: Storage, clock: MovableClock) -> None:
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
     await apply_report(store, lapsed, LeaseLapsed(suspect=True))
     answer = await store.exchange([], Claim("w1", new_stamp(), (Want(9, limited=True),)))
-    assert_equal((list(answer.claimed), answer.suspects), ([], True), "a limited suspect is left out, and told of")
+    assert_equal((list(answer.claimed), answer.suspects), ([], True), "a limited suspect is left out and reported")
     assert_equal(ids(await claim(store, 1, limited=True, alone=True)), [new.id], "alone it runs")
 
 

@@ -34,7 +34,9 @@ async def case_not_what_has_ended(store: Storage, clock: MovableClock) -> None:
     await report(store, jobs[1].id, HandedBack())
     await report(store, jobs[2].id, Cancelled())
     assert_equal(
-        await store.recover_claim("w1", stamp), [await read_job(store, jobs[3].id)], "holding tells running jobs only"
+        await store.recover_claim("w1", stamp),
+        [await read_job(store, jobs[3].id)],
+        "recover_claim returns running jobs only",
     )
 
 
@@ -43,6 +45,6 @@ async def case_not_what_another_took(store: Storage, clock: MovableClock) -> Non
     await store.claim(Claim("w1", 5, (Want(1),)))
     (held,) = await store.recover_claim("w1", 5)
     await report(store, held.id, HandedBack())
-    taken = await claim(store, 1, "w2")
-    assert_equal(ids(taken), [held.id], "the job goes to the next claimer")
-    assert_equal(await store.recover_claim("w1", 5), [], "a job that another claim took is not held any more")
+    claimed = await claim(store, 1, "w2")
+    assert_equal(ids(claimed), [held.id], "the job goes to the next claimer")
+    assert_equal(await store.recover_claim("w1", 5), [], "a job that another claim has is no longer held")

@@ -37,7 +37,7 @@ async def case_prolongs_to_now_and_the_lease(store: Storage, clock: MovableClock
     short, long = await enqueue_and_claim(store, lease=10 * SECOND), await enqueue_and_claim(store, lease=99 * SECOND)
     clock.advance(5)
     for verdict in await store.renew([short.hold, long.hold]):
-        assert_accepted(verdict, "the renewal of a hold that stands")
+        assert_accepted(verdict, "the renewal of a valid hold")
     now = await store.now()
     assert_changed_only(short, await read_job(store, short.id), "a renewal", leased_until=now + 10 * SECOND)
     assert_changed_only(long, await read_job(store, long.id), "a renewal", leased_until=now + 99 * SECOND)
@@ -47,7 +47,7 @@ async def case_as_long_as_asked(store: Storage, clock: MovableClock) -> None:
     short, long = await enqueue_and_claim(store, lease=10 * SECOND), await enqueue_and_claim(store, lease=99 * SECOND)
     clock.advance(5)
     for verdict in await store.renew([short.hold, long.hold], lease=30 * SECOND):
-        assert_accepted(verdict, "the renewal of a hold that stands")
+        assert_accepted(verdict, "the renewal of a valid hold")
     now = await store.now()
     longer = {"leased_until": now + 30 * SECOND, "lease": 30 * SECOND}
     assert_changed_only(
@@ -99,14 +99,14 @@ async def case_a_short_lease_is_over_soon(store: Storage, clock: MovableClock) -
 async def case_a_check_prolongs_nothing(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store, lease=10 * SECOND)
     clock.advance(5)
-    assert_accepted((await store.check([record.hold]))[0], "the check of a hold that stands")
+    assert_accepted((await store.check([record.hold]))[0], "the check of a valid hold")
     assert_unchanged(record, await read_job(store, record.id), "a check")
 
 
 async def case_a_lease_that_is_over_but_not_reaped(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(3600)
-    assert_accepted((await store.renew([record.hold]))[0], "the renewal of a lease that nobody has reaped")
+    assert_accepted((await store.renew([record.hold]))[0], "the renewal of a lease that was not reaped")
     assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "it is not lapsed any more")
 
 
@@ -158,14 +158,14 @@ async def case_taken_and_ended_by_another(store: Storage, clock: MovableClock) -
     """A worker that lost a job to another one learns it, whatever the other one did with the job."""
     ends: list[Report] = [Succeeded(), Succeeded(), Died("x"), Cancelled(), Deleted()]
     rules = [FOR_EVER, Retention.delete().text(), FOR_EVER, FOR_EVER, FOR_EVER]
-    for said, rule in zip(ends, rules, strict=True):
+    for reported, rule in zip(ends, rules, strict=True):
         first = await enqueue_and_claim(store, retention=rule)
         clock.advance(60)
         await report(store, first.id, LeaseLapsed())
         (second,) = await claim(store, 1, "w2")
         assert_equal((second.id, second.attempt), (first.id, 2), "another worker has it")
-        await report(store, first.id, said)
-        what = f"told by a worker that lost its job before: {said}"
+        await report(store, first.id, reported)
+        what = f"reported by a worker that lost its job before: {reported}"
         for verdict in (*await store.renew([first.hold]), *await store.check([first.hold])):
             assert_refused(verdict, Refusal.TAKEN, what)
         assert_refused(await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, what)

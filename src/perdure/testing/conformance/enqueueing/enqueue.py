@@ -95,7 +95,9 @@ async def case_every_field_is_stored(store: Storage, clock: MovableClock) -> Non
         limits=new.limits,
         min_version=ROW_VERSION,
     )
-    assert_unchanged(wanted, await read_job(store, new.id), "a fresh row: every field as given, the others empty; get")
+    assert_unchanged(
+        wanted, await read_job(store, new.id), "a new row has the fields of the job, and the others empty; get"
+    )
 
 
 async def case_optional_fields_stay_empty(store: Storage, clock: MovableClock) -> None:
@@ -114,7 +116,7 @@ async def case_optional_fields_stay_empty(store: Storage, clock: MovableClock) -
         "expires_at",
         "result",
     ):
-        assert_equal(getattr(record, field), None, f"{field} was not given: it is None")
+        assert_equal(getattr(record, field), None, f"{field} was not set: it is None")
     assert_equal(
         (record.holds_key, record.hidden, record.parked, record.suspect), (False,) * 4, "marks are off at first"
     )
@@ -145,7 +147,7 @@ async def case_blocked_while_it_waits_for_parents(store: Storage, clock: Movable
 async def case_answers_in_list_order(store: Storage, clock: MovableClock) -> None:
     jobs = [job() for _ in range(20)]
     shuffled = jobs[10:] + jobs[:10]
-    assert_equal(ids(await store.enqueue(shuffled)), ids(shuffled), "answers stand in the order of the questions")
+    assert_equal(ids(await store.enqueue(shuffled)), ids(shuffled), "results are in the order of the jobs")
 
 
 async def case_a_whole_chunk(store: Storage, clock: MovableClock) -> None:
@@ -232,21 +234,23 @@ async def case_jobs_of_one_kind_may_come_as_ids_and_payloads(store: Storage, clo
         template = job(id="", payload="", queue=f"q{number}", **fields)
         payloads = ['"a"', '{"b":[1,2]}', '"\\u001e\\"\\n ä €"']
         alike = UniformJobs(template, new_ids(3), payloads)
-        placed = await store.enqueue(alike)
+        stored = await store.enqueue(alike)
         listed = [msgspec.structs.replace(each, id=id) for each, id in zip(alike, new_ids(3), strict=True)]
         other = [msgspec.structs.replace(each, queue=f"other{number}") for each in listed]
         if template.unique_key is not None:
             assert_equal(
-                placed,
+                stored,
                 [EnqueueResult(alike.ids[0]), *[EnqueueResult(alike.ids[0], duplicate=True)] * 2],
                 "their key is one",
             )
             continue
-        assert_equal(placed, [EnqueueResult(id) for id in alike.ids], "each stands for itself")
+        assert_equal(stored, [EnqueueResult(id) for id in alike.ids], "each job is stored by itself")
         await store.enqueue(other)
         for ours, theirs in zip(alike.ids, other, strict=True):
             like = await read_job(store, theirs.id)
             instants = {"created_at": like.created_at, "run_at": like.run_at, "rank": like.rank}
-            told = msgspec.structs.replace(await read_job(store, ours), id=theirs.id, queue=theirs.queue, **instants)
-            assert_equal(told, like, f"a job of the kind {fields} is stored as one of a list is")
-        assert_equal(await store.enqueue(alike), placed, "said again, they are the same jobs")
+            expected = msgspec.structs.replace(
+                await read_job(store, ours), id=theirs.id, queue=theirs.queue, **instants
+            )
+            assert_equal(expected, like, f"a job of the kind {fields} is stored as one of a list is")
+        assert_equal(await store.enqueue(alike), stored, "enqueued again, they are the same jobs")

@@ -21,7 +21,7 @@ async def case_reject(store: Storage, clock: MovableClock) -> None:
 async def case_wait(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("q", max_depth=1, on_full="wait"))
     await store.enqueue([job(queue="q")])
-    assert_true((await _full(store, [job(queue="q")])).waits, "with on_full=wait the caller is told to wait")
+    assert_true((await _full(store, [job(queue="q")])).waits, "with on_full=wait the caller must wait")
 
 
 async def case_drop_everything(store: Storage, clock: MovableClock) -> None:
@@ -48,12 +48,12 @@ async def case_all_or_nothing(store: Storage, clock: MovableClock) -> None:
         await store.get(ids(jobs)), [None] * 5, "when the queue has no room for one, nothing of the list is stored"
     )
     again = unique("active", queue="q")
-    assert_equal(await store.enqueue([again]), [EnqueueResult(again.id)], "a list that was refused has taken no key")
+    assert_equal(await store.enqueue([again]), [EnqueueResult(again.id)], "a refused list holds no key")
 
 
 async def case_room_is_counted_inside_the_list(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("q", max_depth=3, on_full="drop"))
-    dropped = [placed.dropped for placed in await store.enqueue([job(queue="q") for _ in range(5)])]
+    dropped = [stored.dropped for stored in await store.enqueue([job(queue="q") for _ in range(5)])]
     assert_equal(dropped, [False, False, False, True, True], "jobs earlier in the list take the room")
 
 
@@ -97,15 +97,15 @@ async def case_a_bound_can_be_lifted(store: Storage, clock: MovableClock) -> Non
 async def case_a_policy_without_a_bound(store: Storage, clock: MovableClock) -> None:
     for settings in (QueueSettings("q", on_full="drop"), QueueSettings("q", on_full="wait")):
         await store.configure(settings)
-        placed = await store.enqueue([job(queue="q") for _ in range(5)])
+        stored = await store.enqueue([job(queue="q") for _ in range(5)])
         assert_equal(
-            [each.dropped for each in placed], [False] * 5, f"without max_depth, {settings.on_full!r} has no effect"
+            [each.dropped for each in stored], [False] * 5, f"without max_depth, {settings.on_full!r} has no effect"
         )
 
 
 async def _full(store: Storage, jobs: list[NewJob]) -> QueueAtCapacity:
     try:
-        placed = await store.enqueue(jobs)
+        stored = await store.enqueue(jobs)
     except QueueAtCapacity as full:
         return full
-    raise AssertionError(f"the queue is full: enqueue must raise Full; it answered {placed}")
+    raise AssertionError(f"the queue is full: enqueue must raise Full; it answered {stored}")

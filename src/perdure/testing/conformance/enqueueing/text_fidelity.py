@@ -80,7 +80,7 @@ async def case_names(store: Storage, clock: MovableClock) -> None:
         want = {"queues": (name,), "tasks": (name,), "routing": name}
         (record,) = await claim(store, 9, name, **want)
         found = [getattr(record, field) for field in (*fields, "unique_key", "leased_by")]
-        assert_equal(found, [name] * 7, "names come back as they were given")
+        assert_equal(found, [name] * 7, "names come back unchanged")
         filter = Filter(task=name, queue=name, key=name, tenant=name, routing=name)
         assert_equal(ids((await store.find(filter, 9, None))[0]), [new.id], f"find by the name {name!r}")
         await store.configure(QueueSettings(name, max_depth=1))

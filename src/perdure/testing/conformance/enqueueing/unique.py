@@ -56,12 +56,12 @@ async def case_active_holds_until_the_end(store: Storage, clock: MovableClock) -
 
 
 async def case_active_is_freed_by_every_end(store: Storage, clock: MovableClock) -> None:
-    for said in (Succeeded(), Skipped(), Died("no")):
+    for reported in (Succeeded(), Skipped(), Died("no")):
         await store.enqueue([unique("active")])
         record = (await claim(store))[0]
         assert_true(record.holds_key, "a running job of scope active holds its key")
-        after = await report(store, record.id, said)
-        assert_equal(after.holds_key, False, f"{type(said).__name__} frees the key")
+        after = await report(store, record.id, reported)
+        assert_equal(after.holds_key, False, f"{type(reported).__name__} frees the key")
 
 
 async def case_cancelled_while_waiting_frees_at_once(store: Storage, clock: MovableClock) -> None:
@@ -77,7 +77,7 @@ async def case_duplicates_store_nothing(store: Storage, clock: MovableClock) -> 
     owner, other = unique("active"), unique("active")
     await store.enqueue([owner])
     assert_equal(
-        await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], "a duplicate is told its owner"
+        await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], "a duplicate gets the id of the owner"
     )
     assert_equal(await store.get([other.id]), [None], "nothing is stored for a duplicate")
 
@@ -101,7 +101,7 @@ async def case_known_id_before_key(store: Storage, clock: MovableClock) -> None:
 
 async def case_different_keys_do_not_meet(store: Storage, clock: MovableClock) -> None:
     jobs = [unique("active", "a"), unique("active", "b"), unique("active", "A"), unique("active", "a "), job(key="a")]
-    assert_equal([placed.duplicate for placed in await store.enqueue(jobs)], [False] * 5, "keys are compared exactly")
+    assert_equal([stored.duplicate for stored in await store.enqueue(jobs)], [False] * 5, "keys are compared exactly")
 
 
 async def case_waiting_is_freed_by_the_first_claim(store: Storage, clock: MovableClock) -> None:
@@ -141,7 +141,7 @@ async def case_waiting_and_active_share_their_names(store: Storage, clock: Movab
 
 async def case_kept_keys_and_live_keys_never_meet(store: Storage, clock: MovableClock) -> None:
     jobs = [unique("active"), unique("any")]
-    assert_equal([placed.duplicate for placed in await store.enqueue(jobs)], [False, False], "any and active are apart")
+    assert_equal([stored.duplicate for stored in await store.enqueue(jobs)], [False, False], "any and active are apart")
     window = unique("window", unique_window=SECOND)
     assert_equal(
         await store.enqueue([window]), [EnqueueResult(jobs[1].id, duplicate=True)], "any and window are one namespace"
@@ -161,12 +161,14 @@ async def case_any_outlives_its_job(store: Storage, clock: MovableClock) -> None
 
 
 async def case_any_outlives_cancel_and_deletion(store: Storage, clock: MovableClock) -> None:
-    for said in (Cancelled(), Deleted()):
-        owner = unique("any", type(said).__name__)
+    for reported in (Cancelled(), Deleted()):
+        owner = unique("any", type(reported).__name__)
         await store.enqueue([owner])
-        await report(store, owner.id, said)
-        other = unique("any", type(said).__name__)
-        assert_equal(await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], f"any outlives {said}")
+        await report(store, owner.id, reported)
+        other = unique("any", type(reported).__name__)
+        assert_equal(
+            await store.enqueue([other]), [EnqueueResult(owner.id, duplicate=True)], f"any outlives {reported}"
+        )
 
 
 async def case_own_kept_key(store: Storage, clock: MovableClock) -> None:
@@ -221,12 +223,12 @@ async def case_window_does_not_free_by_prune(store: Storage, clock: MovableClock
 
 
 async def case_cancelled_while_running_keeps_the_key_until_stopped(store: Storage, clock: MovableClock) -> None:
-    for said in (Cancelled("why"), Deleted()):
+    for reported in (Cancelled("why"), Deleted()):
         owner = unique("active")
         await store.enqueue([owner])
         record = (await claim(store))[0]
-        ended = await report(store, record.id, said)
-        assert_true(ended.holds_key, f"{type(said).__name__} of a running job leaves its key with the hold")
+        ended = await report(store, record.id, reported)
+        assert_true(ended.holds_key, f"{type(reported).__name__} of a running job leaves its key with the hold")
         await _is_duplicate(store, "active", owner.id, "while the ended job's code may still run")
         assert_accepted(await apply_report(store, record, Stopped()), "the holder's Stopped")
         assert_equal((await read_job(store, owner.id)).holds_key, False, "Stopped frees the key")
@@ -235,11 +237,11 @@ async def case_cancelled_while_running_keeps_the_key_until_stopped(store: Storag
 
 
 async def case_cancelled_while_running_keeps_the_key_until_the_lease_ends(store: Storage, clock: MovableClock) -> None:
-    for said in (Cancelled(), Deleted()):
+    for reported in (Cancelled(), Deleted()):
         owner = unique("active", lease=30 * SECOND)
         await store.enqueue([owner])
         await claim(store)
-        await report(store, owner.id, said)
+        await report(store, owner.id, reported)
         clock.advance(29)
         assert_equal(await store.lapsed(10, 3600 * SECOND), [], "the lease is not over")
         await _is_duplicate(store, "active", owner.id, "while the lease lasts")
@@ -270,8 +272,8 @@ async def case_retry_whose_key_is_taken(store: Storage, clock: MovableClock) -> 
     successor = unique("active")
     await store.enqueue([successor])
     before = await read_job(store, dead.id)
-    words = [decide(await read_job(store, id), Retried()) for id in (dead.id, other.id)]
-    verdicts = await store.apply(words)
+    decided = [decide(await read_job(store, id), Retried()) for id in (dead.id, other.id)]
+    verdicts = await store.apply(decided)
     assert_refused(verdicts[0], Refusal.KEY_TAKEN, "the retry of a dead letter whose key another job owns")
     assert_accepted(verdicts[1], "the retry of its neighbour")
     assert_unchanged(before, await read_job(store, dead.id), "a refused retry")
@@ -288,7 +290,7 @@ async def case_keys_move_in_list_order(store: Storage, clock: MovableClock) -> N
     await store.enqueue([owner])
     holder = (await claim(store))[0]
     verdicts = await store.apply([decide(letter, Retried()), decide(holder, Succeeded())])
-    assert_refused(verdicts[0], Refusal.KEY_TAKEN, "a key taken before a later change of the list frees it")
+    assert_refused(verdicts[0], Refusal.KEY_TAKEN, "a key that a later change of the list would free")
     assert_accepted(verdicts[1], "the change that frees the key")
 
     await report(store, dead.id, Retried())
@@ -305,14 +307,14 @@ async def case_many_at_once_have_one_owner(store: Storage, clock: MovableClock) 
     for scope in ("waiting", "active", "any", "window"):
         jobs = [unique(scope, scope, unique_window=SECOND) for _ in range(20)]
         answers = await asyncio.gather(*(store.enqueue([new]) for new in jobs))
-        owners = {placed.id for (placed,) in answers}
+        owners = {stored.id for (stored,) in answers}
         assert_equal(len(owners), 1, f"20 enqueues of one {scope} key at once have one owner")
-        assert_equal(sum(not placed.duplicate for (placed,) in answers), 1, f"19 of 20 are duplicates ({scope})")
+        assert_equal(sum(not stored.duplicate for (stored,) in answers), 1, f"19 of 20 are duplicates ({scope})")
 
 
 async def _is_duplicate(store: Storage, scope: str, owner: str, when: str) -> None:
     other = unique(scope, unique_window=SECOND)
-    promise = f"the key of scope {scope} is taken {when}"
+    promise = f"the key of scope {scope} is held {when}"
     assert_equal(await store.enqueue([other]), [EnqueueResult(owner, duplicate=True)], promise)
 
 

@@ -118,14 +118,16 @@ async def case_parents_that_have_ended(store: Storage, clock: MovableClock) -> N
         (Cancelled(), "succeeded", State.CANCELLED),
         (Cancelled(), "finished", State.READY),
     ]
-    for said, run_when, wanted in table:
+    for reported, run_when, wanted in table:
         before, during = await enqueue_and_claim(store), await enqueue_and_claim(store)
-        await report(store, before.id, said)
+        await report(store, before.id, reported)
         late, early = after(before, run_when=run_when), after(during, run_when=run_when)
         await store.enqueue([late, early])
-        await report(store, during.id, said)
+        await report(store, during.id, reported)
         assert_equal(
-            await states_of(store, late, early), [wanted, wanted], f"parent {type(said).__name__}, run_when {run_when}"
+            await states_of(store, late, early),
+            [wanted, wanted],
+            f"parent {type(reported).__name__}, run_when {run_when}",
         )
         await store.apply([decide(await read_job(store, each.id), Deleted()) for each in (late, early)])
 
@@ -187,7 +189,7 @@ async def case_a_dead_parent_that_is_deleted(store: Storage, clock: MovableClock
     assert_equal(
         await states_of(store, child, other),
         [State.CANCELLED, State.READY],
-        "nobody retries it now: nobody is stranded",
+        "no retry is possible: no follower is stranded",
     )
 
 
@@ -199,12 +201,14 @@ async def case_a_dead_parent_that_is_not_kept(store: Storage, clock: MovableCloc
     await report(store, parent.id, Died("no"))
     await resolve_all(store)
     wanted = [State.CANCELLED, State.READY, State.CANCELLED]
-    assert_equal(await states_of(store, child, other, grandchild), wanted, "nobody can retry it: nobody is stranded")
+    assert_equal(
+        await states_of(store, child, other, grandchild), wanted, "no retry is possible: no follower is stranded"
+    )
     clock.advance(3600)
     await store.apply([decide(await read_job(store, other.id), Cancelled())])
     await store.prune(99)
     await store.prune(99)
-    assert_equal(await store.get([parent.id]), [None], "its row goes as well")
+    assert_equal(await store.get([parent.id]), [None], "its row is removed too")
 
 
 async def case_an_unknown_parent_is_refused(store: Storage, clock: MovableClock) -> None:
@@ -255,8 +259,8 @@ async def case_a_duplicate_parent_stands_for_its_owner(store: Storage, clock: Mo
     owner, again = unique("active"), unique("active")
     await store.enqueue([owner])
     child = after(again)
-    placed = await store.enqueue([again, child])
-    assert_equal(placed[0].duplicate, True, "its key is taken")
+    stored = await store.enqueue([again, child])
+    assert_equal(stored[0].duplicate, True, "its key is held")
     row = await read_job(store, child.id)
     assert_equal((row.state, json.loads(row.after or "")), (State.BLOCKED, [owner.id]), "the child waits for the owner")
     (record,) = await claim(store, 1)
@@ -296,7 +300,7 @@ async def case_followers(store: Storage, clock: MovableClock) -> None:
         await store.followers([two.id, one.id, job().id]), [[children[1].id], sorted(ids(children)), []], "who waits"
     )
     await report(store, one.id, Succeeded())
-    assert_equal(await store.followers([one.id, two.id]), [[], [children[1].id]], "closed edges are not told")
+    assert_equal(await store.followers([one.id, two.id]), [[], [children[1].id]], "closed edges are not listed")
 
 
 async def case_an_edge_follows_the_chain(store: Storage, clock: MovableClock) -> None:
@@ -305,7 +309,7 @@ async def case_an_edge_follows_the_chain(store: Storage, clock: MovableClock) ->
     await store.enqueue([child])
     second = job(chain_id=first.id)
     await report(store, first.id, Continued((second,)))
-    assert_equal(await states_of(store, child), [State.BLOCKED], "the chain goes on")
+    assert_equal(await states_of(store, child), [State.BLOCKED], "the chain continues")
     await resolve_all(store)
     assert_equal(await store.followers([first.id, second.id]), [[], [child.id]], "the edge leads from the next job")
     (record,) = await claim(store, 9)
@@ -314,7 +318,7 @@ async def case_an_edge_follows_the_chain(store: Storage, clock: MovableClock) ->
     late = after(first)
     await store.enqueue([late])
     await resolve_all(store)
-    assert_equal(await states_of(store, late), [State.READY], "a late follower goes along the chain too")
+    assert_equal(await states_of(store, late), [State.READY], "a late follower follows the chain too")
 
 
 async def case_two_links_of_one_chain(store: Storage, clock: MovableClock) -> None:
@@ -373,7 +377,7 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
     clock.advance(3600)
     await store.prune(99)
     await store.prune(99)
-    assert_equal(await store.get([parent.id]), [None], "then it goes")
+    assert_equal(await store.get([parent.id]), [None], "then it is removed")
 
 
 async def case_limits_of_a_released_job(store: Storage, clock: MovableClock) -> None:
@@ -397,4 +401,4 @@ async def case_nobody_is_stranded(store: Storage, clock: MovableClock) -> None:
     pairs = ((end(parent, ends[n % 3]), store.enqueue([children[n]])) for n, parent in enumerate(parents))
     await asyncio.gather(*(each for pair in pairs for each in pair))
     await resolve_all(store)
-    assert_equal(set(await states_of(store, *children)), {State.READY}, "whoever comes first, the child is released")
+    assert_equal(set(await states_of(store, *children)), {State.READY}, "the follower is released in either order")

@@ -35,7 +35,7 @@ async def case_write_read_take_off(store: Storage, clock: MovableClock) -> None:
     assert_equal(
         await store.kv_read("s", [ODD, "other"]), [KvEntry("s", ODD, "é🦀\x00", 2)], "written again; the version rises"
     )
-    assert_equal(await store.kv_write([KvWrite("s", ODD, None), KvWrite("s", "none", None)]), [True, True], "taken off")
+    assert_equal(await store.kv_write([KvWrite("s", ODD, None), KvWrite("s", "none", None)]), [True, True], "removed")
     assert_equal(await store.kv_read("s", [ODD]), [], "it is gone")
 
 
@@ -83,10 +83,12 @@ async def case_with_jobs(store: Storage, clock: MovableClock) -> None:
         [KvWrite("s", "a", "1", version=0, jobs=(one,)), KvWrite("s", "a", "2", version=0, jobs=(two,))]
     )
     assert_equal(
-        [row is not None for row in await store.get([one.id, two.id])], [True, False], "jobs come with what took hold"
+        [row is not None for row in await store.get([one.id, two.id])],
+        [True, False],
+        "jobs are stored with accepted writes only",
     )
-    taken, again = unique("active"), unique("active")
-    await store.enqueue([taken])
+    first, again = unique("active"), unique("active")
+    await store.enqueue([first])
     assert_equal(await store.kv_write([KvWrite("s", "a", "3", jobs=(again,))]), [True], "a duplicate is no refusal")
     assert_equal(await store.get([again.id]), [None], "and is not stored")
 
@@ -109,7 +111,7 @@ async def case_under_a_hold(store: Storage, clock: MovableClock) -> None:
     assert_equal(await store.kv_write([write]), [True], "while it is held")
     await report(store, held.id, Succeeded())
     other = KvWrite("step", f"{held.id}/b", "1", job=held.id, hold=held.hold)
-    assert_equal(await store.kv_write([other]), [False], "the word of a lost hold is refused")
+    assert_equal(await store.kv_write([other]), [False], "a write under a lost hold is refused")
     assert_equal([row.name for row in await store.kv_read("step", job=held.id)], [f"{held.id}/a"], "by job")
 
 

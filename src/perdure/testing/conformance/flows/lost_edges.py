@@ -49,7 +49,7 @@ async def case_the_parent_still_runs(store: Storage, clock: MovableClock) -> Non
     assert_equal(await store.followers([parent.id]), [[child.id]], "the edge is made again")
     await report(store, parent.id, Succeeded("1"))
     await resolve_all(store)
-    assert_equal(await states_of(store, child), [State.READY], "it is let go when the parent has ended")
+    assert_equal(await states_of(store, child), [State.READY], "it is released when the parent has ended")
     assert_equal(ids(await claim(store, 9)), [child.id], "and can be claimed")
 
 
@@ -60,7 +60,7 @@ async def case_the_parent_has_ended(store: Storage, clock: MovableClock) -> None
     await lose_edges(store, child)
     await report(store, parent.id, Succeeded("1"))
     await resolve_all(store)
-    assert_equal(await states_of(store, child), [State.BLOCKED], "nobody knows of the job")
+    assert_equal(await states_of(store, child), [State.BLOCKED], "no edge leads to the job")
     await inspect_all(store)
     assert_equal(await states_of(store, child), [State.READY], "an inspection lets it go")
     assert_equal(ids(await claim(store, 9)), [child.id], "and it can be claimed")
@@ -88,7 +88,7 @@ async def case_one_of_two_parents_has_ended(store: Storage, clock: MovableClock)
     assert_equal((record.state, record.waits), (State.BLOCKED, 1), "it waits for the parent that has not ended")
     await report(store, runs.id, Succeeded("2"))
     await resolve_all(store)
-    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go with that one")
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is released with that one")
 
 
 async def case_the_parent_was_continued(store: Storage, clock: MovableClock) -> None:
@@ -103,7 +103,7 @@ async def case_the_parent_was_continued(store: Storage, clock: MovableClock) -> 
     assert_equal(ids(await claim(store, 9)), [following.id], "which is claimed first")
     await report(store, following.id, Succeeded("1"))
     await resolve_all(store)
-    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go when the chain has ended")
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is released when the chain has ended")
 
 
 async def case_it_waits_for_no_number(store: Storage, clock: MovableClock) -> None:
@@ -117,7 +117,7 @@ async def case_it_waits_for_no_number(store: Storage, clock: MovableClock) -> No
     )
     await report(store, parent.id, Succeeded("1"))
     await resolve_all(store)
-    assert_equal(ids(await claim(store, 9)), [child.id], "and is let go with it")
+    assert_equal(ids(await claim(store, 9)), [child.id], "and is released with it")
 
 
 async def case_it_waits_for_nobody(store: Storage, clock: MovableClock) -> None:
@@ -125,9 +125,7 @@ async def case_it_waits_for_nobody(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([child])
     await lose_edges(store, child, waits=0, after=None)
     await inspect_all(store)
-    assert_equal(
-        ids(await claim(store, 9)), [child.id], "a blocked job that names no other and waits for none is let go"
-    )
+    assert_equal(ids(await claim(store, 9)), [child.id], "a blocked job without parents is released")
 
 
 async def case_the_parent_is_not_on_record(store: Storage, clock: MovableClock) -> None:
@@ -161,4 +159,4 @@ async def case_many_at_once(store: Storage, clock: MovableClock) -> None:
     assert_equal(await store.followers([parent.id]), [sorted(ids(children))], "all edges are made again")
     await report(store, parent.id, Succeeded("1"))
     await resolve_all(store)
-    assert_equal(sorted(ids(await claim(store, 9))), sorted(ids(children)), "and all jobs are let go")
+    assert_equal(sorted(ids(await claim(store, 9))), sorted(ids(children)), "and all jobs are released")

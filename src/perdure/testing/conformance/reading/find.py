@@ -157,7 +157,7 @@ async def case_filter_by_names(store: Storage, clock: MovableClock) -> None:
         {"tags": '["redder"]'},
         {"tags": '["gr\\u00fcn", "a\\"b"]'},
     ]
-    jobs = [job(**given) for given in fields]
+    jobs = [job(**values) for values in fields]
     await store.enqueue(jobs)
     await _finds(store, Filter(task="send"), [jobs[0]], "task, exactly")
     await _finds(store, Filter(queue="mail"), [jobs[2]], "queue")
@@ -169,7 +169,7 @@ async def case_filter_by_names(store: Storage, clock: MovableClock) -> None:
     await _finds(store, Filter(routing="x"), [jobs[5]], "routing key")
     await _finds(store, Filter(routing=None), [new for n, new in enumerate(jobs) if n != 5], "unrouted ones only")
     await _finds(store, Filter(), jobs, "routing ANY is the default and fits all")
-    await _finds(store, Filter(task="send", queue="mail"), [], "all that is given must fit")
+    await _finds(store, Filter(task="send", queue="mail"), [], "all filters must match")
 
 
 async def case_filter_by_tenant(store: Storage, clock: MovableClock) -> None:

@@ -82,7 +82,7 @@ async def case_every_field_and_line(store: Storage, clock: MovableClock) -> None
     other = [_doubled(each) for each in before]
     await store.restore(other)
     wanted = sorted([*before, *other], key=lambda each: (each.record.created_at, each.record.id))
-    assert_equal(await carried(store), wanted, "a job that is put on record anew is, field by field, what was given")
+    assert_equal(await carried(store), wanted, "a restored job has every field of its dump")
     for each in other:
         assert_unchanged(each.record, await read_job(store, each.record.id), "a job that was carried")
         assert_equal(await store.log(each.record.id), list(each.lines), "with its log")
@@ -106,7 +106,7 @@ async def case_what_is_on_record_is_replaced(store: Storage, clock: MovableClock
     await store.restore([JobDump(ended, ("one", "two"))])
     assert_unchanged(ended, await read_job(store, old.id), "a job that was replaced")
     assert_equal(await store.log(old.id), ["one", "two"], "its log is replaced")
-    assert_equal(await claim(store), [], "it stands no longer where it stood")
+    assert_equal(await claim(store), [], "it is no longer in its old position")
     assert_equal([row.depth for row in await store.queues()], [], "and waits no longer")
     assert_equal(await store.count(Filter(states=(State.DEAD,))), 1, "it is counted where it is now")
     assert_equal(await store.count(Filter()), 1, "and once")
@@ -132,11 +132,11 @@ async def case_it_lives_on(store: Storage, clock: MovableClock) -> None:
     assert_equal(ids(await store.expired(9)), [_id(doomed.id)], "what was not started in time is found")
     assert_equal(ids(await claim(store, 9)), [_id(later.id)], "what was due later is due")
     assert_accepted(
-        await apply_report(store, _named(held), Succeeded("1")), "the word of the holder of a job that was carried"
+        await apply_report(store, _named(held), Succeeded("1")), "the report of the holder of a restored job"
     )
     clock.advance(60)
     assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), [_id(later.id)], "a lease ends")
-    assert_equal(await store.prune(9), 1, "what was kept long enough is taken away")
+    assert_equal(await store.prune(9), 1, "jobs past their retention are pruned")
 
 
 async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: MovableClock) -> None:
@@ -159,10 +159,10 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
         (await read_job(store, _id(parent.id))).result, "7", "a parent that was carried stays for its follower"
     )
     (record,) = await claim(store, 9)
-    assert_accepted(await apply_report(store, record, Succeeded()), "the follower's word")
+    assert_accepted(await apply_report(store, record, Succeeded()), "the follower's report")
     clock.advance(3600)
     await store.prune(99)
-    assert_equal(await store.get([_id(parent.id)]), [None], "then it goes")
+    assert_equal(await store.get([_id(parent.id)]), [None], "then it is removed")
 
 
 async def case_order_is_kept(store: Storage, clock: MovableClock) -> None:
@@ -199,7 +199,7 @@ async def case_turns_in_a_fair_queue_go_on(store: Storage, clock: MovableClock) 
     last = max(each.record.rank for each in there)
     ranks = [(await read_job(store, each.id)).rank for each in (late, later)]
     assert_equal(
-        ranks, [last + SHARE, last + 2 * SHARE], "a tenant goes on behind its jobs that were carried, and behind others"
+        ranks, [last + SHARE, last + 2 * SHARE], "a tenant's next job ranks behind its restored jobs, and behind others"
     )
 
 
@@ -218,12 +218,12 @@ async def case_held_keys_are_held(store: Storage, clock: MovableClock) -> None:
     before = await carried(store)
     await emptied(store, before)
     await store.restore([_renamed(each) for each in before])
-    placed = await store.enqueue([unique("waiting", ODD), unique("active", "a")])
-    assert_equal([each.id for each in placed], [_id(waiting.id), _id(active.id)], "the keys are held by those who came")
+    stored = await store.enqueue([unique("waiting", ODD), unique("active", "a")])
+    assert_equal([each.id for each in stored], [_id(waiting.id), _id(active.id)], "the keys are held by those who came")
     await claim(store, 9)
-    placed = await store.enqueue([unique("waiting", ODD), unique("active", "a")])
+    stored = await store.enqueue([unique("waiting", ODD), unique("active", "a")])
     assert_equal(
-        [each.duplicate for each in placed], [False, True], "and freed as always: waiting by the claim, active not"
+        [each.duplicate for each in stored], [False, True], "and freed as always: waiting by the claim, active not"
     )
 
 
@@ -254,8 +254,8 @@ async def case_a_key_handed_on_inside_a_list(store: Storage, clock: MovableClock
     )
     taker = msgspec.structs.replace(holding.record, id=new.id)
     await store.restore([JobDump(taker), JobDump(ended)])
-    (placed,) = await store.enqueue([unique("active", "a")])
-    assert_equal(placed.id, new.id, "what a replaced job gave up, another of the list may hold")
+    (stored,) = await store.enqueue([unique("active", "a")])
+    assert_equal(stored.id, new.id, "what a replaced job gave up, another of the list may hold")
 
 
 async def case_kept_keys(store: Storage, clock: MovableClock) -> None:
@@ -273,14 +273,16 @@ async def case_kept_keys(store: Storage, clock: MovableClock) -> None:
             await kept_keys(store), {**kept, "new": strange[0], "w": strange[1]}, "written in place of what was known"
         )
     asked = [unique("any", "new"), unique("window", "w", unique_window=SECOND), unique("any", ODD)]
-    placed = await store.enqueue(asked)
+    stored = await store.enqueue(asked)
     assert_equal(
-        [each.id for each in placed], [_id(ever.id), _id(brief.id), ever.id], "they belong to whom they were given"
+        [each.id for each in stored],
+        [_id(ever.id), _id(brief.id), ever.id],
+        "keys belong to the jobs they were restored for",
     )
     clock.advance(10)
-    placed = await store.enqueue([unique("window", "w", unique_window=SECOND)])
-    assert_equal(placed[0].duplicate, False, "until they end")
-    assert_equal((await kept_keys(store))["w"].job, placed[0].id, "then the next one's job is told of")
+    stored = await store.enqueue([unique("window", "w", unique_window=SECOND)])
+    assert_equal(stored[0].duplicate, False, "until they end")
+    assert_equal((await kept_keys(store))["w"].job, stored[0].id, "then the next job of the key is returned")
 
 
 async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: MovableClock) -> None:
@@ -291,7 +293,7 @@ async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: MovableC
     assert_refused(
         await apply_report(store, before.record, Succeeded()),
         Refusal.CANCELLED,
-        "the word about a job that was cancelled",
+        "the report about a cancelled job",
     )
 
 

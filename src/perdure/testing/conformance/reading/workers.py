@@ -13,7 +13,7 @@ async def case_a_sign_of_life(store: Storage, clock: MovableClock) -> None:
     row = WorkerRow("w1", now - 50, 0, 3, '{"host": "a", "pid": 1}')
     await store.heartbeat(row)
     wanted = [WorkerRow("w1", now - 50, now, 3, '{"host": "a", "pid": 1}')]
-    assert_equal(await store.workers(SECOND), wanted, "seen_at is the store's clock, the rest as told")
+    assert_equal(await store.workers(SECOND), wanted, "seen_at is the store's clock; the rest is what the worker sent")
     clock.advance(5)
     await store.heartbeat(WorkerRow("w1", now - 50, 0, 0, "{}"))
     wanted = [WorkerRow("w1", now - 50, now + 5 * SECOND, 0, "{}")]

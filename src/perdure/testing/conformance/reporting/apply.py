@@ -88,10 +88,10 @@ async def case_failure_with_a_retry(store: Storage, clock: MovableClock) -> None
 
 async def case_no_delay_is_ready_at_once(store: Storage, clock: MovableClock) -> None:
     now = await store.now()
-    for said in (Failed(fault(), delay=0), Snoozed(delay=0), Snoozed(at=now), Snoozed(at=now - SECOND)):
+    for reported in (Failed(fault(), delay=0), Snoozed(delay=0), Snoozed(at=now), Snoozed(at=now - SECOND)):
         record = await enqueue_and_claim(store)
-        after = await report(store, record.id, said)
-        assert_equal(after.state, State.READY, f"a job whose time has come is ready, not scheduled: {said}")
+        after = await report(store, record.id, reported)
+        assert_equal(after.state, State.READY, f"a due job is ready, not scheduled: {reported}")
         assert_equal(ids(await claim(store, 9)), [record.id], "and is claimed")
         await report(store, record.id, Succeeded())
 
@@ -148,13 +148,13 @@ async def case_errors_and_started_at_stay_when_not_said(store: Storage, clock: M
 
 
 async def case_a_repeated_word(store: Storage, clock: MovableClock) -> None:
-    for said in (Succeeded("1"), Failed(fault()), Snoozed(delay=SECOND), Died("x"), HandedBack()):
+    for reported in (Succeeded("1"), Failed(fault()), Snoozed(delay=SECOND), Died("x"), HandedBack()):
         record = await enqueue_and_claim(store)
-        await apply_report(store, record, said)
+        await apply_report(store, record, reported)
         before = await read_job(store, record.id)
         clock.advance(1)
-        assert_repeated(await apply_report(store, record, said), f"{type(said).__name__}, said again")
-        assert_unchanged(before, await read_job(store, record.id), "a repeated word")
+        assert_repeated(await apply_report(store, record, reported), f"a repeated {type(reported).__name__}")
+        assert_unchanged(before, await read_job(store, record.id), "a repeated report")
         await _drain(store)
 
 
@@ -162,9 +162,7 @@ async def case_a_repeated_word_about_a_hidden_row(store: Storage, clock: Movable
     record = await enqueue_and_claim(store, retention=FORGET)
     await apply_report(store, record, Succeeded())
     clock.advance(60)
-    assert_repeated(
-        await apply_report(store, record, Succeeded()), "the success of a job deleted on success, said again"
-    )
+    assert_repeated(await apply_report(store, record, Succeeded()), "the repeated success of a job deleted on success")
 
 
 async def case_a_repeated_word_after_the_next_claim(store: Storage, clock: MovableClock) -> None:
@@ -172,32 +170,32 @@ async def case_a_repeated_word_after_the_next_claim(store: Storage, clock: Movab
     await apply_report(store, record, Failed(fault(), delay=0))
     (again,) = await claim(store)
     assert_repeated(
-        await apply_report(store, record, Failed(fault(), delay=0)), "a failure, said again after the next claim"
+        await apply_report(store, record, Failed(fault(), delay=0)), "a failure, repeated after the next claim"
     )
-    assert_unchanged(again, await read_job(store, record.id), "a word repeated after the next claim")
-    assert_accepted(await apply_report(store, again, Succeeded()), "the next holder's word")
+    assert_unchanged(again, await read_job(store, record.id), "a report repeated after the next claim")
+    assert_accepted(await apply_report(store, again, Succeeded()), "the next holder's report")
 
 
 async def case_a_stale_word_beside_good_ones(store: Storage, clock: MovableClock) -> None:
     records = [await enqueue_and_claim(store) for _ in range(5)]
-    words = [decide(record, Succeeded(str(n))) for n, record in enumerate(records)]
-    words[1] = msgspec.structs.replace(words[1], guard=HoldGuard(1, new_stamp()))
-    words[3] = msgspec.structs.replace(words[3], id=job().id)
-    verdicts = await store.apply(words)
+    decided = [decide(record, Succeeded(str(n))) for n, record in enumerate(records)]
+    decided[1] = msgspec.structs.replace(decided[1], guard=HoldGuard(1, new_stamp()))
+    decided[3] = msgspec.structs.replace(decided[3], id=job().id)
+    verdicts = await store.apply(decided)
     assert_equal(
         [verdict.accepted for verdict in verdicts], [True, False, True, False, True], "each change is judged alone"
     )
     rows = await store.get(ids(records))
     found = [row.result for row in rows if row is not None]
-    assert_equal(found, ["0", None, "2", None, "4"], "refused changes hurt nobody")
+    assert_equal(found, ["0", None, "2", None, "4"], "refused changes do not affect others")
 
 
 async def case_two_changes_of_one_job(store: Storage, clock: MovableClock) -> None:
     record, other = await enqueue_and_claim(store), await enqueue_and_claim(store)
     fresh = job()
     await store.enqueue([fresh])
-    words = [decide(other, Succeeded()), decide(record, Succeeded()), decide(record, Died("x"))]
-    for exchange in (store.exchange(words), store.exchange(words, Claim("w2", new_stamp(), (Want(9),)))):
+    decided = [decide(other, Succeeded()), decide(record, Succeeded()), decide(record, Died("x"))]
+    for exchange in (store.exchange(decided), store.exchange(decided, Claim("w2", new_stamp(), (Want(9),)))):
         try:
             await exchange
         except ValueError:
@@ -221,8 +219,8 @@ async def case_a_whole_chunk(store: Storage, clock: MovableClock) -> None:
 
 
 async def case_nothing_to_apply(store: Storage, clock: MovableClock) -> None:
-    given = await store.exchange(())
-    assert_equal((list(given.verdicts), list(given.claimed)), ([], []), "an empty exchange")
+    answer = await store.exchange(())
+    assert_equal((list(answer.verdicts), list(answer.claimed)), ([], []), "an empty exchange")
 
 
 async def case_started_is_noted(store: Storage, clock: MovableClock) -> None:
@@ -237,8 +235,8 @@ async def case_started_is_noted(store: Storage, clock: MovableClock) -> None:
 async def case_started_after_the_end_is_ignored(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     now = await store.now()
-    words = [decide(record, Succeeded(started_at=now - 9))]
-    await store.exchange(words, None, [Started(record.hold, now)])
+    decided = [decide(record, Succeeded(started_at=now - 9))]
+    await store.exchange(decided, None, [Started(record.hold, now)])
     assert_equal(
         (await read_job(store, record.id)).started_at, now - 9, "changes come first; a start is noted for running jobs"
     )

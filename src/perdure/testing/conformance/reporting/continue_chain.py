@@ -89,7 +89,7 @@ async def case_bounds_do_not_stop_a_chain(store: Storage, clock: MovableClock) -
         following = job(queue="q")
         await report(store, first.id, Continued((following,)))
         assert_equal(
-            (await read_job(store, following.id)).state, State.READY, f"a chain goes on in a full queue: {on_full}"
+            (await read_job(store, following.id)).state, State.READY, f"a chain continues in a full queue: {on_full}"
         )
 
 
@@ -101,7 +101,7 @@ async def case_unique_keys_hold(store: Storage, clock: MovableClock) -> None:
         row = await report(store, first.id, Continued((job(), following)))
         assert_equal(row.state, State.SUCCEEDED, "the first is done")
         assert_equal(await store.get([following.id]), [None], "the next would be a duplicate")
-        assert_equal(row.next_id, owner.id, "the chain goes on with the one that has its key")
+        assert_equal(row.next_id, owner.id, "the chain continues with the job that has its key")
 
 
 async def case_followers_go_on_with_the_owner_of_a_key(store: Storage, clock: MovableClock) -> None:
@@ -111,7 +111,7 @@ async def case_followers_go_on_with_the_owner_of_a_key(store: Storage, clock: Mo
     await report(store, first.id, Continued((unique("active"),)))
     while await store.resolve_edges(500):
         pass
-    assert_equal((await read_job(store, child.id)).state, State.BLOCKED, "the chain goes on")
+    assert_equal((await read_job(store, child.id)).state, State.BLOCKED, "the chain continues")
     await report(store, owner.id, Completed("1"))
     while await store.resolve_edges(500):
         pass
@@ -153,7 +153,7 @@ async def case_completed_from_outside(store: Storage, clock: MovableClock) -> No
 async def case_completed_while_it_runs(store: Storage, clock: MovableClock) -> None:
     held = await enqueue_and_claim(store)
     await report(store, held.id, Completed("1"))
-    assert_refused(await apply_report(store, held, Succeeded("2")), Refusal.COMPLETED, "the holder's word")
+    assert_refused(await apply_report(store, held, Succeeded("2")), Refusal.COMPLETED, "the holder's report")
     assert_refused((await store.renew([held.hold]))[0], Refusal.COMPLETED, "a renewal")
-    assert_equal((await read_job(store, held.id)).result, "1", "the outside result stands")
-    assert_accepted((await store.apply([decide(held, Stopped())]))[0], "the holder's last word")
+    assert_equal((await read_job(store, held.id)).result, "1", "the result from outside stays")
+    assert_accepted((await store.apply([decide(held, Stopped())]))[0], "the holder's last report")

@@ -25,7 +25,7 @@ from ..tools import (
 
 async def case_progress(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
-    assert_accepted((await store.note([Note(record.hold, '{"percent":40}')]))[0], "a note under a hold that stands")
+    assert_accepted((await store.note([Note(record.hold, '{"percent":40}')]))[0], "a note with a valid hold")
     assert_changed_only(record, await read_job(store, record.id), "progress", progress='{"percent":40}')
     await store.note([Note(record.hold, None, ("line",))])
     assert_equal((await read_job(store, record.id)).progress, '{"percent":40}', "a note without progress leaves it")

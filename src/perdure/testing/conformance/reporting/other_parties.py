@@ -73,7 +73,7 @@ async def case_stopped_gives_up_the_hold(store: Storage, clock: MovableClock) ->
     after = await read_job(store, record.id)
     wanted = {"stamp": None, "leased_by": None, "leased_until": None}
     assert_changed_only(cancelled, after, "Stopped", version=cancelled.version + 1, **wanted)
-    assert_refused(await apply_report(store, record, Stopped()), Refusal.CANCELLED, "Stopped, said again")
+    assert_refused(await apply_report(store, record, Stopped()), Refusal.CANCELLED, "a repeated Stopped")
     assert_refused(
         await apply_report(store, record, Succeeded()),
         Refusal.CANCELLED,
@@ -191,7 +191,7 @@ async def case_delete_of_a_running_job_keeps_the_hold(store: Storage, clock: Mov
     record = await enqueue_and_claim(store)
     after = await report(store, record.id, Deleted())
     assert_equal((after.state, after.hidden, after.stamp), (State.CANCELLED, True, record.stamp), "hidden, and held")
-    assert_equal(after.leased_until, record.leased_until, "the lease goes on")
+    assert_equal(after.leased_until, record.leased_until, "the lease continues")
     assert_accepted(await apply_report(store, record, Stopped()), "the holder's Stopped about a deleted job")
 
 

@@ -46,8 +46,8 @@ async def case_same_attempt_other_stamp(store: Storage, clock: MovableClock) -> 
     assert_refused(
         await apply_report(store, zombie, Succeeded("2")), Refusal.TAKEN, "the same attempt under another stamp"
     )
-    assert_unchanged(record, await read_job(store, record.id), "a zombie's word")
-    assert_accepted(await apply_report(store, record, Succeeded("1")), "the true holder's word")
+    assert_unchanged(record, await read_job(store, record.id), "the report of a worker that lost its job")
+    assert_accepted(await apply_report(store, record, Succeeded("1")), "the holder's report")
 
 
 async def case_other_attempt_same_stamp(store: Storage, clock: MovableClock) -> None:
@@ -57,18 +57,22 @@ async def case_other_attempt_same_stamp(store: Storage, clock: MovableClock) -> 
         assert_refused(
             await apply_report(store, zombie, Succeeded()), Refusal.TAKEN, "another attempt under the same stamp"
         )
-    assert_unchanged(record, await read_job(store, record.id), "a word with another attempt")
+    assert_unchanged(record, await read_job(store, record.id), "a report with another attempt")
 
 
 async def case_taken_by_the_next_holder(store: Storage, clock: MovableClock) -> None:
     first = await enqueue_and_claim(store)
     second = await _reap_and_claim_again(store, clock)
     assert_refused(
-        await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, "the word of a holder whose job another took"
+        await apply_report(store, first, Succeeded("1")),
+        Refusal.TAKEN,
+        "the report of a holder that lost its job to another worker",
     )
-    assert_unchanged(second, await read_job(store, first.id), "a stale holder's word")
-    assert_accepted(await apply_report(store, second, Succeeded("2")), "the new holder's word")
-    assert_refused(await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, "the same word after the job's end")
+    assert_unchanged(second, await read_job(store, first.id), "a stale holder's report")
+    assert_accepted(await apply_report(store, second, Succeeded("2")), "the new holder's report")
+    assert_refused(
+        await apply_report(store, first, Succeeded("1")), Refusal.TAKEN, "the same report after the job's end"
+    )
     assert_equal((await read_job(store, first.id)).result, "2", "one success per job")
 
 
@@ -77,9 +81,9 @@ async def case_given_back_by_the_reaper(store: Storage, clock: MovableClock) -> 
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
     await report(store, lapsed.id, LeaseLapsed())
-    for said in (Succeeded(), Failed(fault()), Snoozed(delay=1), HandedBack(), Stopped()):
+    for reported in (Succeeded(), Failed(fault()), Snoozed(delay=1), HandedBack(), Stopped()):
         assert_refused(
-            await apply_report(store, record, said), Refusal.TAKEN, f"{type(said).__name__} after the reaper"
+            await apply_report(store, record, reported), Refusal.TAKEN, f"{type(reported).__name__} after the reaper"
         )
 
 
@@ -87,9 +91,11 @@ async def case_ended_from_outside(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     await report(store, record.id, Cancelled("enough"))
     before = await read_job(store, record.id)
-    for said in (Succeeded("1"), Failed(fault()), Snoozed(delay=1), HandedBack()):
+    for reported in (Succeeded("1"), Failed(fault()), Snoozed(delay=1), HandedBack()):
         assert_refused(
-            await apply_report(store, record, said), Refusal.CANCELLED, f"{type(said).__name__} of a cancelled job"
+            await apply_report(store, record, reported),
+            Refusal.CANCELLED,
+            f"{type(reported).__name__} of a cancelled job",
         )
     assert_unchanged(before, await read_job(store, record.id), "a completion after the cancel")
 
@@ -109,7 +115,7 @@ async def case_hidden_by_another_hold(store: Storage, clock: MovableClock) -> No
     assert_refused(
         await apply_report(store, first, Succeeded()),
         Refusal.TAKEN,
-        "a stale holder of a job that another took and ended",
+        "a stale holder of a job that another worker claimed and ended",
     )
 
 
@@ -117,11 +123,9 @@ async def case_never_there(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     nowhere = msgspec.structs.replace(record, id=job().id)
     assert_refused(
-        await apply_report(store, nowhere, Succeeded()), Refusal.NOT_FOUND, "a holder's word about an unknown id"
+        await apply_report(store, nowhere, Succeeded()), Refusal.NOT_FOUND, "a holder's report about an unknown id"
     )
-    assert_refused(
-        await apply_report(store, nowhere, Cancelled()), Refusal.NOT_FOUND, "anybody's word about an unknown id"
-    )
+    assert_refused(await apply_report(store, nowhere, Cancelled()), Refusal.NOT_FOUND, "any report about an unknown id")
 
 
 async def case_stopped_is_refused_while_it_runs(store: Storage, clock: MovableClock) -> None:
@@ -137,10 +141,12 @@ async def case_stopped_is_refused_while_it_runs(store: Storage, clock: MovableCl
 async def case_an_end_does_not_count_as_ended_hold(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     await report(store, record.id, Cancelled())
-    word = decide(record, Succeeded())
-    assert_equal(isinstance(word.guard, HoldGuard), True, "a holder speaks under its hold")
+    decided = decide(record, Succeeded())
+    assert_equal(isinstance(decided.guard, HoldGuard), True, "a holder's change is guarded by its hold")
     assert_refused(
-        (await store.apply([word]))[0], Refusal.CANCELLED, "only Stopped speaks for an ended job that keeps its hold"
+        (await store.apply([decided]))[0],
+        Refusal.CANCELLED,
+        "only Stopped is accepted for an ended job that keeps its hold",
     )
 
 
@@ -162,7 +168,7 @@ async def case_any_move_makes_a_view_stale(store: Storage, clock: MovableClock) 
         )
     assert_accepted(
         await apply_report(store, await read_job(store, new.id), Cancelled()),
-        "a cancel decided on the row as it stands",
+        "a cancel decided on the current row",
     )
 
 
@@ -174,7 +180,9 @@ async def case_same_state_twice_is_stale(store: Storage, clock: MovableClock) ->
     (record,) = await claim(store)
     await report(store, record.id, Snoozed(delay=SECOND))
     assert_refused(
-        await apply_report(store, view, RunNow()), Refusal.STALE, "a state that looks the same as before has moved"
+        await apply_report(store, view, RunNow()),
+        Refusal.STALE,
+        "the state is the same as before, but the row has changed",
     )
 
 
@@ -182,8 +190,10 @@ async def case_of_two_admins_one_wins(store: Storage, clock: MovableClock) -> No
     new = job()
     await store.enqueue([new])
     view = await read_job(store, new.id)
-    assert_accepted(await apply_report(store, view, Cancelled("first")), "the first word")
-    assert_refused(await apply_report(store, view, Deleted()), Refusal.STALE, "the second word about the same view")
+    assert_accepted(await apply_report(store, view, Cancelled("first")), "the first report")
+    assert_refused(
+        await apply_report(store, view, Deleted()), Refusal.STALE, "the second report about the same version"
+    )
 
 
 async def case_small_signs_leave_the_version(store: Storage, clock: MovableClock) -> None:
@@ -210,9 +220,9 @@ async def case_only_one_reaper(store: Storage, clock: MovableClock) -> None:
     await enqueue_and_claim(store)
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)
-    assert_accepted(await apply_report(store, view, LeaseLapsed(charged=True)), "the first reaper's word")
+    assert_accepted(await apply_report(store, view, LeaseLapsed(charged=True)), "the first reaper's report")
     assert_refused(
-        await apply_report(store, view, LeaseLapsed(charged=True)), Refusal.STALE, "the second reaper's word"
+        await apply_report(store, view, LeaseLapsed(charged=True)), Refusal.STALE, "the second reaper's report"
     )
     assert_equal((await read_job(store, view.id)).losses, 1, "a loss is charged once")
 

@@ -121,7 +121,7 @@ async def case_committed_together(store: Storage, clock: MovableClock, table: Ta
     await table.insert(tx)
     assert_equal(await table.rows(store, tx), 1, "a statement's rows, seen inside")
     assert_equal(await tx.enqueue([new]), [EnqueueResult(new.id)], "an enqueue inside answers as outside")
-    assert_accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a hold that stands")
+    assert_accepted(await tx.complete(decide(record, Succeeded('"done"'))), "the completion of a valid hold")
     after = await read_job(store, record.id)
     assert_equal(
         (after.state, after.result, after.accepted_stamp), (State.SUCCEEDED, '"done"', record.stamp), "the job's end"
@@ -172,25 +172,25 @@ async def case_refused_completion(store: Storage, clock: MovableClock, table: Ta
 @with_a_table
 async def case_repeated_completion(store: Storage, clock: MovableClock, table: Table) -> None:
     record = await enqueue_and_claim(store)
-    assert_accepted(await apply_report(store, record, Succeeded("1")), "the first word")
+    assert_accepted(await apply_report(store, record, Succeeded("1")), "the first report")
     tx = await begin(store)
     await table.insert(tx)
     assert_repeated(await tx.complete(decide(record, Succeeded("2"))), "a completion that was accepted before")
     assert_equal(await table.rows(store), 0, "effects of a repeated completion are rolled back: they happened before")
-    assert_equal((await read_job(store, record.id)).result, "1", "the first word stands")
+    assert_equal((await read_job(store, record.id)).result, "1", "the first report stays")
 
 
 @with_a_table
 async def case_a_stale_holder(store: Storage, clock: MovableClock, table: Table) -> None:
     record = await enqueue_and_claim(store)
-    word = decide(record, Succeeded())
+    decided = decide(record, Succeeded())
     await store.apply([decide(record, Succeeded())])
     await store.enqueue([job()])
     other = (await store.claim(Claim("w2", new_stamp(), (Want(1),))))[0]
     stale = decide(other, Succeeded())
     tx = await begin(store)
     await table.insert(tx)
-    crossed = type(word)(record.id, stale.guard, State.SUCCEEDED)
+    crossed = type(decided)(record.id, stale.guard, State.SUCCEEDED)
     assert_refused(await tx.complete(crossed), Refusal.COMPLETED, "a completion under a hold of another claim")
     assert_equal(await table.rows(store), 0, "a stale holder's rows are rolled back")
 
@@ -232,9 +232,9 @@ async def case_unique_keys_inside(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store, queue="other")
     first, second = unique("any", "x"), unique("any", "x")
     tx = await begin(store)
-    assert_equal(await tx.enqueue([unique("active")]), [EnqueueResult(owner.id, duplicate=True)], "a key taken outside")
+    assert_equal(await tx.enqueue([unique("active")]), [EnqueueResult(owner.id, duplicate=True)], "a key held outside")
     assert_equal(await tx.enqueue([first]), [EnqueueResult(first.id)], "a free key")
-    assert_equal(await tx.enqueue([second]), [EnqueueResult(first.id, duplicate=True)], "a key taken inside")
+    assert_equal(await tx.enqueue([second]), [EnqueueResult(first.id, duplicate=True)], "a key held inside")
     assert_accepted(await tx.complete(decide(record, Succeeded())), "the completion")
     assert_equal([row is None for row in await store.get([first.id, second.id])], [False, True], "what was stored")
 
@@ -290,19 +290,19 @@ async def case_a_statement_that_fails(store: Storage, clock: MovableClock) -> No
 async def case_ended_by_the_handler(store: Storage, clock: MovableClock) -> None:
     if not await _speaks_sql(store):
         return
-    for word in ("commit", "rollback"):
+    for sql in ("commit", "rollback"):
         record, new = await enqueue_and_claim(store), job()
         tx = await begin(store)
-        await tx.execute(word)
+        await tx.execute(sql)
         for verb in (tx.execute("select 1"), tx.enqueue([new]), tx.complete(decide(record, Succeeded()))):
             try:
                 await verb
             except StoreError:
                 continue
-            raise AssertionError(f"after a {word} of the handler's own a transaction must raise StoreError")
+            raise AssertionError(f"after a {sql} of the handler's own a transaction must raise StoreError")
         await tx.rollback()
-        assert_equal(await store.get([new.id]), [None], f"a job enqueued after a {word} of the handler's own")
-        assert_unchanged(record, await read_job(store, record.id), f"a completion after a {word} of the handler's own")
+        assert_equal(await store.get([new.id]), [None], f"a job enqueued after a {sql} of the handler's own")
+        assert_unchanged(record, await read_job(store, record.id), f"a completion after a {sql} of the handler's own")
         assert_accepted(await apply_report(store, record, Succeeded()), "the job's end by other means")
 
 

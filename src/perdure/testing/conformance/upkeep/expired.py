@@ -15,7 +15,7 @@ async def case_when_not_started_in_time(store: Storage, clock: MovableClock) -> 
     clock.advance(9.999999)
     assert_equal(await store.expired(9), [], "a microsecond too early")
     clock.advance(0.000001)
-    assert_equal(await store.expired(9), [await read_job(store, late.id)], "from expires_at on; the row as it stands")
+    assert_equal(await store.expired(9), [await read_job(store, late.id)], "from expires_at on; the current row")
 
 
 async def case_every_waiting_state(store: Storage, clock: MovableClock) -> None:
@@ -74,4 +74,4 @@ async def case_gone_after_the_word(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([new])
     clock.advance(1)
     await report(store, new.id, Expired())
-    assert_equal(await store.expired(9), [], "an expired job is told until it is cancelled")
+    assert_equal(await store.expired(9), [], "an expired job is listed until it is cancelled")

@@ -28,7 +28,7 @@ async def case_when_the_lease_is_over(store: Storage, clock: MovableClock) -> No
     clock.advance(29.999999)
     assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "a microsecond too early")
     clock.advance(0.000001)
-    assert_equal(await store.lapsed(9, LONG_ENOUGH), [record], "from leased_until on; the row as it stands")
+    assert_equal(await store.lapsed(9, LONG_ENOUGH), [record], "from leased_until on; the current row")
 
 
 async def case_when_the_next_lease_ends(store: Storage, clock: MovableClock) -> None:
@@ -40,16 +40,16 @@ async def case_when_the_next_lease_ends(store: Storage, clock: MovableClock) -> 
     (second,) = await claim(store, 9, limited=True)
     assert_equal(await store.next_lapse(), 20 * SECOND, "until the first of two ends")
     clock.advance(5)
-    assert_equal(await store.next_lapse(), 15 * SECOND, "time goes by")
+    assert_equal(await store.next_lapse(), 15 * SECOND, "time passes")
     assert_accepted(await apply_report(store, second, Succeeded()), "a success")
     assert_true(
         (await store.next_lapse() or 0) in (15 * SECOND, 25 * SECOND), "never later than the first end of a lease"
     )
     clock.advance(25)
     assert_true((await store.next_lapse() or 0) <= 0, "one is over")
-    assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is told of")
+    assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), [first.id], "it is listed")
     await report(store, first.id, Cancelled())
-    assert_true((await store.next_lapse() or 0) <= 0, "an ended job has its hold until somebody takes it away")
+    assert_true((await store.next_lapse() or 0) <= 0, "an ended job keeps its hold until it is released")
     assert_accepted(await apply_report(store, await read_job(store, first.id), LeaseLapsed()), "its end")
     await store.lapsed(9, LONG_ENOUGH)
     assert_equal(await store.next_lapse(), None, "nothing is held any more")
@@ -89,7 +89,7 @@ async def case_ended_ones_with_a_hold(store: Storage, clock: MovableClock) -> No
     clock.advance(60)
     found = ids(await store.lapsed(9, LONG_ENOUGH))
     assert_equal(
-        sorted(found), sorted([cancelled.id, deleted.id]), "ended and hidden jobs that still carry a hold are told"
+        sorted(found), sorted([cancelled.id, deleted.id]), "ended and hidden jobs that still have a hold are listed"
     )
 
 
@@ -109,7 +109,7 @@ async def case_leases_are_cut_when_the_clock_went_back(store: Storage, clock: Mo
     assert_equal(await store.lapsed(9, LONG_ENOUGH), [], "nothing has lapsed")
     after = await read_job(store, record.id)
     assert_equal(
-        after.leased_until, await store.now() + 30 * SECOND, "a lease that lies too far ahead is cut to now + lease"
+        after.leased_until, await store.now() + 30 * SECOND, "a lease that ends too late is cut to now + lease"
     )
     assert_equal(after.version, record.version, "the cut leaves the version")
     assert_accepted((await store.renew([record.hold]))[0], "the holder is not disturbed")
@@ -130,7 +130,7 @@ async def case_reaped_jobs_are_claimed_again(store: Storage, clock: MovableClock
     record = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
-    assert_accepted(await apply_report(store, lapsed, LeaseLapsed()), "the reaper's word")
+    assert_accepted(await apply_report(store, lapsed, LeaseLapsed()), "the reaper's report")
     assert_equal((await read_job(store, record.id)).state, State.READY, "a reaped job is ready")
     (again,) = await claim(store, 1, "w2")
     assert_equal((again.id, again.attempt, again.leased_by), (record.id, 2, "w2"), "the next attempt")

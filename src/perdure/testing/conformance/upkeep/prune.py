@@ -35,7 +35,7 @@ FOR_EVER = Retention.keep().text()
 
 async def case_past_their_age(store: Storage, clock: MovableClock) -> None:
     aged = Retention.keep(age=60).text()
-    gone = [await _end_job(store, said, retention=aged) for said in (Succeeded(), Skipped())]
+    gone = [await _end_job(store, reported, retention=aged) for reported in (Succeeded(), Skipped())]
     kept = await _end_job(store, Succeeded(), retention=FOR_EVER)
     waiting = job(delay=3600 * SECOND)
     await store.enqueue([waiting])
@@ -55,8 +55,8 @@ async def case_nothing_is_removed_within_ten_minutes(store: Storage, clock: Mova
     await store.enqueue(new)
     for number, record in enumerate(await claim(store, 9)):
         assert_accepted(await apply_report(store, record, Died("x") if number % 2 else Succeeded("1")), "the end")
-    assert_equal(await store.prune(9), 6, "what is kept no more is taken away")
-    assert_equal((await _left(store), await store.count(Filter())), (set(), 0), "nobody sees it any more")
+    assert_equal(await store.prune(9), 6, "jobs past their retention are pruned")
+    assert_equal((await _left(store), await store.count(Filter())), (set(), 0), "no listing shows it")
     assert_equal(
         await store.enqueue(new),
         [EnqueueResult(each.id) for each in new],
@@ -75,22 +75,20 @@ async def case_what_is_hidden_is_as_it_was(store: Storage, clock: MovableClock) 
         record = await enqueue_and_claim(store, retention=retention.text())
         ended = await report(store, record.id, Succeeded('"r"'))
         clock.advance(7)
-        assert_equal(await store.prune(9), 1, "taken away")
+        assert_equal(await store.prune(9), 1, "pruned")
         until = (ended.finished_at or 0) + HIDDEN_FOR
         hidden = await read_job(store, record.id)
         fields = {"hidden": True, "prune_at": until, "keep_last": None, "version": ended.version + 1}
         assert_changed_only(ended, hidden, "a prune within ten minutes", **fields)
-        assert_repeated(await apply_report(store, record, Succeeded('"r"')), "its holder's word, said again")
-        assert_refused(await apply_report(store, ended, Deleted()), Refusal.STALE, "a word about it as it was before")
-        assert_equal(await store.prune(9), 0, "it is taken away once")
+        assert_repeated(await apply_report(store, record, Succeeded('"r"')), "its holder's report, repeated")
+        assert_refused(await apply_report(store, ended, Deleted()), Refusal.STALE, "a report about an old version")
+        assert_equal(await store.prune(9), 0, "it is pruned once")
 
 
 async def case_a_dead_letter_that_is_hidden(store: Storage, clock: MovableClock) -> None:
     ended = await _end_job(store, Died("x"), dead_retention=Retention.keep(last=0).text())
-    assert_equal(await store.prune(9), 1, "taken away")
-    assert_refused(
-        await apply_report(store, ended, Retried()), Refusal.STALE, "the retry of a dead letter that was taken away"
-    )
+    assert_equal(await store.prune(9), 1, "pruned")
+    assert_refused(await apply_report(store, ended, Retried()), Refusal.STALE, "the retry of a pruned dead letter")
     assert_equal(await store.count(Filter(states=(State.DEAD,))), 0, "it is no dead letter any more")
     hidden = await read_job(store, ended.id)
     assert_equal((hidden.state, hidden.reason), (State.DEAD, "x"), "who waits for it hears how it ended")
@@ -99,7 +97,7 @@ async def case_a_dead_letter_that_is_hidden(store: Storage, clock: MovableClock)
 async def case_removed_at_once_after_ten_minutes(store: Storage, clock: MovableClock) -> None:
     records = [await _end_job(store, Succeeded(), retention=retention.text()) for retention in BRIEF]
     clock.advance(600)
-    assert_equal(await store.prune(9), 3, "nobody repeats anything so long after")
+    assert_equal(await store.prune(9), 3, "no client repeats a call after so long")
     assert_equal(await store.get(ids(records)), [None] * 3, "they are gone")
 
 
@@ -111,7 +109,7 @@ async def case_hidden_ones_take_no_places(store: Storage, clock: MovableClock) -
     assert_equal(await store.prune(9), 2, "all beyond the newest two")
     assert_equal(await store.prune(9), 0, "what is hidden is not counted again")
     records.append(await _end_job(store, Succeeded(), retention=LAST_TWO))
-    assert_equal(await store.prune(9), 1, "one more ended, one more goes")
+    assert_equal(await store.prune(9), 1, "one more ended, one more is pruned")
     assert_equal(await _left(store), {records[3].id, records[4].id}, "the newest stay")
 
 
@@ -122,9 +120,7 @@ async def case_hidden_ones_hold_no_key(store: Storage, clock: MovableClock) -> N
     await report(store, owner.id, Succeeded())
     await store.prune(9)
     other = unique("active")
-    assert_equal(
-        await store.enqueue([other]), [EnqueueResult(other.id)], "the key of a job that was taken away is free"
-    )
+    assert_equal(await store.enqueue([other]), [EnqueueResult(other.id)], "the key of a pruned job is free")
 
 
 async def case_days_are_counted_exactly(store: Storage, clock: MovableClock) -> None:
@@ -163,7 +159,7 @@ async def case_hidden_ones_after_ten_minutes(store: Storage, clock: MovableClock
     await store.enqueue([deleted])
     await report(store, deleted.id, Deleted())
     clock.advance(599)
-    assert_equal(await store.prune(9), 0, "hidden rows stay for ten minutes, so that repeated words find them")
+    assert_equal(await store.prune(9), 0, "hidden rows stay for ten minutes, so that repeated reports find them")
     clock.advance(1)
     assert_equal(await store.prune(9), 2, "and go then")
 
@@ -193,8 +189,8 @@ async def case_newest_by_end_then_id(store: Storage, clock: MovableClock) -> Non
 async def case_dead_ones_are_counted_apart(store: Storage, clock: MovableClock) -> None:
     kept = {"retention": LAST_TWO, "dead_retention": LAST_TWO}
     records = []
-    for said in (Died("x"), Succeeded(), Skipped(), Died("x"), Succeeded(), Died("x")):
-        records.append(await _end_job(store, said, **kept))
+    for reported in (Died("x"), Succeeded(), Skipped(), Died("x"), Succeeded(), Died("x")):
+        records.append(await _end_job(store, reported, **kept))
         clock.advance(1)
     assert_equal(await store.prune(9), 2, "one dead letter and one other beyond the newest two")
     wanted = {records[position].id for position in (2, 3, 4, 5)}
@@ -211,7 +207,9 @@ async def case_each_row_by_its_own_rule(store: Storage, clock: MovableClock) -> 
     for retention in (FOR_EVER, LAST_TWO, FOR_EVER, FOR_EVER, LAST_TWO):
         records.append(await _end_job(store, Succeeded(), retention=retention))
         clock.advance(1)
-    assert_equal(await store.prune(9), 1, "a row with last=2 goes when there are two newer ones, whatever their rule")
+    assert_equal(
+        await store.prune(9), 1, "a row with last=2 is pruned when there are two newer ones, whatever their rule"
+    )
     wanted = {records[position].id for position in (0, 2, 3, 4)}
     assert_equal(await _left(store), wanted, "rows kept for ever stay")
 
@@ -244,7 +242,7 @@ async def case_never_one_that_carries_a_hold(store: Storage, clock: MovableClock
     assert_equal(await store.prune(9), 0, "an ended job that still carries a hold is not pruned")
     for lapsed in await store.lapsed(9, LONG_ENOUGH):
         await apply_report(store, lapsed, LeaseLapsed())
-    assert_equal(await store.prune(9), 2, "it goes when the hold is given up")
+    assert_equal(await store.prune(9), 2, "it is removed when the hold is released")
 
 
 async def case_a_hold_does_not_shield_others(store: Storage, clock: MovableClock) -> None:

@@ -163,7 +163,7 @@ async def case_expiry_sets_it_aside(store: Storage, clock: MovableClock) -> None
     await plant(store, bad, retention="broken")
     await store.enqueue([good])
     clock.advance(2)
-    assert_equal(ids(await store.expired(10)), [good.id], "who looks for expired jobs meets one that cannot be read")
+    assert_equal(ids(await store.expired(10)), [good.id], "an unreadable job does not stop the search for expired ones")
     await set_aside(store, bad.id, "retention")
 
 
@@ -290,5 +290,5 @@ async def case_queue_settings(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("q", fair=True, weights="broken"))
     new = job(queue="q", tenant="t")
     await store.enqueue([new])
-    assert_equal(ids(await claim(store, 10)), [new.id], "a queue whose weights cannot be read goes on without them")
+    assert_equal(ids(await claim(store, 10)), [new.id], "a queue whose weights cannot be read continues without them")
     assert_equal([row.settings.name for row in await store.queues()], ["default", "q"], "and is listed")
