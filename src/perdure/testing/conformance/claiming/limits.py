@@ -26,6 +26,7 @@ from perdure.core.lifecycle import (
 from perdure.core.record import NewJob
 from perdure.storage.contract import Claim, Filter, QueueAtCapacity, QueueSettings, Refusal, Storage, Want
 
+from ..flows.helpers import after
 from ..tools import (
     LONG_ENOUGH,
     MovableClock,
@@ -35,6 +36,7 @@ from ..tools import (
     assert_refused,
     assert_true,
     claim,
+    enqueue_and_claim,
     fault,
     ids,
     job,
@@ -317,6 +319,15 @@ async def case_many_at_once(store: Storage, clock: MovableClock) -> None:
     assert_true(peak <= 3, f"at most three at once; there were {peak}")
     assert_equal(done, 20, "at most twenty in the window, and all of those")
     assert_equal(await claim(store, 9, limited=True), [], "no more")
+
+
+async def case_limits_of_a_released_job(store: Storage, clock: MovableClock) -> None:
+    parent = await enqueue_and_claim(store)
+    child = after(parent, limits='[["k",1,null,null]]')
+    await store.enqueue([child])
+    await report(store, parent.id, Succeeded())
+    assert_equal((await read_job(store, child.id)).parked, True, "a released job under limits is parked")
+    assert_equal(ids(await claim(store, 9, limited=True)), [child.id], "and runs under them")
 
 
 async def _running(store: Storage) -> list[str]:

@@ -380,15 +380,6 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
     assert_equal(await store.get([parent.id]), [None], "then it is removed")
 
 
-async def case_limits_of_a_released_job(store: Storage, clock: MovableClock) -> None:
-    parent = await enqueue_and_claim(store)
-    child = after(parent, limits='[["k",1,null,null]]')
-    await store.enqueue([child])
-    await report(store, parent.id, Succeeded())
-    assert_equal((await read_job(store, child.id)).parked, True, "a released job under limits is parked")
-    assert_equal(ids(await claim(store, 9, limited=True)), [child.id], "and runs under them")
-
-
 async def case_nobody_is_stranded(store: Storage, clock: MovableClock) -> None:
     parents = [await enqueue_and_claim(store) for _ in range(12)]  # followers are enqueued while they end
     ends: list[Report] = [Succeeded(), Failed(fault(), retryable=False), Cancelled()]
