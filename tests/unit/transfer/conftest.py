@@ -39,7 +39,7 @@ class House:
 
     async def fill(self, store):
         """One of everything; whoever ran has been gone for long."""
-        await transfer.filled(store, self.clock)
+        await transfer.store_every_kind(store, self.clock)
         await store.configure(QueueSettings("fair", fair=True, weights='{"acme": 3.0}'))
         await store.enqueue([job(queue="fair", tenant=tenant) for tenant in ("acme", "acme", "other")])
         await store.enqueue([job(queue="few", limits=LIMITS) for _ in range(3)])
@@ -56,7 +56,7 @@ class House:
         """All that there is, in a form that can be compared. The source is paused, so that is looked at apart."""
         settings = [msgspec.structs.replace(row.settings, paused=False) for row in await store.queues()]
         shelf = await store.export_kv(None, 100)
-        return await transfer.carried(store), await transfer.kept_keys(store), settings, shelf
+        return await transfer.export_all(store), await transfer.export_keys(store), settings, shelf
 
     @staticmethod
     async def paused(store):

@@ -100,7 +100,7 @@ def ids(records: Any) -> list[str]:
 
 def assert_equal(found: Any, wanted: Any, promise: str) -> None:
     if found != wanted:
-        raise AssertionError(f"{promise}\n  found:  {_shown(found)}\n  wanted: {_shown(wanted)}")
+        raise AssertionError(f"{promise}\n  found:  {_shorten(found)}\n  wanted: {_shorten(wanted)}")
 
 
 def assert_true(held: bool, promise: str) -> None:
@@ -110,17 +110,17 @@ def assert_true(held: bool, promise: str) -> None:
 
 def assert_accepted(verdict: Verdict, what: str) -> None:
     if not verdict.accepted or verdict.repeated:
-        raise AssertionError(f"{what} must be accepted; the answer was {_shown(verdict)}")
+        raise AssertionError(f"{what} must be accepted; the answer was {_shorten(verdict)}")
 
 
 def assert_repeated(verdict: Verdict, what: str) -> None:
     if not verdict.repeated or not verdict.accepted:
-        raise AssertionError(f"{what} must be answered as repeated; the answer was {_shown(verdict)}")
+        raise AssertionError(f"{what} must be answered as repeated; the answer was {_shorten(verdict)}")
 
 
 def assert_refused(verdict: Verdict, why: Refusal, what: str) -> None:
     if verdict.refusal is not why:
-        raise AssertionError(f"{what} must be refused as {why}; the answer was {_shown(verdict)}")
+        raise AssertionError(f"{what} must be refused as {why}; the answer was {_shorten(verdict)}")
 
 
 def assert_unchanged(before: Record, after: Record, what: str) -> None:
@@ -139,6 +139,6 @@ def assert_changed_only(before: Record, after: Record, what: str, **fields: Any)
     assert_unchanged(msgspec.structs.replace(before, **fields), after, f"{what} (beyond {', '.join(fields)})")
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 600 else f"{text[:600]}… ({len(text)} characters)"

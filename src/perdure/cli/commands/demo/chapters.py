@@ -229,15 +229,15 @@ class Story:
     async def _kill(self) -> None:
         """Kill the victim while it holds jobs."""
         self.doing = f"waiting until {VICTIM} holds jobs"
-        while not await self._held_by_victim():
+        while not await self._find_held_jobs():
             await asyncio.sleep(CHECK_EVERY / 5)
         self._fleet.kill(VICTIM)
         self._account.killed_at = time.monotonic()
-        self._account.held = await self._held_by_victim()
+        self._account.held = await self._find_held_jobs()
         self._screen.line()
         self._screen.say(f"kill -9 {VICTIM}: it held {len(self._account.held)} jobs. The others were not notified.")
 
-    async def _held_by_victim(self) -> dict[UUID, int]:
+    async def _find_held_jobs(self) -> dict[UUID, int]:
         """The jobs that the victim holds, with their attempts."""
         page = await self._app.jobs.find(queue="shop", state=State.RUNNING, limit=500)
         return {job.id: job.attempt for job in page.items if job.leased_by == VICTIM}

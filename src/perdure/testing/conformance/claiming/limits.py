@@ -53,7 +53,7 @@ def rate(starts: int, seconds: float, key: str = "r") -> str:
     return json.dumps([[key, None, starts, int(seconds * SECOND)]])
 
 
-def limited(count: int, limits: str, **fields: object) -> list[NewJob]:
+def limited_jobs(count: int, limits: str, **fields: object) -> list[NewJob]:
     return [job(limits=limits, **fields) for _ in range(count)]
 
 
@@ -83,7 +83,7 @@ async def case_only_a_want_that_asks_for_them(store: Storage, clock: MovableCloc
 
 
 async def case_at_most_so_many_run(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(5, at_once(2))
+    jobs = limited_jobs(5, at_once(2))
     await store.enqueue(jobs)
     first = await claim(store, 9, limited=True)
     assert_equal(ids(first), ids(jobs[:2]), "the best two, and no more")
@@ -104,7 +104,7 @@ async def case_every_end_of_a_hold_makes_room(store: Storage, clock: MovableCloc
     ]
     for number, reported in enumerate(ends):
         limits = at_once(1, f"k{number}")
-        jobs = limited(2, limits, task=f"t{number}")
+        jobs = limited_jobs(2, limits, task=f"t{number}")
         await store.enqueue(jobs)
         (held,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
         await report(store, held.id, reported)
@@ -114,7 +114,7 @@ async def case_every_end_of_a_hold_makes_room(store: Storage, clock: MovableCloc
 
 
 async def case_a_lapsed_hold_makes_room_when_reaped(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(2, at_once(1), lease=9 * SECOND)
+    jobs = limited_jobs(2, at_once(1), lease=9 * SECOND)
     await store.enqueue(jobs)
     (held,) = await claim(store, 9, limited=True)
     clock.advance(10)
@@ -148,8 +148,8 @@ async def case_holds_are_kept_like_all_others(store: Storage, clock: MovableCloc
 
 async def case_parked_jobs_wait_in_their_queue(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("q", max_depth=4))
-    jobs = [*limited(2, at_once(1), queue="q"), *limited(1, at_once(1, "other"), queue="q", task="another")]
-    await store.enqueue([*jobs, *limited(1, at_once(1), queue="elsewhere")])
+    jobs = [*limited_jobs(2, at_once(1), queue="q"), *limited_jobs(1, at_once(1, "other"), queue="q", task="another")]
+    await store.enqueue([*jobs, *limited_jobs(1, at_once(1), queue="elsewhere")])
     clock.advance(5)
     depths = {row.settings.name: (row.depth, row.oldest) for row in await store.queues()}
     assert_equal(depths["q"], (3, 5 * SECOND), "parked jobs count, and have been due since they were enqueued")
@@ -167,7 +167,7 @@ async def case_parked_jobs_wait_in_their_queue(store: Storage, clock: MovableClo
 async def case_cancelled_code_counts_until_it_stops(store: Storage, clock: MovableClock) -> None:
     reports: tuple[Report, ...] = (Cancelled(), Deleted())
     for number, reported in enumerate(reports):
-        jobs = limited(2, at_once(1, f"k{number}"), task=f"t{number}")
+        jobs = limited_jobs(2, at_once(1, f"k{number}"), task=f"t{number}")
         await store.enqueue(jobs)
         (held,) = await claim(store, 9, tasks=(f"t{number}",), limited=True)
         await report(store, held.id, reported)
@@ -182,14 +182,14 @@ async def case_a_refused_end_leaves_the_hold_to_stopped(store: Storage, clock: M
     for number, end in enumerate(ends):
         task, key = f"t{number}", f"k{number}"
         wanted = {"task": task, "unique_key": key, "unique_scope": "active"}
-        (first,) = limited(1, at_once(1, key), **wanted)
+        (first,) = limited_jobs(1, at_once(1, key), **wanted)
         await store.enqueue([first])
         (held,) = await claim(store, 9, tasks=(task,), limited=True)
         await report(store, held.id, Cancelled())
         assert_refused(
             await apply_report(store, held, end), Refusal.CANCELLED, f"{type(end).__name__} of a cancelled job"
         )
-        (second,) = limited(1, at_once(1, key), **wanted)
+        (second,) = limited_jobs(1, at_once(1, key), **wanted)
         assert_equal((await store.enqueue([second]))[0].duplicate, True, "a refused end frees no key")
         assert_accepted(await apply_report(store, held, Stopped()), "Stopped after a refused end")
         assert_equal((await store.enqueue([second]))[0].duplicate, False, "the key is free")
@@ -197,7 +197,7 @@ async def case_a_refused_end_leaves_the_hold_to_stopped(store: Storage, clock: M
 
 
 async def case_starts_in_a_window(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(7, rate(3, 10))
+    jobs = limited_jobs(7, rate(3, 10))
     await store.enqueue(jobs)
     assert_equal(ids(await claim(store, 2, limited=True)), ids(jobs[:2]), "two start")
     clock.advance(4)
@@ -214,7 +214,7 @@ async def case_starts_in_a_window(store: Storage, clock: MovableClock) -> None:
 
 
 async def case_a_clock_that_goes_back_spends_no_more_than_a_window(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(3, rate(1, 10))
+    jobs = limited_jobs(3, rate(1, 10))
     await store.enqueue(jobs)
     await claim(store, 1, limited=True)
     clock.advance(-4000)
@@ -229,7 +229,7 @@ async def case_a_clock_that_goes_back_spends_no_more_than_a_window(store: Storag
 
 async def case_several_limits_hold_together(store: Storage, clock: MovableClock) -> None:
     shared = ["all", 3, None, None]
-    jobs = {tenant: limited(4, json.dumps([shared, [tenant, 2, None, None]])) for tenant in ("a", "b")}
+    jobs = {tenant: limited_jobs(4, json.dumps([shared, [tenant, 2, None, None]])) for tenant in ("a", "b")}
     await store.enqueue([*jobs["a"], *jobs["b"]])
     claimed = ids(await claim(store, 9, limited=True))
     assert_equal(claimed, [*ids(jobs["a"][:2]), jobs["b"][0].id], "two of a, one of b: three of all")
@@ -240,7 +240,7 @@ async def case_several_limits_hold_together(store: Storage, clock: MovableClock)
 
 
 async def case_blocked_gates_hide_nobody(store: Storage, clock: MovableClock) -> None:
-    full = limited(40, at_once(1, "full"), priority=9)
+    full = limited_jobs(40, at_once(1, "full"), priority=9)
     others = [job(limits=at_once(1, f"k{number}")) for number in range(30)]
     await store.enqueue([*full, *others])
     assert_equal(len(await claim(store, 99, limited=True)), 31, "one of the full gate, one of each other")
@@ -248,8 +248,8 @@ async def case_blocked_gates_hide_nobody(store: Storage, clock: MovableClock) ->
 
 
 async def case_order_and_wants(store: Storage, clock: MovableClock) -> None:
-    low, high = limited(2, at_once(9)), limited(2, at_once(9), priority=5, queue="q")
-    other = limited(1, at_once(9, "other"), priority=3, routing_key="x", task="t2")
+    low, high = limited_jobs(2, at_once(9)), limited_jobs(2, at_once(9), priority=5, queue="q")
+    other = limited_jobs(1, at_once(9, "other"), priority=3, routing_key="x", task="t2")
     await store.enqueue([*low, *high, *other])
     assert_equal(
         ids(await claim(store, 1, limited=True, routing=None, queues=("default",))), [low[0].id], "routing and queue"
@@ -277,7 +277,7 @@ async def case_paused_and_expired(store: Storage, clock: MovableClock) -> None:
 
 
 async def case_suspects_run_alone(store: Storage, clock: MovableClock) -> None:
-    (new,) = limited(1, at_once(1), lease=9 * SECOND)
+    (new,) = limited_jobs(1, at_once(1), lease=9 * SECOND)
     await store.enqueue([new])
     await claim(store, 1, limited=True)
     clock.advance(10)
@@ -289,7 +289,7 @@ async def case_suspects_run_alone(store: Storage, clock: MovableClock) -> None:
 
 
 async def case_dead_letters_wait_again(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(2, at_once(1))
+    jobs = limited_jobs(2, at_once(1))
     await store.enqueue(jobs)
     (held,) = await claim(store, 9, limited=True)
     await report(store, held.id, Died("no"))
@@ -299,7 +299,7 @@ async def case_dead_letters_wait_again(store: Storage, clock: MovableClock) -> N
 
 
 async def case_many_at_once(store: Storage, clock: MovableClock) -> None:
-    jobs = limited(30, json.dumps([["k", 3, 20, 100 * SECOND]]))
+    jobs = limited_jobs(30, json.dumps([["k", 3, 20, 100 * SECOND]]))
     await store.enqueue(jobs)
     peak = done = 0
 

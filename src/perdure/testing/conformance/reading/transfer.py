@@ -48,7 +48,7 @@ async def case_nothing(store: Storage, clock: MovableClock) -> None:
 
 
 async def case_oldest_first_and_page_by_page(store: Storage, clock: MovableClock) -> None:
-    everything = await filled(store, clock)
+    everything = await store_every_kind(store, clock)
     wanted = sorted(everything, key=lambda record: (record.created_at, record.id))
     assert_equal(ids(await records(store)), ids(wanted), "in the order of created_at, then id, hidden ones too")
     for limit in (1, 2, 5):
@@ -67,7 +67,7 @@ async def case_a_position_that_is_gone(store: Storage, clock: MovableClock) -> N
 
 
 async def case_exporting_changes_nothing(store: Storage, clock: MovableClock) -> None:
-    await filled(store, clock)
+    await store_every_kind(store, clock)
     before = await everything_in(store)
     assert_equal(await everything_in(store), before, "reading for a move leaves all as it is")
 
@@ -75,22 +75,22 @@ async def case_exporting_changes_nothing(store: Storage, clock: MovableClock) ->
 # ---- restore ---------------------------------------------------------------------------------------
 async def case_every_field_and_line(store: Storage, clock: MovableClock) -> None:
     """Export jobs in every state, hidden and held ones too. Restore them under other ids, and in place of themselves."""
-    await filled(store, clock)
-    before = await carried(store)
+    await store_every_kind(store, clock)
+    before = await export_all(store)
     await store.restore(before)
-    assert_equal(await carried(store), before, "a job that is put in place of itself is as it was")
-    other = [_doubled(each) for each in before]
+    assert_equal(await export_all(store), before, "a job that is put in place of itself is as it was")
+    other = [_copy(each) for each in before]
     await store.restore(other)
     wanted = sorted([*before, *other], key=lambda each: (each.record.created_at, each.record.id))
-    assert_equal(await carried(store), wanted, "a restored job has every field of its dump")
+    assert_equal(await export_all(store), wanted, "a restored job has every field of its dump")
     for each in other:
         assert_unchanged(each.record, await read_job(store, each.record.id), "a job that was carried")
         assert_equal(await store.log(each.record.id), list(each.lines), "with its log")
 
 
 async def case_repeated(store: Storage, clock: MovableClock) -> None:
-    await filled(store, clock)
-    await store.restore([_doubled(each) for each in await carried(store)])
+    await store_every_kind(store, clock)
+    await store.restore([_copy(each) for each in await export_all(store)])
     before = await everything_in(store)
     await store.restore(before[0])
     assert_equal(await everything_in(store), before, "saying it again changes nothing, counts and depths neither")
@@ -123,16 +123,16 @@ async def case_it_lives_on(store: Storage, clock: MovableClock) -> None:
     await report(store, ended.id, Succeeded('"done"'))
     later, doomed = job(delay=9 * SECOND), job(expires=SECOND, waits=1)
     await store.enqueue([later, doomed])
-    before = await carried(store)
-    await emptied(store, before)
-    await store.restore([_renamed(each) for each in before])
+    before = await export_all(store)
+    await hide_all(store, before)
+    await store.restore([_rename(each) for each in before])
     assert_equal(await claim(store, 9), [], "what runs is not claimed again")
-    assert_accepted((await store.renew([_named(held).hold]))[0], "the renewal of a hold that was carried")
+    assert_accepted((await store.renew([_with_new_id(held).hold]))[0], "the renewal of a hold that was carried")
     clock.advance(10)
     assert_equal(ids(await store.expired(9)), [_id(doomed.id)], "what was not started in time is found")
     assert_equal(ids(await claim(store, 9)), [_id(later.id)], "what was due later is due")
     assert_accepted(
-        await apply_report(store, _named(held), Succeeded("1")), "the report of the holder of a restored job"
+        await apply_report(store, _with_new_id(held), Succeeded("1")), "the report of the holder of a restored job"
     )
     clock.advance(60)
     assert_equal(ids(await store.lapsed(9, LONG_ENOUGH)), [_id(later.id)], "a lease ends")
@@ -146,13 +146,13 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
     await store.enqueue([first, other])
     await report(store, parent.id, Succeeded("7"))
     await report(store, other.id, Cancelled())
-    before = await carried(store)
+    before = await export_all(store)
     followers = {each.record.id: each.kept_for for each in before if each.kept_for}
     assert_equal(
         followers, {parent.id: (first.id,)}, "a job is carried with those that waited for it and have not ended"
     )
-    await emptied(store, before)
-    await store.restore([_renamed(each) for each in before])
+    await hide_all(store, before)
+    await store.restore([_rename(each) for each in before])
     clock.advance(3600)
     await store.prune(99)
     assert_equal(
@@ -168,10 +168,10 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
 async def case_order_is_kept(store: Storage, clock: MovableClock) -> None:
     jobs = [job(priority=number % 3, queue=f"q{number % 2}") for number in range(9)]
     await store.enqueue(jobs)
-    before = await carried(store)
+    before = await export_all(store)
     wanted = [_id(each.record.id) for each in before]
-    await emptied(store, before)
-    await store.restore([_renamed(each) for each in reversed(before)])
+    await hide_all(store, before)
+    await store.restore([_rename(each) for each in reversed(before)])
     best = sorted(before, key=lambda each: (-each.record.priority, each.record.rank, _id(each.record.id)))
     assert_equal(ids(await claim(store, 99)), [_id(each.record.id) for each in best], "claimed in the order of a claim")
     assert_equal(
@@ -186,7 +186,7 @@ async def case_turns_in_a_fair_queue_go_on(store: Storage, clock: MovableClock) 
     await store.enqueue(
         [job(queue="here", tenant=tenant, priority=-7) for tenant in ("big/1", "big/2", "big/1", "small")]
     )
-    moved = [_renamed(each) for each in await carried(store)]
+    moved = [_rename(each) for each in await export_all(store)]
     there = [
         msgspec.structs.replace(each, record=msgspec.structs.replace(each.record, queue="there")) for each in moved
     ]
@@ -206,8 +206,8 @@ async def case_turns_in_a_fair_queue_go_on(store: Storage, clock: MovableClock) 
 async def case_a_full_queue_takes_them(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("default", max_depth=1))
     await store.enqueue([job()])
-    (one,) = await carried(store)
-    await store.restore([_renamed(one)])
+    (one,) = await export_all(store)
+    await store.restore([_rename(one)])
     assert_equal((await store.queues())[0].depth, 2, "bounds are for those who enqueue")
 
 
@@ -215,9 +215,9 @@ async def case_a_full_queue_takes_them(store: Storage, clock: MovableClock) -> N
 async def case_held_keys_are_held(store: Storage, clock: MovableClock) -> None:
     waiting, active = unique("waiting", ODD), unique("active", "a")
     await store.enqueue([waiting, active])
-    before = await carried(store)
-    await emptied(store, before)
-    await store.restore([_renamed(each) for each in before])
+    before = await export_all(store)
+    await hide_all(store, before)
+    await store.restore([_rename(each) for each in before])
     stored = await store.enqueue([unique("waiting", ODD), unique("active", "a")])
     assert_equal([each.id for each in stored], [_id(waiting.id), _id(active.id)], "the keys are held by those who came")
     await claim(store, 9)
@@ -229,18 +229,18 @@ async def case_held_keys_are_held(store: Storage, clock: MovableClock) -> None:
 
 async def case_a_key_that_another_holds(store: Storage, clock: MovableClock) -> None:
     await store.enqueue([unique("active", "a")])
-    (owner,) = await carried(store)
+    (owner,) = await export_all(store)
     plain = job()
     await store.enqueue([plain])
     moved = JobDump(msgspec.structs.replace(await read_job(store, plain.id), version=9))
     try:
-        await store.restore([moved, _renamed(owner)])
+        await store.restore([moved, _rename(owner)])
     except StoreError:
         pass
     else:
         raise AssertionError("a key that another job holds cannot be brought: StoreError")
     assert_equal(
-        await carried(store), [owner, JobDump(await read_job(store, plain.id))], "nothing of the list was written"
+        await export_all(store), [owner, JobDump(await read_job(store, plain.id))], "nothing of the list was written"
     )
     assert_equal((await read_job(store, plain.id)).version, 1, "not even what came before it")
 
@@ -248,7 +248,7 @@ async def case_a_key_that_another_holds(store: Storage, clock: MovableClock) -> 
 async def case_a_key_handed_on_inside_a_list(store: Storage, clock: MovableClock) -> None:
     old, new = unique("active", "a"), unique("active", "a")
     await store.enqueue([old])
-    (holding,) = await carried(store)
+    (holding,) = await export_all(store)
     ended = msgspec.structs.replace(
         holding.record, state=State.CANCELLED, holds_key=False, version=2, finished_at=holding.record.created_at
     )
@@ -261,16 +261,16 @@ async def case_a_key_handed_on_inside_a_list(store: Storage, clock: MovableClock
 async def case_kept_keys(store: Storage, clock: MovableClock) -> None:
     ever, brief = unique("any", ODD), unique("window", "w", unique_window=9 * SECOND)
     await store.enqueue([ever, brief])
-    kept = await kept_keys(store)
+    kept = await export_keys(store)
     ends = (await read_job(store, brief.id)).created_at + 9 * SECOND
     assert_equal(kept, {ODD: KeptKey(ODD, ever.id), "w": KeptKey("w", brief.id, ends)}, "each with its job and its end")
     for limit in (1, 2):
-        assert_equal(await kept_keys(store, limit), kept, f"pages of {limit} lead through all of them")
+        assert_equal(await export_keys(store, limit), kept, f"pages of {limit} lead through all of them")
     strange = [KeptKey("new", _id(ever.id)), KeptKey("w", _id(brief.id), ends + SECOND)]
     for _ in range(2):
         await store.restore_keys(strange)
         assert_equal(
-            await kept_keys(store), {**kept, "new": strange[0], "w": strange[1]}, "written in place of what was known"
+            await export_keys(store), {**kept, "new": strange[0], "w": strange[1]}, "written in place of what was known"
         )
     asked = [unique("any", "new"), unique("window", "w", unique_window=SECOND), unique("any", ODD)]
     stored = await store.enqueue(asked)
@@ -282,14 +282,14 @@ async def case_kept_keys(store: Storage, clock: MovableClock) -> None:
     clock.advance(10)
     stored = await store.enqueue([unique("window", "w", unique_window=SECOND)])
     assert_equal(stored[0].duplicate, False, "until they end")
-    assert_equal((await kept_keys(store))["w"].job, stored[0].id, "then the next job of the key is returned")
+    assert_equal((await export_keys(store))["w"].job, stored[0].id, "then the next job of the key is returned")
 
 
 async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: MovableClock) -> None:
     held = await enqueue_and_claim(store)
-    (before,) = await carried(store)
+    (before,) = await export_all(store)
     await report(store, held.id, Cancelled())
-    await store.restore(await carried(store))
+    await store.restore(await export_all(store))
     assert_refused(
         await apply_report(store, before.record, Succeeded()),
         Refusal.CANCELLED,
@@ -298,7 +298,7 @@ async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: MovableC
 
 
 # ---- tools -----------------------------------------------------------------------------------------
-async def filled(store: Storage, clock: MovableClock) -> list[Record]:
+async def store_every_kind(store: Storage, clock: MovableClock) -> list[Record]:
     """Store a job of every kind and return the rows."""
     await store.configure(QueueSettings("bounded", max_depth=9))
     parents = [job(queue="a"), job(delay=99 * SECOND)]
@@ -341,7 +341,7 @@ def _how(name: str) -> dict[str, Any]:
     return {"retention": Retention.keep(last=3).text()} if name == "succeeded" else {}
 
 
-async def carried(store: Storage, limit: int = 100, after: tuple[int, str] | None = None) -> list[JobDump]:
+async def export_all(store: Storage, limit: int = 100, after: tuple[int, str] | None = None) -> list[JobDump]:
     """Export everything, page by page."""
     found: list[JobDump] = []
     while page := await store.export(after, limit):
@@ -351,10 +351,10 @@ async def carried(store: Storage, limit: int = 100, after: tuple[int, str] | Non
 
 
 async def records(store: Storage, limit: int = 100, after: tuple[int, str] | None = None) -> list[Record]:
-    return [each.record for each in await carried(store, limit, after)]
+    return [each.record for each in await export_all(store, limit, after)]
 
 
-async def kept_keys(store: Storage, limit: int = 100) -> dict[str, KeptKey]:
+async def export_keys(store: Storage, limit: int = 100) -> dict[str, KeptKey]:
     found: dict[str, KeptKey] = {}
     cursor: str | None = None
     while True:
@@ -366,10 +366,10 @@ async def kept_keys(store: Storage, limit: int = 100) -> dict[str, KeptKey]:
 
 async def everything_in(store: Storage) -> tuple[list[JobDump], object, object, object]:
     counts = {state: await store.count(Filter(states=(state,))) for state in State}
-    return await carried(store), await kept_keys(store), await store.queues(), counts
+    return await export_all(store), await export_keys(store), await store.queues(), counts
 
 
-async def emptied(store: Storage, jobs: Sequence[JobDump]) -> None:
+async def hide_all(store: Storage, jobs: Sequence[JobDump]) -> None:
     """End and hide these jobs, so that only restored jobs can be claimed and no keys are held."""
     for each in jobs:
         hidden = msgspec.structs.replace(
@@ -384,17 +384,17 @@ def _id(id: str) -> str:
     return f"{int(id[0], 16) ^ 8:x}{id[1:]}"
 
 
-def _named(record: Record) -> Record:
+def _with_new_id(record: Record) -> Record:
     return msgspec.structs.replace(record, id=_id(record.id))
 
 
-def _renamed(each: JobDump) -> JobDump:
+def _rename(each: JobDump) -> JobDump:
     waits_for, kept_for = (tuple(sorted(map(_id, ids))) for ids in (each.waits_for, each.kept_for))
-    return JobDump(_named(each.record), each.lines, waits_for, kept_for)
+    return JobDump(_with_new_id(each.record), each.lines, waits_for, kept_for)
 
 
-def _doubled(each: JobDump) -> JobDump:
+def _copy(each: JobDump) -> JobDump:
     """The same dump with another id and its own key."""
-    moved = _renamed(each)
+    moved = _rename(each)
     key = moved.record.unique_key and f"{moved.record.unique_key}+"
     return msgspec.structs.replace(moved, record=msgspec.structs.replace(moved.record, unique_key=key))

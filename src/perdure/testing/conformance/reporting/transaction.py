@@ -315,7 +315,7 @@ async def case_the_time_limit(store: Storage, clock: MovableClock, table: Table)
         await tx.enqueue([new])
     except StoreError:
         pass  # on a slow machine the limit may be over already
-    await _undone(tx)
+    await _assert_rolled_back(tx)
     try:
         await tx.complete(decide(record, Succeeded()))
     except StoreError:
@@ -336,7 +336,7 @@ async def case_the_time_limit_frees_the_store(store: Storage, clock: MovableCloc
     await forgotten.rollback()
 
 
-async def _undone(tx: StoreTransaction) -> None:
+async def _assert_rolled_back(tx: StoreTransaction) -> None:
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

@@ -43,7 +43,7 @@ async def case_past_their_age(store: Storage, clock: MovableClock) -> None:
     assert_equal(await store.prune(9), 0, "a microsecond too early")
     clock.advance(0.000001)
     assert_equal(await store.prune(9), 2, "from prune_at on; prune tells how many jobs")
-    assert_equal(await _left(store), {kept.id, waiting.id}, "what has no age, and what waits, stays")
+    assert_equal(await _remaining_ids(store), {kept.id, waiting.id}, "what has no age, and what waits, stays")
     clock.advance(540)
     assert_equal(await store.prune(9), 2, "ten minutes after their end they are removed")
     assert_equal(await store.get(ids(gone)), [None, None], "they are gone")
@@ -56,7 +56,7 @@ async def case_nothing_is_removed_within_ten_minutes(store: Storage, clock: Mova
     for number, record in enumerate(await claim(store, 9)):
         assert_accepted(await apply_report(store, record, Died("x") if number % 2 else Succeeded("1")), "the end")
     assert_equal(await store.prune(9), 6, "jobs past their retention are pruned")
-    assert_equal((await _left(store), await store.count(Filter())), (set(), 0), "no listing shows it")
+    assert_equal((await _remaining_ids(store), await store.count(Filter())), (set(), 0), "no listing shows it")
     assert_equal(
         await store.enqueue(new),
         [EnqueueResult(each.id) for each in new],
@@ -110,7 +110,7 @@ async def case_hidden_ones_take_no_places(store: Storage, clock: MovableClock) -
     assert_equal(await store.prune(9), 0, "what is hidden is not counted again")
     records.append(await _end_job(store, Succeeded(), retention=LAST_TWO))
     assert_equal(await store.prune(9), 1, "one more ended, one more is pruned")
-    assert_equal(await _left(store), {records[3].id, records[4].id}, "the newest stay")
+    assert_equal(await _remaining_ids(store), {records[3].id, records[4].id}, "the newest stay")
 
 
 async def case_hidden_ones_hold_no_key(store: Storage, clock: MovableClock) -> None:
@@ -172,7 +172,9 @@ async def case_the_newest_of_a_task(store: Storage, clock: MovableClock) -> None
     other = await _end_job(store, Succeeded(), task="other", retention=LAST_TWO)
     assert_equal(await store.prune(9), 3, "all beyond the newest two of the task")
     assert_equal(
-        await _left(store), {records[3].id, records[4].id, other.id}, "the newest stay; each task has its own count"
+        await _remaining_ids(store),
+        {records[3].id, records[4].id, other.id},
+        "the newest stay; each task has its own count",
     )
 
 
@@ -183,7 +185,7 @@ async def case_newest_by_end_then_id(store: Storage, clock: MovableClock) -> Non
     for record in (records[3], records[1], records[2]):
         await report(store, record.id, Succeeded())
     await store.prune(9)
-    assert_equal(await _left(store), {records[2].id, records[3].id}, "newest by finished_at, then by id")
+    assert_equal(await _remaining_ids(store), {records[2].id, records[3].id}, "newest by finished_at, then by id")
 
 
 async def case_dead_ones_are_counted_apart(store: Storage, clock: MovableClock) -> None:
@@ -194,7 +196,7 @@ async def case_dead_ones_are_counted_apart(store: Storage, clock: MovableClock) 
         clock.advance(1)
     assert_equal(await store.prune(9), 2, "one dead letter and one other beyond the newest two")
     wanted = {records[position].id for position in (2, 3, 4, 5)}
-    assert_equal(await _left(store), wanted, "dead letters are counted apart from the others")
+    assert_equal(await _remaining_ids(store), wanted, "dead letters are counted apart from the others")
 
 
 async def case_keep_none(store: Storage, clock: MovableClock) -> None:
@@ -211,7 +213,7 @@ async def case_each_row_by_its_own_rule(store: Storage, clock: MovableClock) -> 
         await store.prune(9), 1, "a row with last=2 is pruned when there are two newer ones, whatever their rule"
     )
     wanted = {records[position].id for position in (0, 2, 3, 4)}
-    assert_equal(await _left(store), wanted, "rows kept for ever stay")
+    assert_equal(await _remaining_ids(store), wanted, "rows kept for ever stay")
 
 
 async def case_hidden_ones_are_not_counted(store: Storage, clock: MovableClock) -> None:
@@ -220,7 +222,7 @@ async def case_hidden_ones_are_not_counted(store: Storage, clock: MovableClock) 
     second = await _end_job(store, Succeeded(), retention=Retention.keep(last=1).text())
     await report(store, second.id, Deleted())
     assert_equal(await store.prune(9), 0, "a deleted job is not among the newest")
-    assert_equal(await _left(store), {first.id}, "the newest visible one stays")
+    assert_equal(await _remaining_ids(store), {first.id}, "the newest visible one stays")
 
 
 async def case_both_age_and_number(store: Storage, clock: MovableClock) -> None:
@@ -274,5 +276,5 @@ async def _end_job(store: Storage, reported: Report, **fields: str) -> Record:
     return await report(store, record.id, reported)
 
 
-async def _left(store: Storage) -> set[str]:
+async def _remaining_ids(store: Storage) -> set[str]:
     return set(ids((await store.find(Filter(), 100, None))[0]))
