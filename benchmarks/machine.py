@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -11,7 +12,18 @@ def machine_lines() -> list[str]:
         f"{cores()} cores ({platform.machine()}), {platform.system()}, load {load():.1f} at the start",
         f"Python {platform.python_version()} ({platform.python_implementation()})",
         f"temporary files on {file_system(Path(tempfile.gettempdir()))}",
+        *commit_lines(),
     ]
+
+
+def commit_lines() -> list[str]:
+    """The commit that is measured, so that a page says of which code its figures are; nothing outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty=, with changes"]
+    try:
+        described = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return [f"commit {described}"]
 
 
 def worked() -> tuple[float, float] | None:
