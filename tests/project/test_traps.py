@@ -30,7 +30,7 @@ TRAPS = {
         [
             f"{CASES}/refusals.py::case_any_move_makes_a_view_stale",
             f"{CASES}/refusals.py::case_same_state_twice_is_stale",
-            f"{CASES}/refusals.py::case_lapse_is_looked_at_again",
+            f"{CASES}/refusals.py::case_lapse_is_checked_again",
             "tests/unit/client/test_handles.py::test_a_word_about_a_job_that_moves_meanwhile_is_said_again",
             "tests/system/races/test_words.py::test_cancel_against_finish_against_reap",
             "tests/system/races/test_words.py::test_a_dead_letter_is_retried_once_from_two_sides",
@@ -69,8 +69,8 @@ TRAPS = {
     8: (
         "a repeated apply is told from a refused one; renewed until confirmed, not until sent",
         [
-            f"{CASES}/apply.py::case_a_repeated_word",
-            f"{CASES}/apply.py::case_a_repeated_word_about_a_hidden_row",
+            f"{CASES}/apply.py::case_a_repeated_report",
+            f"{CASES}/apply.py::case_a_repeated_report_about_a_hidden_row",
             "tests/system/crashes/test_unknown_outcomes.py::test_a_repeated_end_after_a_broken_answer_counts_once",
             "tests/system/crashes/test_unknown_outcomes.py::test_an_end_that_cannot_be_told_keeps_its_lease_until_it_is",
         ],
@@ -96,7 +96,7 @@ TRAPS = {
     11: (
         "one bad change fails alone",
         [
-            f"{CASES}/apply.py::case_a_stale_word_beside_good_ones",
+            f"{CASES}/apply.py::case_a_stale_report_beside_good_ones",
             "tests/stores/sqlite/test_database.py::test_one_that_fails_fails_alone",
             "tests/system/crashes/test_unknown_outcomes.py::test_one_bad_end_fails_its_own_job_only",
         ],
@@ -169,8 +169,8 @@ TRAPS = {
     21: (
         "the next of a chain is inserted by the same guarded step",
         [
-            f"{CASES}/continue_chain.py::case_a_refused_word_adds_nothing",
-            f"{CASES}/continue_chain.py::case_a_repeated_word_adds_nothing_twice",
+            f"{CASES}/continue_chain.py::case_a_refused_report_adds_nothing",
+            f"{CASES}/continue_chain.py::case_a_repeated_report_adds_nothing_twice",
             f"{CASES}/continue_chain.py::case_in_a_handlers_transaction",
         ],
     ),
@@ -187,7 +187,7 @@ TRAPS = {
         [
             f"{CASES}/unique.py::case_any_outlives_its_job",
             f"{CASES}/unique.py::case_window_outlives_its_row",
-            f"{CASES}/unique.py::case_retry_whose_key_is_taken",
+            f"{CASES}/unique.py::case_retry_whose_key_is_held",
             "tests/unit/client/test_handles.py::test_a_dead_letter_whose_key_is_taken_stays_dead",
             "tests/system/races/test_keys.py::test_processes_that_ask_at_once_have_one_winner",
             "tests/system/races/test_keys.py::test_an_active_key_passes_from_job_to_job_and_is_never_held_twice",
@@ -221,7 +221,7 @@ TRAPS = {
     27: (
         "a parent ends while its child is stored: whoever comes first, nobody is stranded",
         [
-            f"{CASES}/edges.py::case_nobody_is_stranded",
+            f"{CASES}/edges.py::case_no_follower_is_stranded",
             "tests/system/races/test_stranded.py::test_nobody_is_stranded",
             "tests/stores/postgres/test_flow.py::test_no_child_is_stranded_while_its_parent_ends",
             "tests/stores/postgres/test_flow_locks.py::test_a_parent_cannot_end_while_it_is_marked_as_followed",
@@ -314,7 +314,7 @@ TRAPS = {
     36: (
         "shares of tenants: nobody waits behind a long line, nobody saves up, a retry keeps its place and a snooze pays",
         [
-            f"{CASES}/fairness.py::case_a_long_queue_delays_nobody",
+            f"{CASES}/fairness.py::case_a_long_queue_delays_no_other",
             f"{CASES}/fairness.py::case_weights",
             f"{CASES}/fairness.py::case_idle_tenants_save_nothing",
             f"{CASES}/fairness.py::case_a_retry_keeps_its_place_and_a_snooze_pays",

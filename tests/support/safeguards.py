@@ -52,7 +52,7 @@ SAFEGUARDS = [
         "storage/rules/guards.py",
         "or (guard.lapsed and not lapsed):",
         ":",
-        _case("memory-refusals-lapse_is_looked_at_again"),
+        _case("memory-refusals-lapse_is_checked_again"),
     ),
     Safeguard(
         3,
@@ -103,7 +103,7 @@ SAFEGUARDS = [
         "storage/rules/guards.py",
         "return REPEATED if row.accepted_stamp == guard.stamp else _lost(",
         "return _lost(",
-        _case("memory-apply-a_repeated_word"),
+        _case("memory-apply-a_repeated_report"),
     ),
     Safeguard(
         9,
@@ -197,7 +197,7 @@ SAFEGUARDS = [
         "storage/sqlite/apply.py",
         "                self._write(row, change)\n                self._add(change)\n",
         "                self._write(row, change)\n            self._add(change)\n",
-        _case("sqlite-continue_chain-a_refused_word_adds_nothing"),
+        _case("sqlite-continue_chain-a_refused_report_adds_nothing"),
     ),
     # ---- cancel, keys, singletons
     Safeguard(
@@ -212,7 +212,7 @@ SAFEGUARDS = [
         "storage/memory/rows.py",
         "return owner in (None, record.id)",
         "return True",
-        _case("memory-unique-retry_whose_key_is_taken"),
+        _case("memory-unique-retry_whose_key_is_held"),
     ),
     Safeguard(
         24,
@@ -242,7 +242,7 @@ SAFEGUARDS = [
         "storage/memory/edges.py",
         "        if unresolved:\n            self.unresolved[parent] = None\n",
         "",
-        _case("memory-edges-nobody_is_stranded"),
+        _case("memory-edges-no_follower_is_stranded"),
     ),
     Safeguard(
         27,

@@ -25,7 +25,7 @@ from ..tools import (
 )
 
 
-async def case_a_hold_that_stands(store: Storage, clock: MovableClock) -> None:
+async def case_a_valid_hold(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(5)
     assert_accepted((await store.check([record.hold]))[0], "the check of a valid hold")

@@ -14,7 +14,7 @@ from perdure.storage.rules.fairness import SHARE
 from ..tools import MovableClock, assert_equal, assert_true, claim, fault, ids, job, read_job, report
 
 
-async def case_a_long_queue_delays_nobody(store: Storage, clock: MovableClock) -> None:
+async def case_a_long_queue_delays_no_other(store: Storage, clock: MovableClock) -> None:
     await store.configure(QueueSettings("q", fair=True))
     await store.enqueue([job(queue="q", tenant="big/1") for _ in range(100)])
     await claim(store, 10)

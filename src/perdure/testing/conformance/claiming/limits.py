@@ -239,7 +239,7 @@ async def case_several_limits_hold_together(store: Storage, clock: MovableClock)
     assert_equal(ids(await claim(store, 9, limited=True)), [jobs["a"][2].id], "best first among those that may start")
 
 
-async def case_blocked_gates_hide_nobody(store: Storage, clock: MovableClock) -> None:
+async def case_blocked_gates_hide_no_job(store: Storage, clock: MovableClock) -> None:
     full = limited_jobs(40, at_once(1, "full"), priority=9)
     others = [job(limits=at_once(1, f"k{number}")) for number in range(30)]
     await store.enqueue([*full, *others])

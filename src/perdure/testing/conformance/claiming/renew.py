@@ -142,7 +142,7 @@ async def case_a_hold_of_another(store: Storage, clock: MovableClock) -> None:
     assert_unchanged(record, await read_job(store, record.id), "a stale renewal")
 
 
-async def case_reaped_and_taken(store: Storage, clock: MovableClock) -> None:
+async def case_reaped_and_claimed_again(store: Storage, clock: MovableClock) -> None:
     first = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
@@ -154,7 +154,7 @@ async def case_reaped_and_taken(store: Storage, clock: MovableClock) -> None:
     assert_refused(verdicts[1], Refusal.TAKEN, "the old holder's renewal")
 
 
-async def case_taken_and_ended_by_another(store: Storage, clock: MovableClock) -> None:
+async def case_claimed_and_ended_by_another(store: Storage, clock: MovableClock) -> None:
     """A worker that lost a job to another one learns it, whatever the other one did with the job."""
     ends: list[Report] = [Succeeded(), Succeeded(), Died("x"), Cancelled(), Deleted()]
     rules = [FOR_EVER, Retention.delete().text(), FOR_EVER, FOR_EVER, FOR_EVER]

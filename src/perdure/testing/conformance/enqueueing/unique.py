@@ -119,7 +119,7 @@ async def case_waiting_is_freed_by_the_first_claim(store: Storage, clock: Movabl
     await _is_duplicate(store, "waiting", second.id, "the successor owns it")
 
 
-async def case_waiting_is_not_retaken(store: Storage, clock: MovableClock) -> None:
+async def case_waiting_is_not_held_again(store: Storage, clock: MovableClock) -> None:
     first = unique("waiting", max_attempts=1)
     await store.enqueue([first])
     await claim(store)
@@ -263,7 +263,7 @@ async def case_retry_of_a_dead_letter_takes_its_key_again(store: Storage, clock:
     await _is_duplicate(store, "active", dead.id, "after the retry")
 
 
-async def case_retry_whose_key_is_taken(store: Storage, clock: MovableClock) -> None:
+async def case_retry_whose_key_is_held(store: Storage, clock: MovableClock) -> None:
     dead, other = unique("active", max_attempts=1), job(max_attempts=1)
     await store.enqueue([dead, other])
     await claim(store, 2)

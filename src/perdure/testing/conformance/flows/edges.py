@@ -255,7 +255,7 @@ async def case_parents_in_the_same_list(store: Storage, clock: MovableClock) -> 
         assert_true(all(verdict.accepted for verdict in verdicts), "they succeed")
 
 
-async def case_a_duplicate_parent_stands_for_its_owner(store: Storage, clock: MovableClock) -> None:
+async def case_a_duplicate_parent_means_its_owner(store: Storage, clock: MovableClock) -> None:
     owner, again = unique("active"), unique("active")
     await store.enqueue([owner])
     child = after(again)
@@ -278,7 +278,7 @@ async def case_repeated_enqueue(store: Storage, clock: MovableClock) -> None:
     assert_equal(await read_job(store, child.id), before, "a repeated enqueue changes nothing")
 
 
-async def case_words_about_a_blocked_job(store: Storage, clock: MovableClock) -> None:
+async def case_reports_about_a_blocked_job(store: Storage, clock: MovableClock) -> None:
     parent = await enqueue_and_claim(store)
     cancelled, completed = after(parent), after(parent)
     await store.enqueue([cancelled, completed])
@@ -380,7 +380,7 @@ async def case_a_parent_is_kept_for_its_followers(store: Storage, clock: Movable
     assert_equal(await store.get([parent.id]), [None], "then it is removed")
 
 
-async def case_nobody_is_stranded(store: Storage, clock: MovableClock) -> None:
+async def case_no_follower_is_stranded(store: Storage, clock: MovableClock) -> None:
     parents = [await enqueue_and_claim(store) for _ in range(12)]  # followers are enqueued while they end
     ends: list[Report] = [Succeeded(), Failed(fault(), retryable=False), Cancelled()]
     children = [after(parent, run_when="finished") for parent in parents]

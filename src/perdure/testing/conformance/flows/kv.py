@@ -115,7 +115,7 @@ async def case_under_a_hold(store: Storage, clock: MovableClock) -> None:
     assert_equal([row.name for row in await store.kv_read("step", job=held.id)], [f"{held.id}/a"], "by job")
 
 
-async def case_gone_with_its_job(store: Storage, clock: MovableClock) -> None:
+async def case_removed_with_its_job(store: Storage, clock: MovableClock) -> None:
     held, other = await enqueue_and_claim(store, retention=FORGET), await enqueue_and_claim(store)
     for record in (held, other):
         await store.kv_write([KvWrite("step", record.id, "1", job=record.id)])

@@ -120,7 +120,7 @@ async def case_it_waits_for_no_number(store: Storage, clock: MovableClock) -> No
     assert_equal(ids(await claim(store, 9)), [child.id], "and is released with it")
 
 
-async def case_it_waits_for_nobody(store: Storage, clock: MovableClock) -> None:
+async def case_it_waits_for_no_job(store: Storage, clock: MovableClock) -> None:
     child = after(await enqueue_and_claim(store))
     await store.enqueue([child])
     await lose_edges(store, child, waits=0, after=None)

@@ -57,7 +57,7 @@ async def case_oldest_first_and_page_by_page(store: Storage, clock: MovableClock
     assert_equal(await store.export((last.created_at, last.id), 9), [], "nothing comes after the last")
 
 
-async def case_a_position_that_is_gone(store: Storage, clock: MovableClock) -> None:
+async def case_a_position_that_was_removed(store: Storage, clock: MovableClock) -> None:
     first, second, third = sorted([job() for _ in range(3)], key=lambda each: each.id)
     await store.enqueue([first, third])
     at = (await read_job(store, first.id)).created_at
@@ -96,7 +96,7 @@ async def case_repeated(store: Storage, clock: MovableClock) -> None:
     assert_equal(await everything_in(store), before, "saying it again changes nothing, counts and depths neither")
 
 
-async def case_what_is_on_record_is_replaced(store: Storage, clock: MovableClock) -> None:
+async def case_a_stored_job_is_replaced(store: Storage, clock: MovableClock) -> None:
     old = job(key="k", tags='["t"]')
     await store.enqueue([old])
     before = await read_job(store, old.id)
@@ -285,7 +285,7 @@ async def case_kept_keys(store: Storage, clock: MovableClock) -> None:
     assert_equal((await export_keys(store))["w"].job, stored[0].id, "then the next job of the key is returned")
 
 
-async def case_a_hold_that_was_carried_is_fenced(store: Storage, clock: MovableClock) -> None:
+async def case_a_restored_hold_is_fenced(store: Storage, clock: MovableClock) -> None:
     held = await enqueue_and_claim(store)
     (before,) = await export_all(store)
     await report(store, held.id, Cancelled())

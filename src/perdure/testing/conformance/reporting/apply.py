@@ -136,7 +136,7 @@ async def case_result_and_reason_are_always_written(store: Storage, clock: Movab
     assert_equal((after.reason, after.result), (None, None), "result and reason are written, also when they are None")
 
 
-async def case_errors_and_started_at_stay_when_not_said(store: Storage, clock: MovableClock) -> None:
+async def case_errors_and_started_at_stay_when_not_reported(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     await report(store, record.id, Failed(fault("kept"), delay=0))
     (again,) = await claim(store)
@@ -147,7 +147,7 @@ async def case_errors_and_started_at_stay_when_not_said(store: Storage, clock: M
     assert_equal(after.started_at, now, "started_at stays when a change says none")
 
 
-async def case_a_repeated_word(store: Storage, clock: MovableClock) -> None:
+async def case_a_repeated_report(store: Storage, clock: MovableClock) -> None:
     for reported in (Succeeded("1"), Failed(fault()), Snoozed(delay=SECOND), Died("x"), HandedBack()):
         record = await enqueue_and_claim(store)
         await apply_report(store, record, reported)
@@ -158,14 +158,14 @@ async def case_a_repeated_word(store: Storage, clock: MovableClock) -> None:
         await _drain(store)
 
 
-async def case_a_repeated_word_about_a_hidden_row(store: Storage, clock: MovableClock) -> None:
+async def case_a_repeated_report_about_a_hidden_row(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store, retention=FORGET)
     await apply_report(store, record, Succeeded())
     clock.advance(60)
     assert_repeated(await apply_report(store, record, Succeeded()), "the repeated success of a job deleted on success")
 
 
-async def case_a_repeated_word_after_the_next_claim(store: Storage, clock: MovableClock) -> None:
+async def case_a_repeated_report_after_the_next_claim(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     await apply_report(store, record, Failed(fault(), delay=0))
     (again,) = await claim(store)
@@ -176,7 +176,7 @@ async def case_a_repeated_word_after_the_next_claim(store: Storage, clock: Movab
     assert_accepted(await apply_report(store, again, Succeeded()), "the next holder's report")
 
 
-async def case_a_stale_word_beside_good_ones(store: Storage, clock: MovableClock) -> None:
+async def case_a_stale_report_beside_good_ones(store: Storage, clock: MovableClock) -> None:
     records = [await enqueue_and_claim(store) for _ in range(5)]
     decided = [decide(record, Succeeded(str(n))) for n, record in enumerate(records)]
     decided[1] = msgspec.structs.replace(decided[1], guard=HoldGuard(1, new_stamp()))

@@ -37,7 +37,7 @@ async def case_done_and_the_next_one_there(store: Storage, clock: MovableClock) 
     assert_equal(ids(await claim(store, 9)), [following.id], "and can be claimed")
 
 
-async def case_a_refused_word_adds_nothing(store: Storage, clock: MovableClock) -> None:
+async def case_a_refused_report_adds_nothing(store: Storage, clock: MovableClock) -> None:
     first = await enqueue_and_claim(store)
     following = job(chain_id=first.id)
     zombie = msgspec.structs.replace(first, stamp=(first.stamp or 0) + 1)
@@ -45,7 +45,7 @@ async def case_a_refused_word_adds_nothing(store: Storage, clock: MovableClock) 
     assert_equal(await store.get([following.id]), [None], "nothing was put on record")
 
 
-async def case_a_repeated_word_adds_nothing_twice(store: Storage, clock: MovableClock) -> None:
+async def case_a_repeated_report_adds_nothing_twice(store: Storage, clock: MovableClock) -> None:
     first = await enqueue_and_claim(store)
     following = job(chain_id=first.id)
     change = decide(first, Continued((following,)))

@@ -60,7 +60,7 @@ async def case_other_attempt_same_stamp(store: Storage, clock: MovableClock) -> 
     assert_unchanged(record, await read_job(store, record.id), "a report with another attempt")
 
 
-async def case_taken_by_the_next_holder(store: Storage, clock: MovableClock) -> None:
+async def case_claimed_by_the_next_holder(store: Storage, clock: MovableClock) -> None:
     first = await enqueue_and_claim(store)
     second = await _reap_and_claim_again(store, clock)
     assert_refused(
@@ -76,7 +76,7 @@ async def case_taken_by_the_next_holder(store: Storage, clock: MovableClock) -> 
     assert_equal((await read_job(store, first.id)).result, "2", "one success per job")
 
 
-async def case_given_back_by_the_reaper(store: Storage, clock: MovableClock) -> None:
+async def case_reaped(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(60)
     (lapsed,) = await store.lapsed(9, LONG_ENOUGH)
@@ -205,7 +205,7 @@ async def case_small_signs_leave_the_version(store: Storage, clock: MovableClock
     assert_accepted(await apply_report(store, record, Cancelled()), "a cancel decided before a renewal")
 
 
-async def case_lapse_is_looked_at_again(store: Storage, clock: MovableClock) -> None:
+async def case_lapse_is_checked_again(store: Storage, clock: MovableClock) -> None:
     record = await enqueue_and_claim(store)
     clock.advance(60)
     (view,) = await store.lapsed(9, LONG_ENOUGH)

@@ -69,7 +69,7 @@ async def case_back_in_time(store: Storage, clock: MovableClock) -> None:
     assert_equal(ids(await claim(store)), [new.id], "and claimed: the store's clock decides")
 
 
-async def case_gone_after_the_word(store: Storage, clock: MovableClock) -> None:
+async def case_removed_after_the_report(store: Storage, clock: MovableClock) -> None:
     new = job(expires=SECOND)
     await store.enqueue([new])
     clock.advance(1)

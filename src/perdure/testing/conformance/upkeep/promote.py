@@ -64,7 +64,7 @@ async def case_by_its_latest_time(store: Storage, clock: MovableClock) -> None:
     assert_equal(await store.promote(9), 1, "a job is due at its latest run_at")
 
 
-async def case_not_by_a_time_that_was_given_up(store: Storage, clock: MovableClock) -> None:
+async def case_not_by_an_abandoned_time(store: Storage, clock: MovableClock) -> None:
     new = job(delay=50 * SECOND)
     await store.enqueue([new])
     await report(store, new.id, RunNow())

@@ -176,7 +176,7 @@ async def case_a_lost_answer(store: Storage, clock: MovableClock) -> None:
     assert_equal(ids(await store.recover_claim("w1", record.stamp or 0)), [record.id], "holding gives the others")
 
 
-async def case_followers_are_settled(store: Storage, clock: MovableClock) -> None:
+async def case_followers_are_resolved(store: Storage, clock: MovableClock) -> None:
     parent = job()
     bad = job(after=f'["{parent.id}"]', waits=1)
     good = job(after=f'["{parent.id}"]', waits=1)
