@@ -195,9 +195,9 @@ SAFEGUARDS = [
     Safeguard(
         21,
         "storage/sqlite/apply.py",
-        "                self._write(row, change)\n                self._add(change)\n",
-        "                self._write(row, change)\n            self._add(change)\n",
-        _case("sqlite-continue_chain-a_refused_report_adds_nothing"),
+        "                self._write(row, change)\n                self._add_jobs(change)\n",
+        "                self._write(row, change)\n            self._add_jobs(change)\n",
+        _case("sqlite-continue_chain-a_refused_word_adds_nothing"),
     ),
     # ---- cancel, keys, singletons
     Safeguard(

@@ -3,6 +3,9 @@
 from importlib.util import find_spec
 from itertools import count
 
+import pytest
+
+from perdure.storage.rules import fast_path
 from perdure.storage.sqlite.database_file import DatabaseFile
 from perdure.storage.sqlite.store import SqliteStorage
 from perdure.storage.urls import opener
@@ -22,6 +25,25 @@ def _maker(url):
         return store, clock
 
     return make
+
+
+def _without_fast_paths(make):
+    """A store that uses only its general paths, from its opening to its end."""
+
+    async def made(directory):
+        patch = pytest.MonkeyPatch()
+        patch.setattr(fast_path, "enabled", lambda: False)
+        store, clock = await make(directory)
+        close = store.close
+
+        async def close_and_undo():
+            patch.undo()
+            await close()
+
+        store.close = close_and_undo
+        return store, clock
+
+    return made
 
 
 async def _in_memory(directory):
@@ -53,6 +75,7 @@ def _on_a_server(kind):
 STORES = {
     "memory": _maker("memory://"),
     "sqlite": _maker("sqlite:///{directory}/jobs.db"),
+    "sqlite-general": _without_fast_paths(_maker("sqlite:///{directory}/jobs.db")),
     "sqlite-in-memory": _in_memory,
 }
 if find_spec("apsw") is not None:

@@ -14,6 +14,8 @@ from ..conformance.stores import STORES
 from ..conformance.twin import failure_of, operations
 from .helpers import claim, job, store_at
 
+pytestmark = pytest.mark.usefixtures("both_paths")
+
 UNSOUND = """
 select job.id, state, in_lane, apart, parked, suspect from perdure_jobs as job
 where in_lane is not case when state = 'ready' and parked = 0 and suspect = 0 then 1 end
@@ -99,7 +101,7 @@ async def test_a_job_whose_state_was_changed_by_hand_is_not_claimed(tmp_path):
         assert [record.id for record in claimed] == [jobs[0].id, jobs[2].id]
 
 
-async def test_usual_jobs_that_do_not_lie_side_by_side_are_taken_alone(tmp_path):
+async def test_jobs_whose_rows_are_not_neighbours_are_claimed_alone(tmp_path):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         jobs = [job(priority=number % 2) for number in range(6)]

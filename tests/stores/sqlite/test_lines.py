@@ -8,10 +8,12 @@ import pytest
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded
 from perdure.storage.contract import Claim, Want
-from perdure.storage.sqlite.claim import LANES_TOLD
+from perdure.storage.sqlite.lanes import LANES_READ
 from perdure.testing.conformance.tools import apply_report, claim, ids, job
 
 from .helpers import store_at
+
+pytestmark = pytest.mark.usefixtures("both_paths")
 
 
 def has_lines(path):
@@ -22,7 +24,7 @@ def has_lines(path):
 async def test_only_a_store_with_many_lanes_has_the_index(tmp_path):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
-        await store.enqueue([job(queue=f"q{number}") for number in range(LANES_TOLD)])
+        await store.enqueue([job(queue=f"q{number}") for number in range(LANES_READ)])
         await claim(store, 1)
         assert not has_lines(path)
         await store.enqueue([job(queue=f"other {number}") for number in range(4)])
@@ -35,7 +37,7 @@ async def test_only_a_store_with_many_lanes_has_the_index(tmp_path):
 async def test_a_deep_paused_queue_is_not_walked_through(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         await store.enqueue([job(queue="paused", priority=9) for _ in range(1_500)])
-        others = [job(queue=f"q{number}", priority=number % 5) for number in range(LANES_TOLD + 1)]
+        others = [job(queue=f"q{number}", priority=number % 5) for number in range(LANES_READ + 1)]
         await store.enqueue(others)
         await store.pause("paused", True)
         best = ids(sorted(others, key=lambda new: (-new.priority, new.id)))
@@ -94,7 +96,7 @@ async def test_a_claim_reads_the_jobs_of_paused_queues_once(store_with_paused_qu
 async def test_a_claim_that_meets_too_many_paused_jobs_leaves_the_others_to_the_next(
     store_with_paused_queues, monkeypatch
 ):
-    monkeypatch.setattr("perdure.storage.sqlite.claim.HELD_UP_AT_ONCE", 100)
+    monkeypatch.setattr("perdure.storage.sqlite.lanes.PAUSED_AT_ONCE", 100)
     async with store_with_paused_queues() as store:
         answers = []
         while not answers or not answers[-1].claimed:

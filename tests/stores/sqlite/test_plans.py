@@ -12,7 +12,7 @@ from perdure.storage.sqlite.records import RECORD, WHOLE
 
 from .helpers import store_at
 
-FILES = ("apply", "edges", "admit")
+FILES = ("apply", "holds", "fast_success", "edges", "admit")
 DRIVERS = ["sqlite3", *(["apsw"] if find_spec("apsw") else [])]
 
 

@@ -3,11 +3,15 @@
 import sqlite3
 from contextlib import closing
 
+import pytest
+
 from perdure.core.job import State
 from perdure.core.lifecycle import succeeded
 from perdure.storage.contract import ACCEPTED, Refusal
 
 from .helpers import claim, job, store_at
+
+pytestmark = pytest.mark.usefixtures("both_paths")
 
 STARTED = 1_700_000_000_000_000
 

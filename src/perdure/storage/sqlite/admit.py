@@ -12,7 +12,7 @@ from perdure.core.record import NewJob
 
 from . import edges
 from .enqueue import special_queues
-from .fair_ranks import shares
+from .fair_ranks import assign_shares
 from .limit_gates import register_gates
 from .queries import load
 from .records import WHOLE, Many, json_text, lists_of
@@ -30,7 +30,7 @@ def place(work: Work, ids: Sequence[str], now: int) -> None:
     rows = {row[0]: row for row in lists_of(work.connection.value(_sql["unplaced"], (text,)))}
     # a rank that is not the run_at is a share already
     unranked = [_as_new(*row[:5]) for id in dict.fromkeys(ids) if (row := rows.get(id)) and row[4] == row[5]]
-    _RANK.run(work.connection, list(shares(work, unranked, special_queues(work.connection), now).items()))
+    _RANK.run(work.connection, list(assign_shares(work, unranked, special_queues(work.connection), now).items()))
     work.connection.change(_sql["count"], (text,))
     edges.let_go(work, ids, now)
     register_gates(work, ids)

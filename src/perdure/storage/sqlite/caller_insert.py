@@ -12,7 +12,8 @@ from perdure.core.record import NewJob
 from perdure.storage.contract import CallerStatements
 from perdure.storage.rules.records import key_ends, key_name
 
-from .enqueue import number_of, place_of, policy_of, rest_of, rest_of_body
+from .enqueue import rare_body_columns, rare_columns, state_of
+from .policies import number_of, policy_of
 from .queries import load
 from .records import json_text
 
@@ -52,7 +53,7 @@ def _statements(marked: bool) -> dict[str, str]:
 
 
 def _values(job: NewJob, now: int, marked: bool) -> list[object]:
-    state, run_at = place_of(job, now)
+    state, run_at = state_of(job, now)
     policy = policy_of(job)
     values: list[object] = [
         job.id,
@@ -65,7 +66,7 @@ def _values(job: NewJob, now: int, marked: bool) -> list[object]:
         number_of(policy),
         *policy,
     ]
-    values += [job.lease, *rest_of(job, now), *rest_of_body(job), now, key_ends(job, now)]
+    values += [job.lease, *rare_columns(job, now), *rare_body_columns(job), now, key_ends(job, now)]
     if marked:
         for name in MARKED:
             place = FIELDS.index(name)

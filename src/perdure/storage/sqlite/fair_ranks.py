@@ -18,7 +18,9 @@ _RAISE = Many(_sql["raise"], 4, (100, 20, 4, 1))
 _CHARGE = Many(_sql["charge"], 4, (100, 20, 4, 1))
 
 
-def shares(work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int) -> dict[str, int]:
+def assign_shares(
+    work: Work, jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int
+) -> dict[str, int]:
     """The ranks of those jobs whose queue is fair, by id; their tenants are charged."""
     weights = {name: queue.weights for name, queue in settings.items() if queue.fair}
     sharing = [job for job in jobs if job.queue in weights]

@@ -1,158 +1,123 @@
-"""Claiming jobs that are as usual: never tried before, of one policy, with nothing that most jobs do not have.
+"""Fast path: claims ordinary jobs of one lane or gate by reading only their ids, creation times and payloads.
 
-All that is worth saying of such a job is its id, when it was created, and its payload: a tenth of a record. What they have
-in common is known from the best of their lane, and the statement itself looks whether each job is like it.
+An ordinary job was never tried before, has the policy that the best job of its lane had when that was last read, and has the
+defaults in all rare fields. The statement itself compares each job with that; all others are read whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
 
 from perdure.core.job import State
-from perdure.core.record import ROW_VERSION, Record, defaults_of
+from perdure.core.record import Record
 from perdure.storage.contract import Claim
+from perdure.storage.rules import fast_path
 from perdure.storage.rules.fast_path import expand_records
 from perdure.storage.rules.unreadable import flaw_of
 
-from .enqueue import number_of, policy_of
+from .claimed_rows import NO_ROWS, ClaimedRows, Source, by_number
+from .policies import number_of, policy_of
 from .queries import load
-from .records import POLICY, WHOLE, Flawed, lists_of, literal, records_of
+from .records import MAY_RUN, POLICY, WHOLE, Flawed, lists_of, literal
 from .writer import Work
 
 _NO_ID = str(UUID(int=0))
 SEPARATOR = "\x1e"  # which no JSON has in it
-MOST_LANES = 1_000  # whose heads are remembered
+MOST_HEADS = 1_000  # lanes whose heads are remembered
 
-# what is said of each job, what its lane and the head of it say, and what a claim makes anew
-_SAID = ("id", "payload", "created_at", "run_at", "rank")
+# fields that each job has its own value of, that the head of the lane has in common with it, and that a claim writes
+_OWN = ("id", "payload", "created_at", "run_at", "rank")
 _COMMON = ("task", "queue", "routing_key", "limits", "priority", "lease", *POLICY)
 _CLAIMED = ("state", "version", "attempt", "stamp", "leased_by", "leased_until", "parked")
 
-Place = tuple[str | None, str, str, str | None]  # limits of a gate (None: a lane), queue, task, routing key
 
-
-class Usual(NamedTuple):
-    """Claimed jobs on their way to the loop. `others`: those that are not as usual, as `records_of` takes them."""
-
-    record: Record
-    numbers: Sequence[int]  # of their rows
-    shorts: Sequence[str]  # when it was created and its id, or '' for one of the others
-    payloads: Sequence[str]
-    others: bytes
-
-    def records(self) -> list[Record]:
-        """The records. Flawed, if one of the rows cannot be read."""
-        try:
-            return self._records()
-        except ValueError as error:
-            raise Flawed(str(error)) from None
-
-    def _records(self) -> list[Record]:
-        if "" not in self.shorts:
-            return expand_records(self.record, self.shorts, self.payloads)
-        payloads = [payload for payload, short in zip(self.payloads, self.shorts, strict=True) if short]
-        usual = iter(expand_records(self.record, [*filter(None, self.shorts)], payloads))
-        others = iter(records_of(self.others))
-        return [record for short in self.shorts for record in islice(usual if short else others, 1)]
-
-
-def _usual() -> str:
-    """Whether a row is like nearly all others, as an expression."""
-    known = {*_SAID, *_COMMON, *_CLAIMED}
-    defaults = defaults_of(Record)
+def _is_ordinary() -> str:
+    """Whether a row is an ordinary job like the head, as an expression."""
+    known = {*_OWN, *_COMMON, *_CLAIMED}
+    defaults = dict(zip(reversed(Record.__struct_fields__), reversed(Record.__struct_defaults__), strict=False))
     rare = {"failures": 0, "losses": 0} | {name: value for name, value in defaults.items() if name not in known}
     unset = ", ".join(name for name, value in rare.items() if value is None)
-    as_usual = [f"{name} = {literal(value)}" for name, value in rare.items() if value is not None]
+    others = [f"{name} = {literal(value)}" for name, value in rare.items() if value is not None]
     first = "version = 1 AND attempt = 0 AND priority = :priority AND policy = :policy AND lease = :lease"
     first += " AND rank = created_at AND run_at = created_at"
-    return f"{first} AND coalesce({unset}) IS NULL AND {' AND '.join(as_usual)}"
+    return f"{first} AND coalesce({unset}) IS NULL AND {' AND '.join(others)}"
 
 
-_sql = load("fast_claim", usual=_usual(), whole=WHOLE, row_version=str(ROW_VERSION))
-_PLACES = (_sql["in_lane"], _sql["at_gate"])
-_HEAD, _BEST = ([_sql[name].replace("{place}", place) for place in _PLACES] for name in ("head", "best"))
-OF_LANE = _BEST[False]
+_sql = load("fast_claim", ordinary=_is_ordinary(), whole=WHOLE, may_run=MAY_RUN)
 
 
-def best(work: Work, claim: Claim, place: Place, limit: int, now: int) -> tuple[str, Usual, list[int]] | None:
-    """The best jobs there: their numbers, what they are, and the numbers of those that are not as usual. None: they cannot
-    be told in this way, or there are none."""
-    head = _head(work, place)
+def try_fast_claim(work: Work, claim: Claim, source: Source, limit: int, now: int) -> ClaimedRows | None:
+    """The best jobs of a lane or gate. None: read them by the general path."""
+    head = _head_of(work, source) if fast_path.enabled() else None
     if head is None:
         return None
-    rows = work.connection.rows(_BEST[place[0] is not None], _asked(head, place, limit, now))
-    return read(work, claim, place, rows[0], now)
-
-
-def asked(work: Work, place: Place, limit: int, now: int) -> dict[str, object] | None:
-    """The parameters of `OF_LANE`, if the lane is known."""
-    head = work.known.heads.get(place)
-    return None if head is None else _asked(head, place, limit, now)
-
-
-def _asked(head: Record, place: Place, limit: int, now: int) -> dict[str, object]:
-    policy = number_of(policy_of(head))
-    return {
+    parameters = source._asdict() | {
         "priority": head.priority,
-        "policy": policy,
+        "policy": number_of(policy_of(head)),
         "lease": head.lease,
-        **named(place),
         "now": now,
         "limit": limit,
     }
-
-
-def named(place: Place) -> dict[str, object]:
-    """A lane or gate as parameters of a statement."""
-    limits, queue, task, routing_key = place
-    return {"limits": limits, "queue": queue, "task": task, "routing_key": routing_key}
-
-
-def read(work: Work, claim: Claim, place: Place, row: tuple[Any, ...], now: int) -> tuple[str, Usual, list[int]] | None:
-    """What the statement said."""
-    head = work.known.heads[place]
-    numbers, texts, told = row
-    if texts is None:
+    statement = _sql["best"].replace("{source}", source.condition)
+    numbers, shorts_text, payloads_text = work.connection.rows(statement, parameters)[0]
+    if shorts_text is None:
         return None
     try:
-        shorts, payloads = texts.decode().split(SEPARATOR), told.decode().split(SEPARATOR)
-    except UnicodeDecodeError:  # written by hand
+        shorts, payloads = shorts_text.decode().split(SEPARATOR), payloads_text.decode().split(SEPARATOR)
+    except UnicodeDecodeError:  # somebody has written it by hand
         return None
     if len(shorts) != len(payloads):
         return None
-    rows = lists_of(numbers)
-    others = [number for number, short in zip(rows, shorts, strict=True) if not short] if "" in shorts else []
-    if 2 * len(others) > len(shorts):
-        del work.known.heads[place]  # most are like another one
-    return numbers, Usual(_claimed(head, claim, now), rows, shorts, payloads, b"[]"), others
+    others = NO_ROWS
+    if "" in shorts:
+        special = [number for number, short in zip(lists_of(numbers), shorts, strict=True) if not short]
+        others = by_number(work, claim, special, now)
+        if 2 * len(special) > len(shorts):
+            del work.hints.heads[source]  # most jobs are unlike this head
+    read = partial(_records, _claimed(head, claim, now), shorts, payloads, others.records)
+    return ClaimedRows(numbers, read)
 
 
-def _head(work: Work, place: Place) -> Record | None:
-    """A job as the best of the lane was when last asked for. That may be long ago: each job is compared with it."""
-    heads = work.known.heads
-    if place not in heads:
-        found = work.connection.rows(_HEAD[place[0] is not None], named(place))
+def _records(
+    head: Record, shorts: Sequence[str], payloads: Sequence[str], read_others: Callable[[], list[Record]]
+) -> list[Record]:
+    """The records of ordinary jobs (`shorts`: when each was created, and its id) and of the others ("") in their order."""
+    try:
+        if "" not in shorts:
+            return expand_records(head, shorts, payloads)
+        own = [payload for payload, short in zip(payloads, shorts, strict=True) if short]
+        ordinary = iter(expand_records(head, [*filter(None, shorts)], own))
+        others = iter(read_others())
+        return [record for short in shorts for record in islice(ordinary if short else others, 1)]
+    except ValueError as error:
+        raise Flawed(str(error)) from None
+
+
+def _head_of(work: Work, source: Source) -> Record | None:
+    """A job like the best of the lane was when it was last read. That may be long ago: each job is compared with it."""
+    heads = work.hints.heads
+    if source not in heads:
+        found = work.connection.rows(_sql["head"].replace("{source}", source.condition), source._asdict())
         if not found:
             return None
-        if len(heads) >= MOST_LANES:
+        if len(heads) >= MOST_HEADS:
             heads.clear()
         priority, lease, max_attempts, timeout, backoff, retention, dead_retention = found[0]
-        limits, queue, task, routing_key = place
         head = Record(
-            id=_NO_ID, task=task, queue=queue, state=State.READY, priority=priority, rank=0, payload="", version=1,
-            attempt=0, failures=0, losses=0, max_attempts=max_attempts, timeout=timeout, lease=lease, backoff=backoff,
-            retention=retention, dead_retention=dead_retention, created_at=0, run_at=0, routing_key=routing_key,
-            limits=limits,
+            id=_NO_ID, task=source.task, queue=source.queue, state=State.READY, priority=priority, rank=0, payload="",
+            version=1, attempt=0, failures=0, losses=0, max_attempts=max_attempts, timeout=timeout, lease=lease,
+            backoff=backoff, retention=retention, dead_retention=dead_retention, created_at=0, run_at=0,
+            routing_key=source.routing_key, limits=source.limits,
         )  # fmt: skip
         if None in found[0][4:] or flaw_of(head) is not None:
             return None
-        heads[place] = head
-    return heads[place]
+        heads[source] = head
+    return heads[source]
 
 
 def _claimed(head: Record, claim: Claim, now: int) -> Record:

@@ -1,63 +1,57 @@
-"""Plain successes, the most common changes of all: few statements, each for many jobs.
+"""Fast path: writes ordinary successes, the most frequent changes of all, by one guarded statement for many jobs.
 
-They are guarded like all changes. Where a statement touches fewer rows than it should, somebody's guard did not hold: then
-everything is undone, and done again carefully.
+If the statement updates fewer rows than there are successes, the guard of one of them does not hold. Then the transaction is
+rolled back, and the general path judges and writes each change.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
-from operator import attrgetter
+from typing import Any
 
 from perdure.core.lifecycle import Change
+from perdure.storage.rules import fast_path
+from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary_success
 
 from .queries import load
-from .records import Many, json_text
-from .writer import Work
+from .records import Many, json_text, lists_of
+from .writer import RetryRowByRow, Work
 
 _sql = load("fast_success")
-_EACH = Many(_sql["succeed"], 7, (100, 20, 5, 1), padded=True)
-
-# attempt, stamp, failures, how long they are kept, and whether they have results
-_Common = tuple[int, int, int, int | None, bool]
-_common = attrgetter("guard.attempt", "guard.stamp", "failures", "keep")
+_SUCCEED = Many(_sql["succeed"], 7, (500, 100, 20, 5, 1), padded=True)
 
 
-class Successes:
-    """Made in the loop, so that the writer has little to do."""
+class OrdinarySuccesses:
+    """The ordinary successes among some changes, prepared by the event loop for the writer's thread."""
 
-    def __init__(self, plain: Sequence[Change]) -> None:
-        groups: dict[_Common, list[Change]] = {}
-        for common, alike in groupby(plain, _common):  # those of a claim mostly follow each other
-            for told, ended in groupby(alike, _has_result):
-                groups.setdefault((*common, told), []).extend(ended)
-        self._groups = [_Group(common, ended) for common, ended in groups.items()]
+    def __init__(self, changes: Sequence[Change]) -> None:
+        self.changes: Sequence[Change] = ()
+        if fast_path.enabled():
+            # nearly always all of them
+            all_ordinary = are_ordinary_successes(changes)
+            self.changes = changes if all_ordinary else [change for change in changes if is_ordinary_success(change)]
+        self.rows: list[tuple[Any, ...]] = [
+            (
+                change.id,
+                change.guard.attempt,  # type: ignore[union-attr]
+                change.guard.stamp,  # type: ignore[union-attr]
+                change.failures,
+                change.result,
+                change.keep,
+                change.started_at,
+            )
+            for change in self.changes
+        ]
 
-    def write(self, work: Work, now: int) -> bool:
-        """Write all. False: somebody's guard does not hold."""
-        return all(group.write(work, now) for group in self._groups)
 
-
-def _has_result(change: Change) -> bool:
-    return change.result is not None
-
-
-class _Group:
-    """Those that have in common whatever they can, but for their starts and results."""
-
-    def __init__(self, common: _Common, ended: Sequence[Change]) -> None:
-        self._common = common
-        self._many = len(ended)
-        self._starts, self._ended = "", ended
-        if not common[-1]:
-            self._starts = json_text({change.id: change.started_at for change in ended})
-
-    def write(self, work: Work, now: int) -> bool:
-        attempt, stamp, failures, keep, told = self._common
-        prune_at = None if keep is None else now + keep
-        if not told:
-            values = (failures, now, prune_at, stamp, self._starts, attempt, stamp)
-            return work.connection.change(_sql["succeed_alike"], values) == self._many
-        rows = [(each.id, attempt, stamp, failures, each.result, prune_at, each.started_at) for each in self._ended]
-        return _EACH.run(work.connection, rows, now) == self._many
+def try_fast_success(work: Work, successes: OrdinarySuccesses, now: int) -> Sequence[Change] | None:
+    """Write the ordinary successes and return them. None: write them by the general path."""
+    if work.careful or not successes.changes:
+        return None
+    if work.connection.value(_sql["any_closed"]):
+        ids = json_text([change.id for change in successes.changes])
+        work.ready.update(lists_of(work.connection.value(_sql["limited_queues"], (ids,))))
+    if _SUCCEED.run(work.connection, successes.rows, now, now) != len(successes.rows):
+        raise RetryRowByRow
+    work.changed = True
+    return successes.changes

@@ -18,7 +18,7 @@ from perdure.storage.rules.unreadable import LARGEST, LONGEST_ID, is_leased, rea
 from .driver import Connection
 from .queries import load
 from .raw_rows import as_bytes, rows_of
-from .records import json_text, lists_of, stands
+from .records import json_text, lists_of, position_of
 from .unreadable import keep, sort_out
 from .writer import Work
 
@@ -72,7 +72,10 @@ def _is_flawed(values: dict[str, Any], now: int) -> bool:
     there = (values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)
     parked = is_parked(record.state, record.limits)
     # a parked or blocked job may have lost its gate or its edges
-    in_place = (*stands(record.state.value, parked=parked, suspect=record.suspect), parked) == (*there, record.parked)
+    in_place = (*position_of(record.state.value, parked=parked, suspect=record.suspect), parked) == (
+        *there,
+        record.parked,
+    )
     return not in_place or record.parked or record.state == "blocked"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from perdure.storage.contract import KvEntry, KvWrite, MissingParent, QueueAtCapacity
 from perdure.storage.rules.guards import check_hold
 
-from .apply import look_and_mend
 from .driver import Connection
 from .enqueue import PreparedJobs, enqueue
+from .guard_rows import read_and_mend
 from .queries import load
 from .records import Many
 from .writer import Work
@@ -43,7 +43,7 @@ def shelve(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | Queu
     """Write what takes hold, with its jobs. A refusal is an answer, because nothing has been written when it is found."""
     places = {(write.kind, write.name) for write in writes}
     versions = {(kind, name): version for kind, name, version in _VERSIONS.rows(work.connection, sorted(places))}
-    held = look_and_mend(work, [write.hold.id for write in writes if write.hold is not None], now)
+    held = read_and_mend(work, [write.hold.id for write in writes if write.hold is not None], now)
     done: list[bool] = []
     written: dict[Place, KvEntry | None] = {}
     for write in writes:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.core.record import Record
+from perdure.core.record import ROW_VERSION, Record
 from perdure.storage.rules.unreadable import flaw_of
 
 from .driver import Connection
@@ -22,6 +22,8 @@ BODY = tuple(
     """.split()  # noqa: SIM905
 )
 COLUMNS = tuple(field for field in FIELDS if field not in (*POLICY, *BODY))  # of a job's own row
+# a waiting job that has not expired, and that no newer version wrote for itself alone
+MAY_RUN = f"min_version <= {ROW_VERSION} AND (expires_at IS NULL OR expires_at > :now OR started_at IS NOT NULL)"
 WHOLE = "perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)"
 
 
@@ -37,8 +39,8 @@ def value_of(field: str, column: Callable[[str], str] = str) -> str:
     return column(field)
 
 
-def stands(state: str, *, parked: bool, suspect: bool) -> tuple[int | None, str | None]:
-    """In a lane (1), or apart from lanes and gates, and where: what the indexes of waiting jobs go by."""
+def position_of(state: str, *, parked: bool, suspect: bool) -> tuple[int | None, str | None]:
+    """The columns `in_lane` and `apart` of a job: what the indexes of waiting jobs are built on."""
     if state != "ready":
         return None, state if state in _APART else None
     if suspect:

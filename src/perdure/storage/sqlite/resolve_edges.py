@@ -47,7 +47,7 @@ def any_unresolved(work: Work) -> bool:
     return bool(work.connection.value(_sql["any_unresolved"]))
 
 
-def settle(work: Work, limit: int, now: int) -> int:
+def resolve_edges(work: Work, limit: int, now: int) -> int:
     """Look at up to `limit` edges and what else is on the list; gives how many."""
     looked = 0
     while looked < limit and (step := _step(work, limit - looked, now)):

@@ -49,7 +49,7 @@ from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.filters import parse_cursor
 
 from . import edges, inspection, kv, listing, process_shared, transfer, unreadable, upkeep
-from .apply import PreparedChanges, apply, check, holding, note, note_started, orphan_among, renew
+from .apply import PreparedChanges, apply, missing_parent_of
 from .caller_insert import insertion
 from .claim import Claimed, promote
 from .claim import claim as claim_jobs
@@ -58,10 +58,11 @@ from .database_identity import SqliteIdentity
 from .driver import Connection, DriverName
 from .enqueue import PreparedJobs, enqueue
 from .errors import Misread
+from .holds import check, note, note_started, recover_claim, renew
 from .journal_mode import Journal
 from .process_shared import Shared
 from .records import Flawed, lists_of
-from .resolve_edges import any_unresolved, settle
+from .resolve_edges import any_unresolved, resolve_edges
 from .schema import SqliteLedger, load_migrations
 from .transaction import SqliteTransaction
 from .unreadable import sort_out
@@ -173,13 +174,13 @@ class SqliteStorage(Storage):
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         ready = PreparedJobs(jobs)
         placed = _unless_refused(await self._write(lambda work: self._enqueue(work, ready)))
-        return ready.placed() if placed is None else placed
+        return ready.results() if placed is None else placed
 
     def _enqueue(self, work: Work, jobs: PreparedJobs) -> list[EnqueueResult] | QueueAtCapacity | MissingParent | None:
         now = self._now()
         placed = enqueue(work, jobs, now)
-        if not jobs.plain and any(job.after is not None for job in jobs.all):
-            settle(work, self.chunk, now)
+        if jobs.needs_plan and any(job.after is not None for job in jobs.all):
+            resolve_edges(work, self.chunk, now)
         return placed
 
     def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
@@ -197,7 +198,7 @@ class SqliteStorage(Storage):
         said = _unless_refused(await self._write(lambda work: self._exchange(work, ready, claim, started)))
         claimed: list[Record] = []
         flawed = False
-        for part in said.claimed.parts:
+        for part in said.claimed.rows:
             try:
                 claimed += part.records()
             except Flawed:
@@ -216,16 +217,16 @@ class SqliteStorage(Storage):
         self, work: Work, changes: PreparedChanges, claim: Claim | None, started: Sequence[Started]
     ) -> _Said | MissingParent:
         now = self._now()
-        orphan = orphan_among(work, changes.adds) if changes.adds else None
-        if orphan is not None:
-            return orphan
+        refusal = missing_parent_of(work, changes.adds) if changes.adds else None
+        if refusal is not None:
+            return refusal
         verdicts = apply(work, changes, now)
         note_started(work, started)
         if claim is not None:
             return _Said(verdicts, claim_jobs(work, claim, now, self.chunk))
         unresolved = any_unresolved(work)
         if unresolved:
-            settle(work, self.chunk, now)
+            resolve_edges(work, self.chunk, now)
             unresolved = any_unresolved(work)
         return _Said(verdicts, Claimed([], None, False, unresolved))
 
@@ -242,7 +243,7 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: check(connection, holds))
 
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
-        records, unread = await self._read(lambda connection: holding(connection, worker, stamp))
+        records, unread = await self._read(lambda connection: recover_claim(connection, worker, stamp))
         return await self._sorted_out(unread) if unread else records
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
@@ -250,7 +251,7 @@ class SqliteStorage(Storage):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def resolve_edges(self, limit: int) -> int:
-        return await self._write(lambda work: settle(work, limit, self._now()))
+        return await self._write(lambda work: resolve_edges(work, limit, self._now()))
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda connection: edges.followers(connection, ids))
@@ -275,7 +276,7 @@ class SqliteStorage(Storage):
         now = self._now()
         done = kv.shelve(work, writes, now)
         if any(job.after is not None for write in writes for job in write.jobs):
-            settle(work, self.chunk, now)
+            resolve_edges(work, self.chunk, now)
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from .driver import Connection
 from .enqueue import PreparedJobs, enqueue
 from .errors import explained, is_trouble
 from .process_shared import Shared
-from .resolve_edges import settle
+from .resolve_edges import resolve_edges
 from .writer import Work, undo
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class SqliteTransaction(StoreTransaction):
         placed = await self._order(lambda: enqueue(self._inside(), ready, self._now()))
         if isinstance(placed, (QueueAtCapacity, MissingParent)):
             raise placed
-        return ready.placed() if placed is None else placed
+        return ready.results() if placed is None else placed
 
     async def complete(self, change: Change) -> Verdict:
         # who stops waiting for the answer must not leave the commit to chance
@@ -134,7 +134,7 @@ class SqliteTransaction(StoreTransaction):
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database
         database.retry_while_busy(connection.rows, "BEGIN IMMEDIATE")
-        self._work = Work(connection, database.driver, database.known, careful=True)
+        self._work = Work(connection, database.driver, database.hints, careful=True)
         self.connection = connection.raw
         deadline = time.monotonic() + self._longest
         self._answer(self._begun, None, None)
@@ -164,7 +164,7 @@ class SqliteTransaction(StoreTransaction):
             work, now = self._inside(), self._now()
             verdict = apply(work, PreparedChanges([change]), now)[0]
             if verdict is ACCEPTED:
-                settle(work, CHUNK, now)
+                resolve_edges(work, CHUNK, now)
                 self._shared.database.retry_while_busy(work.connection.rows, "COMMIT")
         except BaseException:
             self._undone("it could not be committed")

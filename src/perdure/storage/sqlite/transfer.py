@@ -13,11 +13,11 @@ from perdure.storage.contract import JobDump, KeptKey
 
 from . import edges, fair_ranks
 from .driver import Connection
-from .enqueue import keep, number_of, policy_of
 from .limit_gates import register_gates
+from .policies import number_of, policy_of, store_policies
 from .queries import load
 from .raw_rows import records_or_numbers, shown
-from .records import BODY, COLUMNS, RECORD, Many, json_text, stands
+from .records import BODY, COLUMNS, RECORD, Many, json_text, position_of
 from .writer import Work
 
 FIRST = (-(1 << 63), "")  # before every job
@@ -77,13 +77,13 @@ def restore(work: Work, jobs: Sequence[JobDump]) -> str | None:
 
 def put(work: Work, records: Sequence[Record]) -> None:
     """Write the rows of jobs that are not on record."""
-    keep(work.connection, map(policy_of, records))
+    store_policies(work.connection, map(policy_of, records))
     _JOBS.run(work.connection, [_row(record) for record in records])
     _BODIES.run(work.connection, [_body(record) for record in records])
 
 
 def _row(record: Record) -> list[Any]:
-    place = stands(record.state.value, parked=record.parked, suspect=record.suspect)
+    place = position_of(record.state.value, parked=record.parked, suspect=record.suspect)
     values = [*(getattr(record, name) for name in COLUMNS), *place, record.followed]  # its edges may be on their way
     return [value.value if isinstance(value, State) else value for value in values]
 

@@ -19,11 +19,11 @@ from perdure.storage.rules.unreadable import Mended, is_leased, kept_entry, log_
 
 from . import edges
 from .driver import Connection
-from .enqueue import number_of
 from .limit_gates import register_gates
+from .policies import number_of
 from .queries import load
 from .raw_rows import Row, rows_of
-from .records import POLICY, Many, json_text, lists_of, stands
+from .records import POLICY, Many, json_text, lists_of, position_of
 from .transfer import put
 from .writer import Work
 
@@ -98,7 +98,7 @@ def _mend_policies(work: Work, rows: Sequence[Row], now: int) -> int:
         lost.append((str(number), "policies", bad, {name: row.values[name] for name in POLICY}))
     for number, policy in mended.items():
         work.connection.change(_sql["replace_policy"], (number, *policy))
-        work.known.heads.clear()
+        work.hints.heads.clear()
     keep(work, lost, now)
     return len(mended)
 
@@ -120,8 +120,8 @@ def _put_in_place(work: Work, rows: Sequence[Row], sound: Sequence[Record]) -> i
         record = by_id.get(_name(row.values["id"]))
         if record is None:
             continue
-        parked = is_parked(record.state, record.limits)
-        place = stands(record.state.value, parked=parked, suspect=record.suspect)
+        parked = record.state is State.READY and record.limits is not None
+        place = position_of(record.state.value, parked=parked, suspect=record.suspect)
         apart = row.values["apart"]
         there = (row.values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)
         if (*place, parked) != (*there, record.parked):

@@ -62,7 +62,7 @@ def prune(work: Work, limit: int, now: int) -> int:
     connection.change(_sql["remove_starts"], (now - START_KEPT,))
     connection.change(_sql["remove_accounts"])
     gone = _kept_no_more(connection, limit, now)
-    if connection.value(_sql["many_policies"], {"many": MANY_POLICIES}) and work.known.looks_for_policies():
+    if connection.value(_sql["many_policies"], {"many": MANY_POLICIES}) and work.hints.looks_for_policies():
         connection.change(_sql["remove_policies"])
     _hide(connection, [number for number, (_, too_new) in gone.items() if too_new])
     _remove(connection, {number: id for number, (id, too_new) in gone.items() if not too_new})

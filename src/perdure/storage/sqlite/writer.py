@@ -65,9 +65,7 @@ class FileHints:
     a question is asked whose answer can be lost."""
 
     def __init__(self) -> None:
-        self.limited = False  # jobs run under limits
         self.heads: dict[Any, Record] = {}  # what most jobs of a lane are like
-        self.lane: Any = None  # which was claimed from last, if it was one alone
         self._policies_at = -POLICIES_LOOKED_AT_EVERY
 
     def looks_for_policies(self) -> bool:
@@ -82,9 +80,9 @@ class FileHints:
 class Work:
     """What a piece of work gets: the connection inside a transaction. It notes here whom its success concerns."""
 
-    def __init__(self, connection: Connection, driver: Driver, known: FileHints, *, careful: bool) -> None:
+    def __init__(self, connection: Connection, driver: Driver, hints: FileHints, *, careful: bool) -> None:
         self.connection = connection
-        self.known = known
+        self.hints = hints
         self.error = driver.error
         self.code = driver.code
         self.careful = careful
@@ -136,7 +134,7 @@ class Writer:
         self._links = FileConnections(place, partial(self.retry_while_busy, connect), self._prepare)
         self._turns = FairWriteLock(None)
         self._checkpoints = Checkpoints(in_memory=place.in_memory)
-        self.known = FileHints()
+        self.hints = FileHints()
         self._gates = (threading.Lock(), threading.Lock())  # writer and reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
         self.writing = False
@@ -285,7 +283,7 @@ class Writer:
         """Run the batch in one transaction. False: it was undone and must be tried piece by piece, carefully."""
         self._at_work.pieces = batch
         try:
-            work = Work(self.writer(), self.driver, self.known, careful=careful)
+            work = Work(self.writer(), self.driver, self.hints, careful=careful)
             with self._turns:
                 self._look_at_mode(work.connection)
                 self.writing = True

@@ -1,32 +1,9 @@
--- name: insert_alike
--- Jobs that differ in nothing but their payloads, a JSON object by their ids.
-INSERT INTO perdure_jobs (
-    id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
-    version, attempt, failures, losses, suspect, hidden, holds_key)
-SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :apart, :run_at, :run_at, :parked, :now,
-    1, 0, 0, 0, 0, 0, 0
-FROM json_each(:payloads) AS given WHERE true
-ON CONFLICT (id) DO NOTHING;
-
--- name: remove_bodies_ahead
--- Bodies with numbers that no job has had yet: a new job would stand beside one of them.
+-- name: remove_stray_bodies
+-- Bodies with higher numbers than any job: a new job would be taken to have one of them.
 DELETE FROM perdure_bodies WHERE number > coalesce((SELECT max(number) FROM perdure_jobs), 0);
 
--- name: bodies_alike
--- What they came with, where all of them are new: new rows of both tables get the same numbers.
-INSERT INTO perdure_bodies (payload, policy, min_version, run_when, waits)
-SELECT given.value, :policy, {row_version}, 'succeeded', 0 FROM json_each(:payloads) AS given;
-
--- name: bodies_by_id
--- The same where some are on record already.
-INSERT INTO perdure_bodies (number, payload, policy, min_version, run_when, waits)
-SELECT job.number, given.value, :policy, {row_version}, 'succeeded', 0
-FROM json_each(:payloads) AS given CROSS JOIN perdure_jobs AS job ON job.id = given.key
-WHERE true
-ON CONFLICT (number) DO NOTHING;
-
--- name: insert_full
--- Jobs with everything that a job may have.
+-- name: insert_jobs
+-- Jobs with any fields.
 WITH given (id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits) AS (VALUES {values})
 INSERT INTO perdure_jobs (
@@ -37,8 +14,8 @@ SELECT id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, l
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
 
--- name: bodies_full
--- What they came with, unless they were on record already.
+-- name: insert_bodies
+-- Their bodies, unless they were stored before.
 WITH given (id, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
     AS (VALUES {values})
 INSERT INTO perdure_bodies (
@@ -48,22 +25,17 @@ FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
 WHERE true
 ON CONFLICT (number) DO NOTHING;
 
--- name: insert_policies
--- What jobs have in common; mostly it is on record.
-INSERT INTO perdure_policies (number, max_attempts, timeout, backoff, retention, dead_retention) VALUES {values}
-ON CONFLICT DO NOTHING;
-
 -- name: insert_keys
 -- Keys of scope any and window, with the jobs that took them.
 WITH given (key, job, ends) AS (VALUES {values})
 INSERT OR REPLACE INTO perdure_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
 
 -- name: special_queues
--- The queues that hold only so many jobs, and those that are fair; whether a policy is on record; and whether new rows of
--- jobs and of bodies will get the same numbers.
+-- The queues that are bounded or fair; whether a policy is stored; and whether there are bodies with higher numbers than
+-- any job.
 SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, weights)),
     EXISTS (SELECT 1 FROM perdure_policies WHERE number = ?),
-    (SELECT max(number) FROM perdure_jobs) IS (SELECT max(number) FROM perdure_bodies)
+    coalesce((SELECT max(number) FROM perdure_bodies) > coalesce((SELECT max(number) FROM perdure_jobs), 0), 0)
 FROM perdure_queues WHERE max_depth IS NOT NULL OR fair = 1;
 
 -- name: known

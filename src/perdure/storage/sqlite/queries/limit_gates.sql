@@ -1,5 +1,5 @@
--- name: know
--- Gates of parked jobs: new ones are open unless their queue is paused, and each knows where its best job stands.
+-- name: register
+-- Gates of parked jobs. A new one is open unless its queue is paused; each knows the claim order of its best job.
 INSERT INTO perdure_gates (limits, queue, task, routing_key, priority, rank, head, closed_by)
 SELECT limits, queue, task, routing_key, priority, rank, id,
     CASE WHEN EXISTS (SELECT 1 FROM perdure_queues AS q WHERE q.name = perdure_jobs.queue AND q.paused = 1) THEN 'paused' ELSE '' END
@@ -24,8 +24,8 @@ SELECT json_group_array(json_array(limits, jobs)) FROM (
 -- The starts of keys under a rate.
 SELECT key, starts FROM perdure_starts WHERE key IN (VALUES {values});
 
--- name: note_starts
--- Starts as they are now.
+-- name: store_starts
+-- The starts of keys under a rate.
 INSERT OR REPLACE INTO perdure_starts (key, starts, ends) VALUES {values};
 
 -- name: lines
@@ -69,15 +69,6 @@ SELECT number, limits, queue, task, routing_key, priority, rank, head FROM perdu
 WHERE closed_by = '' AND queue = ? AND task = ? AND routing_key IS ?
 ORDER BY priority DESC, rank, head LIMIT ?;
 
--- name: few_open
--- Of all gates: whether limits may have room again, up to two open ones, and what runs; as the questions for them would answer.
-SELECT EXISTS (SELECT 1 FROM perdure_closers WHERE opens_at IS NULL)
-        OR EXISTS (SELECT 1 FROM perdure_closers WHERE opens_at IS NOT NULL AND opens_at <= ?),
-    (SELECT json_group_array(json_array(number, limits, queue, task, routing_key, priority, rank, head)) FROM (
-        SELECT number, limits, queue, task, routing_key, priority, rank, head FROM perdure_gates
-        WHERE closed_by = '' ORDER BY queue LIMIT 2)),
-    ({running});
-
 -- name: best_closed
 -- The best gates that are closed by some limits.
 SELECT number, limits, queue, task, routing_key, priority, rank, head FROM perdure_gates
@@ -90,7 +81,7 @@ UPDATE perdure_gates SET closed_by =
 WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: close
--- Gates with these limits are closed by those.
+-- Close the gates with these limits.
 WITH given (limits, closed_by) AS (VALUES {values})
 UPDATE perdure_gates SET closed_by = given.closed_by FROM given
 WHERE perdure_gates.limits = given.limits AND perdure_gates.closed_by <> 'paused';
@@ -106,7 +97,7 @@ SELECT limits, opens_at FROM (
 -- Limits that a rate keeps closed, the first to open first.
 SELECT limits, opens_at FROM perdure_closers WHERE opens_at IS NOT NULL ORDER BY opens_at LIMIT ?;
 
--- name: note_closers
+-- name: store_closers
 -- Limits that are used up.
 INSERT OR REPLACE INTO perdure_closers (limits, closed_at, opens_at) VALUES {values};
 
@@ -119,30 +110,30 @@ DELETE FROM perdure_closers WHERE opens_at IS NOT NULL AND closed_at > ?;
 UPDATE perdure_gates SET closed_by = ''
 WHERE closed_by NOT IN ('', 'paused') AND NOT EXISTS (SELECT 1 FROM perdure_closers WHERE perdure_closers.limits = closed_by);
 
--- name: forget_closer
--- No gate is closed by these limits any more.
+-- name: remove_closer
+-- Limits that close no gate any more.
 DELETE FROM perdure_closers WHERE limits = ?;
 
--- name: places
+-- name: jobs_at_gate
 -- The best jobs of a gate that may run, in the order of a claim.
 SELECT * FROM (
     SELECT ? AS gate, number, priority, rank, id FROM {whole}
     WHERE limits = ? AND queue = ? AND task = ? AND routing_key IS ? AND parked = 1 AND suspect = 0
-        AND min_version <= {row_version} AND (expires_at IS NULL OR expires_at > ? OR started_at IS NOT NULL)
+        AND {may_run}
     ORDER BY priority DESC, rank, id LIMIT ?)
 
--- name: all_places
--- The places of several gates, as one text.
-SELECT json_group_array(json_array(gate, json_array(number, json_array(-priority, rank, id)))) FROM ({places})
+-- name: jobs_at_gates
+-- The best jobs of several gates, as one text.
+SELECT json_group_array(json_array(gate, json_array(number, json_array(-priority, rank, id)))) FROM ({gates})
 
 -- name: move_heads
--- Where the best jobs of gates stand.
+-- The claim order of the best jobs of gates.
 WITH given (number, priority, rank, head) AS (VALUES {values})
 UPDATE perdure_gates SET priority = given.priority, rank = given.rank, head = given.head
 FROM given WHERE perdure_gates.number = given.number;
 
--- name: forget
--- Gates that nobody waits at.
+-- name: remove_empty
+-- Gates at which no job waits.
 DELETE FROM perdure_gates
 WHERE number IN (SELECT value FROM json_each(?)) AND NOT EXISTS (
     SELECT 1 FROM perdure_jobs AS job

@@ -1,4 +1,4 @@
-"""What jobs have in common is kept once, and told once when they are claimed."""
+"""Ordinary jobs are claimed by a fast path, and policies are stored once."""
 
 import sqlite3
 from contextlib import closing
@@ -11,6 +11,8 @@ from perdure.core.lifecycle import Snoozed, decide
 from perdure.storage.sqlite import upkeep
 
 from .helpers import claim, job, store_at
+
+pytestmark = pytest.mark.usefixtures("both_paths")
 
 
 async def claimed_as_on_record(store, limit, **options):
@@ -41,7 +43,7 @@ async def test_jobs_like_all_others_and_jobs_like_none_are_claimed_in_their_orde
         assert [len(part) for part in told] == [15, 15, 15, 2, 0]
 
 
-async def test_a_job_that_was_tried_before_is_not_as_usual(tmp_path):
+async def test_a_job_that_was_tried_before_is_not_ordinary(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         first, second = job(), job()
         await store.enqueue([first, second])
@@ -108,7 +110,7 @@ async def test_a_policy_that_came_in_a_callers_transaction_is_gone_with_it(tmp_p
         assert await claimed_as_on_record(store, 5) == [new.id]
 
 
-async def test_that_the_next_jobs_are_of_the_lane_of_the_last_is_only_a_guess(tmp_path):
+async def test_a_claim_follows_pauses_and_the_queues_that_it_names(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         jobs = [job(queue="mail") for _ in range(4)]
         await store.enqueue(jobs)

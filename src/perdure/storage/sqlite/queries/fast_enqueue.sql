@@ -1,0 +1,17 @@
+-- name: insert_jobs
+-- Jobs that differ only in their payloads, a JSON object by their ids.
+INSERT INTO perdure_jobs (
+    id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
+    version, attempt, failures, losses, suspect, hidden, holds_key)
+SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :apart, :run_at, :run_at, :parked, :now,
+    1, 0, 0, 0, 0, 0, 0
+FROM json_each(:payloads) AS given WHERE true
+ON CONFLICT (id) DO NOTHING;
+
+-- name: insert_bodies
+-- Their bodies, unless they were stored before.
+INSERT INTO perdure_bodies (number, payload, policy, min_version, run_when, waits)
+SELECT job.number, given.value, :policy, {row_version}, 'succeeded', 0
+FROM json_each(:payloads) AS given CROSS JOIN perdure_jobs AS job ON job.id = given.key
+WHERE true
+ON CONFLICT (number) DO NOTHING;
