@@ -8,7 +8,6 @@ import pytest
 
 from perdure.core.job import State
 from perdure.core.lifecycle import Succeeded, decide
-from perdure.storage.sqlite.schema import load_migrations
 
 from ..conformance.stores import STORES
 from ..conformance.twin import failure_of, operations
@@ -17,9 +16,9 @@ from .helpers import claim, job, store_at
 pytestmark = pytest.mark.usefixtures("both_paths")
 
 UNSOUND = """
-select job.id, state, in_lane, apart, parked, suspect from perdure_jobs as job
+select job.id, state, in_lane, index_state, parked, suspect from perdure_jobs as job
 where in_lane is not case when state = 'ready' and parked = 0 and suspect = 0 then 1 end
-    or apart is not case when state in ('scheduled', 'blocked', 'dead') then state
+    or index_state is not case when state in ('scheduled', 'blocked', 'dead') then state
         when state = 'ready' and suspect = 1 then 'suspect' end
     or (parked = 1 and (state <> 'ready' or limits is null))
 """
@@ -121,52 +120,3 @@ async def test_a_key_of_scope_waiting_is_free_once_its_job_is_claimed(tmp_path):
             await store.enqueue([keyed := job(unique_key=scope, unique_scope=scope)])
             assert [record.id for record in (await store.exchange((), claim())).claimed] == [keyed.id]
             assert said(path, "select holds_key from perdure_jobs where id = ?", keyed.id) == [(free,)]
-
-
-async def test_a_file_of_the_second_version_is_migrated_in_place(tmp_path):
-    path, old = tmp_path / "jobs.db", tmp_path / "old.db"
-    async with store_at(path) as store:
-        jobs = [
-            *numbered(3), job(delay=60_000_000), job(limits='[["k",1]]'), job(key="k", tags='["a"]', tenant="t"),
-            job(unique_key="u", unique_scope="active"), job(chain_id="c", meta='{"a":1}', expires=10**9),
-        ]  # fmt: skip
-        await store.enqueue(jobs)
-        (held,) = (await store.exchange((), claim(1))).claimed
-        await store.apply([decide(held, Succeeded())])
-        await store.exchange((), claim(1))
-        records = await store.get([each.id for each in jobs])
-    columns = (
-        "task, queue, state, priority, rank, payload, version, attempt, failures, losses, policy, lease, created_at"
-    )
-    columns += ", run_at, started_at, finished_at, expires_at, prune_at, keep_last, stamp, accepted_stamp"
-    columns += ", leased_by, leased_until"
-    columns += (
-        ", suspect, parked, hidden, result, progress, errors, reason, key, tenant, routing_key, tags, meta, unique_key"
-    )
-    columns += (
-        ", unique_scope, holds_key, chain_id, after, run_when, waits, limits, min_version, followed, next_id, releases"
-    )
-    with closing(sqlite3.connect(old)) as raw, raw:
-        for step in load_migrations()[:2]:
-            raw.executescript(step.text)
-        raw.execute(
-            "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"
-        )
-        raw.execute("insert into perdure_meta values ('schema', '2')")
-        raw.execute("attach ? as new", (str(path),))
-        raw.execute(
-            f"insert into perdure_jobs (rowid, id, {columns}) select number, id, {columns} "
-            "from new.perdure_jobs join new.perdure_bodies using (number)"
-        )
-        for table in ("perdure_policies", "perdure_gates"):
-            raw.execute(f"insert into {table} select * from new.{table}")
-    async with store_at(old) as store:
-        assert await store.get([each.id for each in jobs]) == records
-        assert sound(old)
-        left = {
-            each.id
-            for each, record in zip(jobs, records, strict=True)
-            if record.state is State.READY and not each.limits
-        }
-        assert {record.id for record in (await store.exchange((), claim(50))).claimed} == left
-        assert [record.id for record in (await store.exchange((), claim(5, limited=True))).claimed] == [jobs[4].id]

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import random
-import sqlite3
 from itertools import accumulate
 
 import pytest
@@ -12,7 +11,6 @@ from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, Stopped, Succeeded, decide
 from perdure.storage.contract import Filter
 from perdure.storage.memory.store import MemoryStorage
-from perdure.storage.sqlite.schema import load_migrations
 from perdure.testing import ManualClock
 
 from .helpers import after, claim, finish, job, line, process, store_at
@@ -32,40 +30,6 @@ async def work_off(store, *, limited=False, limit=500):
         changes = [decide(record, Succeeded()) for record in answer.claimed]
         if not changes and not answer.unresolved:
             return ids
-
-
-# ---- an older file ---------------------------------------------------------------------------------
-async def test_a_file_of_the_first_version_is_migrated_in_place(tmp_path):
-    path = tmp_path / "jobs.db"
-    with sqlite3.connect(path) as raw:
-        raw.executescript(load_migrations()[0].text)
-        raw.execute(
-            "create table perdure_meta (name text not null primary key, value text not null) strict, without rowid"
-        )
-        raw.execute("insert into perdure_meta values ('schema', '1')")
-        policy = (
-            """insert into perdure_policies values (1, null, null, '["fixed",1000000,1.0,1000000,0]', '{}', '{}')"""
-        )
-        raw.execute(policy)
-        for state, stamp in (("ready", None), ("running", 5), ("succeeded", None)):
-            ended = 7 if state == "succeeded" else None
-            fields = dict(
-                id=state, task="t", queue="default", state=state, priority=0, rank=1, payload="{}", version=1, attempt=1,
-                failures=0, losses=0, policy=1, lease=60, created_at=1, run_at=1, suspect=0, parked=0, hidden=0,
-                holds_key=0, waits=0, run_when="succeeded", min_version=1, stamp=stamp, leased_until=stamp,
-                finished_at=ended,
-            )  # fmt: skip
-            places = ", ".join("?" * len(fields))
-            raw.execute(f"insert into perdure_jobs ({', '.join(fields)}) values ({places})", list(fields.values()))
-    raw.close()
-    async with store_at(path) as store:
-        ready, running, succeeded = await store.get(["ready", "running", "succeeded"])
-        children = [after(record) for record in (ready, running, succeeded)]
-        await store.enqueue([*children, limited := job(limits='[["k",1]]')])
-        await store.apply([decide(running, Succeeded())])
-        # the last child had nothing to wait for, so it was due before the one that was released later
-        assert await work_off(store) == ["ready", children[2].id, children[1].id, children[0].id]
-        assert await work_off(store, limited=True) == [limited.id]
 
 
 # ---- edges -----------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ DAMAGES = {
     "a running job without the end of its lease": ("running", "leased_until = NULL", "dead"),
     "a ready job with an unknown state": ("ready", "state = 'strange'", "dead"),
     "a ready job in no lane": ("ready", "in_lane = NULL", "ready"),
-    "a ready job that is apart": ("ready", "in_lane = NULL, apart = 'nowhere'", "ready"),
+    "a ready job that is outside the lanes": ("ready", "in_lane = NULL, index_state = 'nowhere'", "ready"),
     "a ready job that holds a lease": ("ready", "leased_until = 5, stamp = 5", "dead"),
-    "a scheduled job that is not apart": ("scheduled", "apart = NULL", "scheduled"),
-    "a blocked job that is not apart": ("blocked", "apart = NULL", "blocked"),
+    "a scheduled job that no index shows": ("scheduled", "index_state = NULL", "scheduled"),
+    "a blocked job that no index shows": ("blocked", "index_state = NULL", "blocked"),
 }
 
 

@@ -81,7 +81,9 @@ def store_with_paused_queues(tmp_path):
 async def test_a_claim_reads_the_jobs_of_paused_queues_once(store_with_paused_queues, tmp_path):
     def readable_in_lines():
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:
-            return raw.execute("SELECT count(*) FROM perdure_jobs WHERE in_lane = 1 AND held_up IS NOT 1").fetchone()[0]
+            return raw.execute(
+                "SELECT count(*) FROM perdure_jobs WHERE in_lane = 1 AND in_paused_queue IS NOT 1"
+            ).fetchone()[0]
 
     async with store_with_paused_queues() as store:
         assert [record.queue for record in await claim(store, 2)] == ["served"] * 2
@@ -107,7 +109,7 @@ async def test_a_claim_that_meets_too_many_paused_jobs_leaves_the_others_to_the_
         assert answers[-1].next_due is None
 
 
-async def test_a_job_held_up_by_no_pause_is_let_on(store_with_paused_queues, tmp_path):
+async def test_a_job_that_no_pause_holds_back_is_claimed_again(store_with_paused_queues, tmp_path):
     async with store_with_paused_queues() as store:
         await claim(store, 2)
         with closing(sqlite3.connect(tmp_path / "jobs.db")) as raw:

@@ -6,9 +6,7 @@ import sqlite3
 import pytest
 
 from perdure.core.job import State
-from perdure.storage import migrations
 from perdure.storage.contract import Filter
-from perdure.storage.urls import ledger
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -122,40 +120,6 @@ async def test_many_processes_share_a_file(tmp_path):
     assert len(claimed) == len(set(claimed)) == 6 * 20
     async with store_at(path) as store:
         assert await store.count(Filter(states=(State.SUCCEEDED,))) == 120
-
-
-def test_two_migrators_at_once(tmp_path):
-    path = tmp_path / "jobs.db"
-    code = """
-    from perdure.storage import migrations
-    from perdure.storage.urls import ledger
-    from perdure.storage.sqlite import schema
-    book, known, close = ledger(f"sqlite:///{path}")
-    say("ready")
-    sys.stdin.readline()
-    say(*[step.number for step in migrations.up(book, known)])
-    close()
-    """
-    others = [process(path, code) for _ in range(4)]
-    for other in others:
-        assert other.stdout.readline() == "ready\n"
-    for other in others:
-        other.stdin.write("\n")
-        other.stdin.flush()
-    ran = [finish(other).split() for other in others]
-    assert sorted(number for numbers in ran for number in numbers) == ["1", "2", "3", "4", "5", "6"]
-
-
-def test_a_dry_run_changes_nothing(tmp_path):
-    path = tmp_path / "jobs.db"
-    book, known, close = ledger(f"sqlite:///{path}")
-    assert [step.number for step in migrations.up(book, known, dry_run=True)] == [1, 2, 3, 4, 5, 6]
-    assert migrations.status(book, known) == migrations.Status(0, 6, tuple(known))
-    assert [step.number for step in migrations.up(book, known)] == [1, 2, 3, 4, 5, 6]
-    assert migrations.up(book, known) == []
-    assert migrations.status(book, known) == migrations.Status(6, 6, ())
-    migrations.check(book, known)
-    close()
 
 
 @pytest.mark.timeout(60)

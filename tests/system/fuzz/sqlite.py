@@ -17,14 +17,14 @@ from .target import Missing, Mutation, Refused, Target
 from .values import BYTES, NOTHING, NUMBERS, TEXTS
 
 BY_JOB = ("jobs", "bodies")
-OWNERS = {"edges": "child", "shelf": "job", "unresolved": "job", "log": "job", "keys": "job"}  # columns with a job
+OWNERS = {"edges": "child", "kv": "job", "unresolved": "job", "log": "job", "keys": "job"}  # columns with a job
 COLUMN_NUMBERS = {**NOTHING, **NUMBERS, "a word": "nonsense"}
 COLUMN_TEXTS = {**NOTHING, **TEXTS, **BYTES, "one": 1}
 REFUSALS = (sqlite3.IntegrityError, sqlite3.OperationalError, OverflowError, apsw.Error)
 
 
 class SqliteTarget(Target):
-    short_lived = frozenset(("unresolved", "gates", "closers", "starts", "workers"))
+    short_lived = frozenset(("unresolved", "gates", "full_limits", "starts", "workers"))
     left_alone = {"meta": "test_ledger.py spoils it: without a readable version nobody opens the file"}
 
     def __init__(self, path: Path, scheme: str = "sqlite") -> None:
@@ -46,14 +46,14 @@ class SqliteTarget(Target):
             keys = [column for column, _, key in described if key]
             for column, kind, _ in described:
                 for name, value in (COLUMN_TEXTS if kind == "TEXT" else COLUMN_NUMBERS).items():
-                    if (table, column) == ("shelf", "text"):  # each kind is read by other code
-                        found += [self._mutation(table, keys, column, name, value, shelf) for shelf in self._shelves()]
+                    if (table, column) == ("kv", "text"):  # each kind is read by other code
+                        found += [self._mutation(table, keys, column, name, value, kind) for kind in self._kinds()]
                     else:
                         found.append(self._mutation(table, keys, column, name, value))
         return found
 
-    def _shelves(self) -> list[str]:
-        return [kind for (kind,) in self._connection().execute("SELECT DISTINCT kind FROM perdure_shelf ORDER BY kind")]
+    def _kinds(self) -> list[str]:
+        return [name for (name,) in self._connection().execute("SELECT DISTINCT kind FROM perdure_kv ORDER BY kind")]
 
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
         """A caller's own transaction leaves edges to be resolved."""
@@ -92,14 +92,14 @@ class SqliteTarget(Target):
         return value
 
     def _mutation(
-        self, table: str, keys: list[str], column: str, name: str, value: object, shelf: str | None = None
+        self, table: str, keys: list[str], column: str, name: str, value: object, kind: str | None = None
     ) -> Mutation:
-        """`shelf`: only rows of this kind."""
+        """`kind`: only rows of this kind."""
         of_job = table in BY_JOB
         place = crc32(f"{table} {column} {name}".encode())
 
         def write(job: str) -> str | None:
-            where, given = self._row(table, keys, place, job, shelf)
+            where, given = self._row(table, keys, place, job, kind)
             found = self._connection().execute(f"SELECT 1 FROM perdure_{table} WHERE {where}", given).fetchone()
             if found is None:
                 raise Missing
@@ -113,14 +113,14 @@ class SqliteTarget(Target):
                 raise Refused(str(refused)) from None
             return owner
 
-        return Mutation(f"{table}.{column}{f' of {shelf}' if shelf else ''}", name, write, of_job=of_job)
+        return Mutation(f"{table}.{column}{f' of {kind}' if kind else ''}", name, write, of_job=of_job)
 
-    def _row(self, table: str, keys: list[str], place: int, job: str, shelf: str | None) -> tuple[str, list[object]]:
+    def _row(self, table: str, keys: list[str], place: int, job: str, kind: str | None) -> tuple[str, list[object]]:
         """The condition for the row to spoil: that of a job, or any."""
         if table in BY_JOB:
             return "number = (SELECT number FROM perdure_jobs WHERE id = ?)", [job]
         key = ", ".join(keys)
-        rows = f"perdure_{table}" if shelf is None else f"perdure_{table} WHERE kind = '{shelf}'"
+        rows = f"perdure_{table}" if kind is None else f"perdure_{table} WHERE kind = '{kind}'"
         place %= max(1, self._value(f"SELECT count(*) FROM {rows}"))
         return f"({key}) = (SELECT {key} FROM {rows} LIMIT 1 OFFSET {place})", []
 

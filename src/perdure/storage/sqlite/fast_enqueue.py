@@ -74,10 +74,11 @@ def insert_groups(work: Work, groups: Sequence[UniformGroup], now: int) -> None:
         run_at = now + delay if at is None else at
         ready, limited = run_at <= now, limits is not None
         state = "ready" if ready else "scheduled"
-        in_lane, apart = position_of(state, parked=limited, suspect=False)
+        in_lane, index_state = position_of(state, parked=limited, suspect=False)
         values = {
             "payloads": payloads, "task": task, "queue": queue, "priority": priority, "lease": lease, "limits": limits,
-            "state": state, "in_lane": in_lane, "apart": apart, "run_at": run_at, "parked": ready and limited, "now": now,
+            "state": state, "in_lane": in_lane, "index_state": index_state, "run_at": run_at,
+            "parked": ready and limited, "now": now,
         }  # fmt: skip
         work.connection.change(_sql["insert_jobs"], values)
         work.connection.change(_sql["insert_bodies"], {"payloads": payloads, "policy": number_of(policy)})

@@ -17,8 +17,8 @@ from perdure.storage.rules.unreadable import LARGEST, LONGEST_ID, is_leased, rea
 
 from .driver import Connection
 from .queries import load
-from .raw_rows import as_bytes, rows_of
-from .records import json_text, lists_of, position_of
+from .raw_rows import Row, as_bytes, rows_of
+from .records import json_text, lists_of
 from .unreadable import keep, sort_out
 from .writer import Work
 
@@ -36,7 +36,7 @@ def flawed_after(connection: Connection, number: int, limit: int, now: int, *, l
     """Of the next so many jobs behind a number: those that are to be sorted out, and the last number that was looked at,
     `FIRST` at the end. `live`: only jobs that have not ended."""
     numbers = lists_of(connection.value(_sql["live_numbers" if live else "next_numbers"], (number, limit)))
-    found = [row.number for row in rows_of(connection, numbers) if _is_flawed(row.values, now)]
+    found = [row.number for row in rows_of(connection, numbers) if _is_flawed(row, now)]
     return found, numbers[-1] if len(numbers) == limit else FIRST
 
 
@@ -64,19 +64,12 @@ def random_start(connection: Connection) -> int:
     return randrange(newest) if newest > FEW else FIRST
 
 
-def _is_flawed(values: dict[str, Any], now: int) -> bool:
-    record, flaws = read_row(values, now)
+def _is_flawed(row: Row, now: int) -> bool:
+    record, flaws = read_row(row.values, now)
     if flaws:
         return "id" in flaws or not is_leased(record, now)
-    apart = values["apart"]
-    there = (values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)
-    parked = is_parked(record.state, record.limits)
     # a parked or blocked job may have lost its gate or its edges
-    in_place = (*position_of(record.state.value, parked=parked, suspect=record.suspect), parked) == (
-        *there,
-        record.parked,
-    )
-    return not in_place or record.parked or record.state == "blocked"
+    return not row.is_in_position(record) or record.parked or record.state == "blocked"
 
 
 def inspect_jobs(work: Work, numbers: Sequence[int], now: int) -> int:
@@ -179,7 +172,7 @@ TABLES = (
         "workers", ("id",), {"id": _text, "started_at": _count, "seen_at": _soon, "running": _count, "about": _json_object}
     ),
     Table(
-        "shelf",
+        "kv",
         ("kind", "name"),
         {"kind": _text, "name": _text, "text": _text, "version": _count, "due_at": _soon, "job": _text},
         {"version": 1, "due_at": 0},
@@ -190,7 +183,7 @@ TABLES = (
         ("parent", "child"),
         {"parent": _id, "child": _id, "run_when": _one_of("", "succeeded", "finished"), "open": _flag},
     ),
-    Table("unresolved", ("number",), {"job": _id, "placing": _flag}),
+    Table("unresolved", ("number",), {"job": _id, "admit": _flag}),
     Table(
         "gates",
         ("number",),
@@ -206,7 +199,7 @@ TABLES = (
         },
         kept=False,
     ),
-    Table("closers", ("limits",), {"limits": _json, "closed_at": _soon, "opens_at": _soon}, kept=False),
+    Table("full_limits", ("limits",), {"limits": _json, "closed_at": _soon, "opens_at": _soon}, kept=False),
     Table("starts", ("key",), {"key": _text, "starts": _json, "ends": _soon}, kept=False),
     Table(
         "accounts", ("queue", "priority", "payer"), {"queue": _text, "priority": _number, "payer": _text, "rank": _soon},

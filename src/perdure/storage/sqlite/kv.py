@@ -1,4 +1,4 @@
-"""The shelf: named texts under their guards, with the jobs that come with them."""
+"""Reads and writes kv entries: named texts with versions, written with the jobs that belong to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _sql = load("kv")
 _NAMED = Many(_sql["named"], 1)
 _VERSIONS = Many(_sql["versions"], 2, (100, 10, 1))
 _PUT = Many(_sql["put"], 6, (100, 10, 1))
-_TAKE_OFF = Many(_sql["take_off"], 2, (100, 10, 1))
+_REMOVE = Many(_sql["remove"], 2, (100, 10, 1))
 
 Place = tuple[str, str]  # kind, name
 
@@ -29,17 +29,17 @@ def look_up(
     """Texts of a kind: those asked for by name, those that are due, or the first of all."""
     if names is not None:
         rows = _NAMED.rows(connection, [(name,) for name in sorted(set(names))], kind)
-        return [row for row in map(_shelved, rows) if job in (None, row.job)]
+        return [row for row in map(_entry, rows) if job in (None, row.job)]
     if due_by is not None:
         rows = connection.rows(_sql["due"], {"kind": kind, "due_by": due_by, "job": job, "limit": limit})
     elif job is not None:
         rows = connection.rows(_sql["of_job"], {"job": job, "kind": kind, "limit": limit})
     else:
         rows = connection.rows(_sql["of_kind"], (kind, limit))
-    return [_shelved(row) for row in rows]
+    return [_entry(row) for row in rows]
 
 
-def shelve(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | QueueAtCapacity | MissingParent:
+def write(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | QueueAtCapacity | MissingParent:
     """Write what takes hold, with its jobs. A refusal is an answer, because nothing has been written when it is found."""
     places = {(write.kind, write.name) for write in writes}
     versions = {(kind, name): version for kind, name, version in _VERSIONS.rows(work.connection, sorted(places))}
@@ -56,7 +56,7 @@ def shelve(work: Work, writes: Sequence[KvWrite], now: int) -> list[bool] | Queu
     placed = enqueue(work, PreparedJobs(jobs), now) if jobs else None
     if isinstance(placed, (QueueAtCapacity, MissingParent)):
         return placed
-    _TAKE_OFF.run(work.connection, [place for place, row in written.items() if row is None])
+    _REMOVE.run(work.connection, [place for place, row in written.items() if row is None])
     put(work, [row for row in written.values() if row is not None])
     return done
 
@@ -73,7 +73,7 @@ def _after(write: KvWrite, versions: dict[Place, int]) -> KvEntry | None:
 
 def page(connection: Connection, after: Place | None, limit: int) -> list[KvEntry]:
     behind = "" if after is None else "WHERE (kind, name) > (?, ?)"
-    return [_shelved(row) for row in connection.rows(_sql["page"].replace("{behind}", behind), (*(after or ()), limit))]
+    return [_entry(row) for row in connection.rows(_sql["page"].replace("{behind}", behind), (*(after or ()), limit))]
 
 
 def put(work: Work, rows: Sequence[KvEntry]) -> None:
@@ -82,5 +82,5 @@ def put(work: Work, rows: Sequence[KvEntry]) -> None:
     _PUT.run(work.connection, values)
 
 
-def _shelved(row: Sequence[object]) -> KvEntry:
+def _entry(row: Sequence[object]) -> KvEntry:
     return KvEntry(*row)  # type: ignore[arg-type]

@@ -150,7 +150,7 @@ def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list
 def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], list[str]]:
     names = sorted({str(state) for state in states})
     if names == ["dead"]:
-        return ["apart = 'dead'"], []
+        return ["index_state = 'dead'"], []
     fitting = [f"state IN ({', '.join('?' * len(names))})"]
     live = _live(names)
     if live is not None and connection.value(_sql["few_live"].replace("{live}", live), {"few": FEW}):

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from perdure.core.job import State
 from perdure.core.record import Record
 from perdure.storage.rules.unreadable import mark
 
 from .driver import Connection
 from .queries import load
-from .records import BODY, COLUMNS, POLICY, Flawed, json_text, lists_of, records_of
+from .records import BODY, COLUMNS, POLICY, Flawed, json_text, lists_of, position_of, records_of
 
-_PLACE = ("in_lane", "apart")
+_POSITION = ("in_lane", "index_state")
 _COLUMNS = (
-    *(("job", name) for name in (*COLUMNS, *_PLACE)),
+    *(("job", name) for name in (*COLUMNS, *_POSITION)),
     *(("body", name) for name in BODY),
     *(("kept", name) for name in POLICY),
 )
@@ -35,6 +36,15 @@ class Row(NamedTuple):
     number: int
     body: int | None
     values: dict[str, Any]
+
+    def is_in_position(self, record: Record) -> bool:
+        """Whether the columns that indexes are built on agree with the state of the job."""
+        index_state = self.values["index_state"]
+        if isinstance(index_state, bytes):
+            index_state = index_state.decode("utf-8", "replace")
+        parked = record.state is State.READY and record.limits is not None
+        position = position_of(record.state.value, parked=parked, suspect=record.suspect)
+        return (*position, parked) == (self.values["in_lane"], index_state, record.parked)
 
 
 def rows_of(connection: Connection, numbers: Sequence[int]) -> list[Row]:

@@ -40,7 +40,7 @@ def value_of(field: str, column: Callable[[str], str] = str) -> str:
 
 
 def position_of(state: str, *, parked: bool, suspect: bool) -> tuple[int | None, str | None]:
-    """The columns `in_lane` and `apart` of a job: what the indexes of waiting jobs are built on."""
+    """The columns `in_lane` and `index_state` of a job: what the indexes of waiting jobs are built on."""
     if state != "ready":
         return None, state if state in _APART else None
     if suspect:

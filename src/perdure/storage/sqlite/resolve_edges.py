@@ -59,12 +59,12 @@ def _step(work: Work, limit: int, now: int) -> int:
     """The first part of the list; gives how much was looked at, 0 if nothing is left."""
     connection = work.connection
     listed = lists_of(connection.value(_sql["unresolved"], (limit,)))
-    place(work, [job for _, job, placing in listed if placing], now)
-    parents = [job for _, job, placing in listed if not placing]
+    place(work, [job for _, job, admit in listed if admit], now)
+    parents = [job for _, job, admit in listed if not admit]
     parents += lists_of(connection.value(_sql["ended"], (max(0, limit - len(listed)),)))
     parents = sorted(set(parents))
     looked, left = _look_at(work, parents, limit, now) if parents else (0, set())
-    struck = [number for number, job, placing in listed if placing or job not in left]
+    struck = [number for number, job, admit in listed if admit or job not in left]
     if struck:
         connection.change(_sql["strike"], (json_text(struck),))
     return len(listed) + looked

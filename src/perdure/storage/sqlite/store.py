@@ -256,7 +256,7 @@ class SqliteStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda connection: edges.followers(connection, ids))
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- kv entries ----------------------------------------------------------------------------------
     async def kv_read(
         self,
         kind: str,
@@ -270,11 +270,11 @@ class SqliteStorage(Storage):
         return await self._read(lambda connection: kv.look_up(connection, kind, names, job, due_by, limit))
 
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
-        return _unless_refused(await self._write(lambda work: self._shelve(work, writes)))
+        return _unless_refused(await self._write(lambda work: self._kv_write(work, writes)))
 
-    def _shelve(self, work: Work, writes: Sequence[KvWrite]) -> list[bool] | QueueAtCapacity | MissingParent:
+    def _kv_write(self, work: Work, writes: Sequence[KvWrite]) -> list[bool] | QueueAtCapacity | MissingParent:
         now = self._now()
-        done = kv.shelve(work, writes, now)
+        done = kv.write(work, writes, now)
         if any(job.after is not None for write in writes for job in write.jobs):
             resolve_edges(work, self.chunk, now)
         return done

@@ -120,12 +120,10 @@ def _put_in_place(work: Work, rows: Sequence[Row], sound: Sequence[Record]) -> i
         record = by_id.get(_name(row.values["id"]))
         if record is None:
             continue
-        parked = record.state is State.READY and record.limits is not None
-        place = position_of(record.state.value, parked=parked, suspect=record.suspect)
-        apart = row.values["apart"]
-        there = (row.values["in_lane"], apart.decode("utf-8", "replace") if isinstance(apart, bytes) else apart)
-        if (*place, parked) != (*there, record.parked):
-            moved.append((row.number, *place, int(parked)))
+        if not row.is_in_position(record):
+            parked = record.state is State.READY and record.limits is not None
+            position = position_of(record.state.value, parked=parked, suspect=record.suspect)
+            moved.append((row.number, *position, int(parked)))
             work.ready.add(record.queue)
     _PUT_IN_PLACE.run(work.connection, moved)
     numbers = json_text([row.number for row in rows])

@@ -94,5 +94,5 @@ def _remove(connection: Connection, gone: Mapping[int, str]) -> None:
     if gone:
         connection.change(_sql["remove"], (json_text(list(gone)),))
         ids = json_text(list(gone.values()))
-        for statement in ("remove_logs", "remove_edges", "remove_shelved", "remove_unreadable"):
+        for statement in ("remove_logs", "remove_edges", "remove_kv", "remove_unreadable"):
             connection.change(_sql[statement], {"ids": ids})

@@ -1,4 +1,4 @@
--- Jobs of callers' transactions that wait to be moved to their store. A number is never given twice: a relay deletes by it.
+-- Jobs from callers' transactions that wait for the relay. A number is never used twice, because the relay deletes by it.
 CREATE TABLE perdure_outbox (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
     enqueued_at INTEGER NOT NULL,

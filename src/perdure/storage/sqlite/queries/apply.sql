@@ -1,7 +1,7 @@
 -- name: update_jobs
 -- The values of changes whose guard holds.
 WITH given (id, state, failures, losses, suspect, parked, run_at, rank, result, reason, started_at,
-    finished_at, prune_at, keep_last, hidden, stamp, accepted_stamp, leased_by, leased_until, holds_key, in_lane, apart)
+    finished_at, prune_at, keep_last, hidden, stamp, accepted_stamp, leased_by, leased_until, holds_key, in_lane, index_state)
     AS (VALUES {values})
 UPDATE perdure_jobs SET
     state = given.state, version = min(version, 4611686018427387904) + 1, failures = given.failures, losses = given.losses,
@@ -9,8 +9,8 @@ UPDATE perdure_jobs SET
     started_at = given.started_at, finished_at = given.finished_at,
     prune_at = given.prune_at, keep_last = given.keep_last, hidden = given.hidden, stamp = given.stamp,
     accepted_stamp = given.accepted_stamp, leased_by = given.leased_by, leased_until = given.leased_until,
-    holds_key = given.holds_key, in_lane = given.in_lane, apart = given.apart,
-    releases = CASE WHEN given.state = perdure_jobs.state THEN releases ELSE followed END
+    holds_key = given.holds_key, in_lane = given.in_lane, index_state = given.index_state,
+    edges_pending = CASE WHEN given.state = perdure_jobs.state THEN edges_pending ELSE followed END
 FROM given WHERE perdure_jobs.id = given.id;
 
 -- name: update_bodies

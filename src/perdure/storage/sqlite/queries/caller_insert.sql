@@ -20,7 +20,7 @@ ON CONFLICT DO NOTHING;
 -- Jobs whose key is free, or that have none, in the caller's transaction. Those of a fair queue are blocked until they
 -- have their share.
 INSERT INTO perdure_jobs (
-    id, task, queue, state, in_lane, apart, priority, rank, version, attempt, failures, losses, lease, created_at,
+    id, task, queue, state, in_lane, index_state, priority, rank, version, attempt, failures, losses, lease, created_at,
     run_at, expires_at, suspect, parked, hidden, routing_key, unique_key, holds_key, limits)
 SELECT {id}, {task}, {queue}, CASE WHEN {fair} THEN 'blocked' ELSE {state} END,
     CASE WHEN {state} = 'ready' AND {limits} IS NULL AND NOT {fair} THEN 1 END,
@@ -46,7 +46,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: place
 -- Those whose place depends on others are to be resolved.
-INSERT INTO perdure_unresolved (job, placing)
+INSERT INTO perdure_unresolved (job, admit)
 SELECT {id}, 1 FROM json_each(?) AS job
 WHERE ({limits} IS NOT NULL OR {after} IS NOT NULL OR {fair})
     AND EXISTS (SELECT 1 FROM perdure_jobs AS stored WHERE stored.id = {id} AND stored.finished_at IS NULL)
@@ -78,7 +78,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: unresolved
 -- The parents are to be looked at.
-INSERT INTO perdure_unresolved (job, placing)
+INSERT INTO perdure_unresolved (job, admit)
 SELECT DISTINCT edge.parent, 0 FROM json_each(?) AS job CROSS JOIN perdure_edges AS edge ON edge.child = {id}
 WHERE edge.open = 1;
 

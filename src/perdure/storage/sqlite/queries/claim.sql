@@ -28,10 +28,10 @@ WITH RECURSIVE lane (head) AS (
     LIMIT {lanes_read}
 )
 SELECT
-    (SELECT min(run_at) FROM perdure_jobs WHERE apart = 'scheduled'),
+    (SELECT min(run_at) FROM perdure_jobs WHERE index_state = 'scheduled'),
     (SELECT json_group_array(name) FROM (SELECT name FROM perdure_queues WHERE paused = 1 LIMIT {paused_read})),
-    EXISTS (SELECT 1 FROM perdure_jobs WHERE apart = 'suspect'),
-    EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
+    EXISTS (SELECT 1 FROM perdure_jobs WHERE index_state = 'suspect'),
+    EXISTS (SELECT 1 FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL)
         OR EXISTS (SELECT 1 FROM perdure_unresolved),
     (SELECT json_group_array(json_array(queue, task, routing_key))
         FROM lane JOIN perdure_jobs ON perdure_jobs.number = lane.head);
@@ -39,20 +39,20 @@ SELECT
 -- name: due
 -- Of the jobs that promote will make ready: their queues, and those that are under limits.
 SELECT json_group_array(DISTINCT queue), json_group_array(id) FILTER (WHERE limits IS NOT NULL) FROM (
-    SELECT id, queue, limits FROM perdure_jobs WHERE apart = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
+    SELECT id, queue, limits FROM perdure_jobs WHERE index_state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
 
 -- name: promote
 -- Scheduled jobs whose time has come become ready, the earliest first.
 UPDATE perdure_jobs SET state = 'ready', version = min(version, 4611686018427387904) + 1, parked = limits IS NOT NULL,
     in_lane = CASE WHEN limits IS NULL AND suspect = 0 THEN 1 END,
-    apart = CASE WHEN suspect <> 0 THEN 'suspect' END
+    index_state = CASE WHEN suspect <> 0 THEN 'suspect' END
 WHERE number IN (
-    SELECT number FROM perdure_jobs WHERE apart = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
+    SELECT number FROM perdure_jobs WHERE index_state = 'scheduled' AND run_at <= ? ORDER BY run_at, id LIMIT ?);
 
 -- name: suspects
 -- Suspects in the order of a claim, those under limits or the others.
 SELECT json_group_array(json_array(number, priority, rank, id, limits, queue, task, routing_key)) FROM (
     SELECT number, priority, rank, id, limits, queue, task, routing_key FROM {whole}
-    WHERE apart = 'suspect' AND parked = :limited
+    WHERE index_state = 'suspect' AND parked = :limited
         AND {may_run}
     ORDER BY priority DESC, rank, id);

@@ -25,7 +25,7 @@ CROSS JOIN perdure_bodies AS body ON body.number = wanted.value
 UPDATE perdure_jobs SET
     state = 'running', version = min(version, 4611686018427387904) + 1, attempt = min(attempt, 4611686018427387904) + 1,
     stamp = ?, leased_by = ?, leased_until = min(lease, 4611686018427387904) + ?, started_at = NULL,
-    in_lane = NULL, apart = NULL, parked = 0,
+    in_lane = NULL, index_state = NULL, parked = 0,
     holds_key = CASE holds_key WHEN 0 THEN 0 ELSE (
         SELECT unique_scope FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) IS NOT 'waiting' END
 WHERE number IN (SELECT value FROM json_each(?));

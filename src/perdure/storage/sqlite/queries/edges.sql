@@ -30,16 +30,16 @@ UPDATE perdure_edges SET open = 0 WHERE child IN (SELECT value FROM json_each(?)
 
 -- name: mark
 -- These jobs are followed: once they have ended, their edges are looked at.
-UPDATE perdure_jobs SET followed = 1, releases = 1 WHERE id IN (SELECT value FROM json_each(?)) AND releases = 0;
+UPDATE perdure_jobs SET followed = 1, edges_pending = 1 WHERE id IN (SELECT value FROM json_each(?)) AND edges_pending = 0;
 
 -- name: remark
 -- The same for those of them that are followed already.
-UPDATE perdure_jobs SET releases = 1 WHERE id IN (SELECT value FROM json_each(?)) AND followed = 1;
+UPDATE perdure_jobs SET edges_pending = 1 WHERE id IN (SELECT value FROM json_each(?)) AND followed = 1;
 
 -- name: unmark
 -- The edges of these ended jobs have been looked at.
-UPDATE perdure_jobs SET releases = 0
-WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NOT NULL AND releases = 1;
+UPDATE perdure_jobs SET edges_pending = 0
+WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NOT NULL AND edges_pending = 1;
 
 -- name: followers
 -- Who still waits for these jobs.
@@ -62,17 +62,17 @@ SELECT json_group_array(json_array(parent, child)) FROM (
 
 -- name: any_unresolved
 -- Whether there is anything to settle.
-SELECT EXISTS (SELECT 1 FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
+SELECT EXISTS (SELECT 1 FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL)
     OR EXISTS (SELECT 1 FROM perdure_unresolved);
 
 -- name: unresolved
 -- The first entries of the list of what is to be resolved.
-SELECT json_group_array(json_array(number, job, placing)) FROM (
-    SELECT number, job, placing FROM perdure_unresolved ORDER BY number LIMIT ?);
+SELECT json_group_array(json_array(number, job, admit)) FROM (
+    SELECT number, job, admit FROM perdure_unresolved ORDER BY number LIMIT ?);
 
 -- name: note_unresolved
 -- Jobs whose edges are to be looked at.
-INSERT INTO perdure_unresolved (job, placing) SELECT value, 0 FROM json_each(?);
+INSERT INTO perdure_unresolved (job, admit) SELECT value, 0 FROM json_each(?);
 
 -- name: strike
 -- Entries of the list that are resolved.
@@ -81,7 +81,7 @@ DELETE FROM perdure_unresolved WHERE number IN (SELECT value FROM json_each(?));
 -- name: ended
 -- Followed jobs that have ended, whose edges have not been looked at since.
 SELECT json_group_array(id) FROM (
-    SELECT id FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL ORDER BY finished_at, id LIMIT ?);
+    SELECT id FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL ORDER BY finished_at, id LIMIT ?);
 
 -- name: numbers
 -- The rows of these jobs.
@@ -132,7 +132,7 @@ UPDATE perdure_jobs SET
     run_at = CASE WHEN run_at > max(created_at, :now) THEN run_at ELSE :now END,
     parked = run_at <= max(created_at, :now) AND limits IS NOT NULL,
     in_lane = CASE WHEN run_at <= max(created_at, :now) AND limits IS NULL AND suspect = 0 THEN 1 END,
-    apart = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
+    index_state = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' WHEN suspect <> 0 THEN 'suspect' END
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'blocked'
     AND (SELECT waits FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) <= 0;
 

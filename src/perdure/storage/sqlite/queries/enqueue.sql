@@ -4,12 +4,12 @@ DELETE FROM perdure_bodies WHERE number > coalesce((SELECT max(number) FROM perd
 
 -- name: insert_jobs
 -- Jobs with any fields.
-WITH given (id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+WITH given (id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits) AS (VALUES {values})
 INSERT INTO perdure_jobs (
-    id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+    id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits, created_at, version, attempt, failures, losses, suspect, hidden)
-SELECT id, task, queue, state, in_lane, apart, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+SELECT id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits, ?, 1, 0, 0, 0, 0, 0
 FROM given WHERE true
 ON CONFLICT (id) DO NOTHING;
@@ -64,6 +64,6 @@ SELECT count(*) FROM (
         SELECT 1 FROM perdure_jobs WHERE queue = :queue AND parked = 1 AND suspect = 0
         UNION ALL
         SELECT 1 FROM perdure_jobs
-        WHERE queue = :queue AND apart IN ('suspect', 'scheduled', 'blocked')
+        WHERE queue = :queue AND index_state IN ('suspect', 'scheduled', 'blocked')
     ) LIMIT :most
 );

@@ -1,9 +1,9 @@
 -- name: insert_jobs
 -- Jobs that differ only in their payloads, a JSON object by their ids.
 INSERT INTO perdure_jobs (
-    id, task, queue, priority, lease, limits, state, in_lane, apart, rank, run_at, parked, created_at,
+    id, task, queue, priority, lease, limits, state, in_lane, index_state, rank, run_at, parked, created_at,
     version, attempt, failures, losses, suspect, hidden, holds_key)
-SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :apart, :run_at, :run_at, :parked, :now,
+SELECT given.key, :task, :queue, :priority, :lease, :limits, :state, :in_lane, :index_state, :run_at, :run_at, :parked, :now,
     1, 0, 0, 0, 0, 0, 0
 FROM json_each(:payloads) AS given WHERE true
 ON CONFLICT (id) DO NOTHING;

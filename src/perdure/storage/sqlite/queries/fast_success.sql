@@ -12,7 +12,7 @@ WHERE perdure_jobs.id = given.id AND state = 'running'
 
 -- name: any_closed
 -- Whether a gate waits for the end of a job under limits.
-SELECT EXISTS (SELECT 1 FROM perdure_closers);
+SELECT EXISTS (SELECT 1 FROM perdure_full_limits);
 
 -- name: limited_queues
 -- The queues of those of these jobs that run under limits.

@@ -38,26 +38,26 @@ SELECT 1 FROM sqlite_schema WHERE type = 'index' AND name = 'perdure_jobs_line';
 -- name: make_lines
 -- What can be claimed, in lines of task and routing key over all queues.
 CREATE INDEX IF NOT EXISTS perdure_jobs_line ON perdure_jobs (task, routing_key, priority DESC, rank, id)
-    WHERE in_lane = 1 AND held_up IS NOT 1;
+    WHERE in_lane = 1 AND in_paused_queue IS NOT 1;
 
 -- name: lines
 -- All lines that hold jobs: a loose scan of their index.
 WITH RECURSIVE line (head) AS (
     SELECT (
-        SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line WHERE in_lane = 1 AND held_up IS NOT 1 ORDER BY task, routing_key LIMIT 1)
+        SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line WHERE in_lane = 1 AND in_paused_queue IS NOT 1 ORDER BY task, routing_key LIMIT 1)
     UNION ALL
     SELECT coalesce(
         CASE WHEN last.routing_key IS NULL THEN (
             SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND held_up IS NOT 1 AND task = last.task AND routing_key >= ''
+            WHERE in_lane = 1 AND in_paused_queue IS NOT 1 AND task = last.task AND routing_key >= ''
             ORDER BY routing_key LIMIT 1)
         ELSE (
             SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND held_up IS NOT 1 AND task = last.task AND routing_key > last.routing_key
+            WHERE in_lane = 1 AND in_paused_queue IS NOT 1 AND task = last.task AND routing_key > last.routing_key
             ORDER BY routing_key LIMIT 1)
         END,
         (SELECT number FROM perdure_jobs INDEXED BY perdure_jobs_line
-            WHERE in_lane = 1 AND held_up IS NOT 1 AND task > last.task
+            WHERE in_lane = 1 AND in_paused_queue IS NOT 1 AND task > last.task
             ORDER BY task, routing_key LIMIT 1))
     FROM line JOIN perdure_jobs AS last ON last.number = line.head
 )
@@ -70,7 +70,7 @@ FROM line JOIN perdure_jobs ON perdure_jobs.number = line.head;
 SELECT number, priority, rank, id FROM {whole}
 WHERE task = :task{lane} AND routing_key IS :routing_key{lane} AND in_lane = 1 AND state = 'ready'
     AND {may_run}
-    AND held_up IS NOT 1
+    AND in_paused_queue IS NOT 1
 
 -- name: lane
 -- One lane of several in the order of a claim, without jobs that have expired or that a newer version wrote for itself.
@@ -92,4 +92,4 @@ WHERE EXISTS (SELECT 1 FROM perdure_queues AS paused WHERE paused.name = job.que
 
 -- name: hold_up
 -- Let no claim along lines read these jobs until their queue is resumed.
-UPDATE perdure_jobs SET held_up = 1 WHERE number IN (SELECT value FROM json_each(?));
+UPDATE perdure_jobs SET in_paused_queue = 1 WHERE number IN (SELECT value FROM json_each(?));

@@ -88,31 +88,31 @@ WHERE perdure_gates.limits = given.limits AND perdure_gates.closed_by <> 'paused
 
 -- name: closers
 -- Limits that may have room again: those that wait for an end, and some of those whose time has come.
-SELECT limits, opens_at FROM perdure_closers WHERE opens_at IS NULL
+SELECT limits, opens_at FROM perdure_full_limits WHERE opens_at IS NULL
 UNION ALL
 SELECT limits, opens_at FROM (
-    SELECT limits, opens_at FROM perdure_closers WHERE opens_at IS NOT NULL AND opens_at <= ? ORDER BY opens_at LIMIT ?);
+    SELECT limits, opens_at FROM perdure_full_limits WHERE opens_at IS NOT NULL AND opens_at <= ? ORDER BY opens_at LIMIT ?);
 
 -- name: rates
 -- Limits that a rate keeps closed, the first to open first.
-SELECT limits, opens_at FROM perdure_closers WHERE opens_at IS NOT NULL ORDER BY opens_at LIMIT ?;
+SELECT limits, opens_at FROM perdure_full_limits WHERE opens_at IS NOT NULL ORDER BY opens_at LIMIT ?;
 
 -- name: store_closers
 -- Limits that are used up.
-INSERT OR REPLACE INTO perdure_closers (limits, closed_at, opens_at) VALUES {values};
+INSERT OR REPLACE INTO perdure_full_limits (limits, closed_at, opens_at) VALUES {values};
 
 -- name: clock_went_back
 -- Rates that were used up later than now.
-DELETE FROM perdure_closers WHERE opens_at IS NOT NULL AND closed_at > ?;
+DELETE FROM perdure_full_limits WHERE opens_at IS NOT NULL AND closed_at > ?;
 
 -- name: reopen_orphans
 -- Gates that are closed by nothing.
 UPDATE perdure_gates SET closed_by = ''
-WHERE closed_by NOT IN ('', 'paused') AND NOT EXISTS (SELECT 1 FROM perdure_closers WHERE perdure_closers.limits = closed_by);
+WHERE closed_by NOT IN ('', 'paused') AND NOT EXISTS (SELECT 1 FROM perdure_full_limits WHERE perdure_full_limits.limits = closed_by);
 
 -- name: remove_closer
 -- Limits that close no gate any more.
-DELETE FROM perdure_closers WHERE limits = ?;
+DELETE FROM perdure_full_limits WHERE limits = ?;
 
 -- name: jobs_at_gate
 -- The best jobs of a gate that may run, in the order of a claim.

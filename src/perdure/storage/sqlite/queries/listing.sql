@@ -30,7 +30,7 @@ SELECT number FROM perdure_jobs WHERE parked = 1 AND suspect = 0;
 
 -- name: live_aside
 -- Jobs that wait, but neither in a lane nor at a gate.
-SELECT number FROM perdure_jobs WHERE apart IN ('suspect', 'scheduled', 'blocked');
+SELECT number FROM perdure_jobs WHERE index_state IN ('suspect', 'scheduled', 'blocked');
 
 -- name: live_held
 -- Jobs that somebody holds.
@@ -55,7 +55,7 @@ SELECT queue, count(*), min(run_at), 0 FROM perdure_jobs INDEXED BY perdure_jobs
 WHERE parked = 1 AND suspect = 0 GROUP BY queue
 UNION ALL
 SELECT queue, count(*), min(CASE state WHEN 'ready' THEN run_at END), 0 FROM perdure_jobs
-WHERE apart IN ('suspect', 'scheduled', 'blocked') GROUP BY queue;
+WHERE index_state IN ('suspect', 'scheduled', 'blocked') GROUP BY queue;
 
 -- name: oldest_of_shared
 -- Since when the oldest job in a lane has been due, in queues whose ranks are or were shares.
@@ -85,7 +85,7 @@ UPDATE perdure_gates SET closed_by = '' WHERE closed_by <> '' AND closed_by = 'p
 
 -- name: let_on
 -- Let claims along lines read the jobs of a resumed queue again.
-UPDATE perdure_jobs SET held_up = NULL WHERE held_up = 1 AND queue = ?;
+UPDATE perdure_jobs SET in_paused_queue = NULL WHERE in_paused_queue = 1 AND queue = ?;
 
 -- name: beat
 -- A worker's sign of life.

@@ -18,7 +18,7 @@ DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(?));
 
 -- name: insert
 -- Jobs as they are.
-INSERT INTO perdure_jobs ({columns}, in_lane, apart, releases) VALUES {values};
+INSERT INTO perdure_jobs ({columns}, in_lane, index_state, edges_pending) VALUES {values};
 
 -- name: insert_bodies
 -- What they came with.

@@ -17,13 +17,13 @@ SELECT json_group_array(number) FILTER (WHERE sound IS NOT 1), max(number), coun
     SELECT number, CASE state
         WHEN 'ready' THEN stamp IS NULL AND leased_until IS NULL AND parked = (limits IS NOT NULL)
             AND in_lane IS CASE WHEN suspect = 0 AND limits IS NULL THEN 1 END
-            AND apart IS CASE WHEN suspect <> 0 THEN 'suspect' END
+            AND index_state IS CASE WHEN suspect <> 0 THEN 'suspect' END
         WHEN 'running' THEN stamp IS NOT NULL AND leased_by IS NOT NULL AND leased_until IS NOT NULL AND parked = 0
-            AND in_lane IS NULL AND apart IS NULL
-        WHEN 'scheduled' THEN stamp IS NULL AND leased_until IS NULL AND parked = 0 AND in_lane IS NULL AND apart = state
-        WHEN 'blocked' THEN stamp IS NULL AND leased_until IS NULL AND parked = 0 AND in_lane IS NULL AND apart = state
+            AND in_lane IS NULL AND index_state IS NULL
+        WHEN 'scheduled' THEN stamp IS NULL AND leased_until IS NULL AND parked = 0 AND in_lane IS NULL AND index_state = state
+        WHEN 'blocked' THEN stamp IS NULL AND leased_until IS NULL AND parked = 0 AND in_lane IS NULL AND index_state = state
         ELSE state IN ('succeeded', 'skipped', 'cancelled', 'dead') AND finished_at IS NOT NULL AND parked = 0
-            AND in_lane IS NULL AND apart IS CASE state WHEN 'dead' THEN 'dead' END
+            AND in_lane IS NULL AND index_state IS CASE state WHEN 'dead' THEN 'dead' END
         END AS sound
     FROM perdure_jobs WHERE number > ? ORDER BY number LIMIT ?);
 
@@ -37,28 +37,28 @@ SELECT json_group_array(number) FROM (
     SELECT number FROM (
         SELECT number FROM perdure_jobs WHERE in_lane = 1
         UNION SELECT number FROM perdure_jobs WHERE parked = 1 AND suspect = 0
-        UNION SELECT number FROM perdure_jobs WHERE apart IN ('suspect', 'scheduled', 'blocked')
+        UNION SELECT number FROM perdure_jobs WHERE index_state IN ('suspect', 'scheduled', 'blocked')
         UNION SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
         UNION SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL
-        UNION SELECT number FROM perdure_jobs WHERE releases = 1 AND finished_at IS NOT NULL)
+        UNION SELECT number FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL)
     WHERE number > ? ORDER BY number LIMIT ?);
 
 -- name: keep
 -- Rows as they were found.
-INSERT INTO perdure_unreadable (id, at, place, fields, raw) VALUES {values};
+INSERT INTO perdure_unreadable (id, at, table_name, fields, raw) VALUES {values};
 
 -- name: kept
 -- What was set aside, the oldest first.
-SELECT CAST(id AS BLOB), at, CAST(place AS BLOB), CAST(fields AS BLOB), CAST(raw AS BLOB)
+SELECT CAST(id AS BLOB), at, CAST(table_name AS BLOB), CAST(fields AS BLOB), CAST(raw AS BLOB)
 FROM perdure_unreadable ORDER BY number LIMIT ?;
 
 -- name: kept_of
 -- What was set aside of these jobs, the newest of each last.
-SELECT CAST(id AS BLOB), at, CAST(place AS BLOB), CAST(fields AS BLOB), CAST(raw AS BLOB)
+SELECT CAST(id AS BLOB), at, CAST(table_name AS BLOB), CAST(fields AS BLOB), CAST(raw AS BLOB)
 FROM perdure_unreadable WHERE id IN (SELECT value FROM json_each(?)) ORDER BY number;
 
 -- name: replace_policy
--- What jobs have in common, in place of what cannot be read.
+-- What jobs have in common, in table_name of what cannot be read.
 INSERT OR REPLACE INTO perdure_policies (number, max_attempts, timeout, backoff, retention, dead_retention)
 VALUES (?, ?, ?, ?, ?, ?);
 
@@ -72,8 +72,8 @@ DELETE FROM perdure_bodies WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: put_in_place
 -- Where a job stands, by its state.
-WITH given (number, in_lane, apart, parked) AS (VALUES {values})
-UPDATE perdure_jobs SET in_lane = given.in_lane, apart = given.apart, parked = given.parked
+WITH given (number, in_lane, index_state, parked) AS (VALUES {values})
+UPDATE perdure_jobs SET in_lane = given.in_lane, index_state = given.index_state, parked = given.parked
 FROM given WHERE perdure_jobs.number = given.number;
 
 -- name: stray_bodies
@@ -91,19 +91,19 @@ WHERE number IN (SELECT value FROM json_each(?)) AND parked = 1 AND suspect = 0 
 
 -- name: idle_closers
 -- Limits that close no gate.
-DELETE FROM perdure_closers
-WHERE NOT EXISTS (SELECT 1 FROM perdure_gates WHERE closed_by <> '' AND closed_by = perdure_closers.limits);
+DELETE FROM perdure_full_limits
+WHERE NOT EXISTS (SELECT 1 FROM perdure_gates WHERE closed_by <> '' AND closed_by = perdure_full_limits.limits);
 
 -- name: reopen_orphans
 -- Gates that neither limits nor a pause keep closed.
 UPDATE perdure_gates SET closed_by = '' WHERE CASE closed_by WHEN '' THEN 0
     WHEN 'paused' THEN queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1)
-    ELSE NOT EXISTS (SELECT 1 FROM perdure_closers WHERE perdure_closers.limits = closed_by) END;
+    ELSE NOT EXISTS (SELECT 1 FROM perdure_full_limits WHERE perdure_full_limits.limits = closed_by) END;
 
 -- name: let_on_orphans
 -- Jobs that were held up by the pause of a queue which is not paused.
-UPDATE perdure_jobs SET held_up = NULL
-WHERE held_up = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1);
+UPDATE perdure_jobs SET in_paused_queue = NULL
+WHERE in_paused_queue = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1);
 
 -- name: remove_edges
 -- Open edges to blocked jobs among these, from parents that are neither on record nor named by the job.
@@ -123,7 +123,7 @@ FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)
 CROSS JOIN json_each(CASE WHEN json_valid(body.after) THEN body.after END) AS parent
 WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
     AND (SELECT count(*) = 0 OR count(*) <> body.waits FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
-    AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id AND placing = 1);
+    AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id AND admit = 1);
 
 -- name: waits_for_nobody
 -- Blocked jobs among these that name no other, wait for none, and are on no list.
@@ -133,8 +133,8 @@ WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked' A
     AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id);
 
 -- name: note_unplaced
--- Jobs that are to be given their place.
-INSERT INTO perdure_unresolved (job, placing) SELECT value, 1 FROM json_each(?);
+-- Jobs that are to be given their table_name.
+INSERT INTO perdure_unresolved (job, admit) SELECT value, 1 FROM json_each(?);
 
 -- name: unaware
 -- Parents of blocked jobs among these that are to be looked at, and are on no list: not on record, not marked as followed, or
@@ -146,9 +146,9 @@ SELECT json_group_array(parent) FROM (
         LEFT JOIN perdure_bodies AS body ON body.number = before.number
     WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
         AND (before.id IS NULL OR before.followed = 0
-            OR (before.finished_at IS NOT NULL AND before.releases = 0
+            OR (before.finished_at IS NOT NULL AND before.edges_pending = 0
                 AND (before.state <> 'dead' OR before.hidden OR edge.run_when = 'finished' OR body.next_id IS NOT NULL)))
-        AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = edge.parent AND placing = 0));
+        AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = edge.parent AND admit = 0));
 
 -- name: count_waits
 -- How many jobs these wait for: as many as have an open edge to them.
@@ -157,16 +157,16 @@ FROM perdure_jobs AS job WHERE job.number = perdure_bodies.number AND job.id IN 
 
 -- name: note_unresolved
 -- Jobs whose edges are to be looked at.
-INSERT INTO perdure_unresolved (job, placing) SELECT value, 0 FROM json_each(?);
+INSERT INTO perdure_unresolved (job, admit) SELECT value, 0 FROM json_each(?);
 
 -- name: any_idle
 -- Whether gates and closers contradict each other, or a pause that is over holds jobs up.
 SELECT EXISTS (
-        SELECT 1 FROM perdure_closers
-        WHERE NOT EXISTS (SELECT 1 FROM perdure_gates WHERE closed_by <> '' AND closed_by = perdure_closers.limits))
+        SELECT 1 FROM perdure_full_limits
+        WHERE NOT EXISTS (SELECT 1 FROM perdure_gates WHERE closed_by <> '' AND closed_by = perdure_full_limits.limits))
     OR EXISTS (
         SELECT 1 FROM perdure_gates WHERE CASE closed_by WHEN '' THEN 0
             WHEN 'paused' THEN queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1)
-            ELSE NOT EXISTS (SELECT 1 FROM perdure_closers WHERE perdure_closers.limits = closed_by) END)
+            ELSE NOT EXISTS (SELECT 1 FROM perdure_full_limits WHERE perdure_full_limits.limits = closed_by) END)
     OR EXISTS (
-        SELECT 1 FROM perdure_jobs WHERE held_up = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1));
+        SELECT 1 FROM perdure_jobs WHERE in_paused_queue = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1));

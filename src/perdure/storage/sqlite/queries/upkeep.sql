@@ -32,7 +32,7 @@ SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
 -- Waiting jobs that were not started in time.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM {whole}
-    WHERE expires_at IS NOT NULL AND (in_lane = 1 OR parked = 1 OR apart IN ('suspect', 'scheduled', 'blocked'))
+    WHERE expires_at IS NOT NULL AND (in_lane = 1 OR parked = 1 OR index_state IN ('suspect', 'scheduled', 'blocked'))
         AND expires_at <= ? AND started_at IS NULL
     ORDER BY expires_at, id LIMIT ?);
 
@@ -101,9 +101,9 @@ DELETE FROM perdure_policies WHERE number NOT IN (SELECT policy FROM perdure_bod
 DELETE FROM perdure_edges
 WHERE parent IN (SELECT value FROM json_each(:ids)) OR child IN (SELECT value FROM json_each(:ids));
 
--- name: remove_shelved
--- What belonged to them on the shelf.
-DELETE FROM perdure_shelf WHERE job IN (SELECT value FROM json_each(:ids));
+-- name: remove_kv
+-- The kv entries that belong to them.
+DELETE FROM perdure_kv WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_unreadable
 -- What was kept of them, if they could not be read.
