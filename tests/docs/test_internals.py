@@ -14,7 +14,7 @@ from .pages import ROOT, name_of
 
 SOURCE = ROOT / "src" / "perdure"
 PAGES = [*sorted((ROOT / "docs" / "internals").glob("*.md")), ROOT / "docs" / "glossary.md"]
-# `storage/sqlite/claim.py`, `storage/*/claim.py`, `core/lifecycle.py::decide`, `worker/health/`
+# `storage/sqlite/claiming/claim.py`, `storage/*/claim.py`, `core/lifecycle.py::decide`, `worker/health/`
 _PATH = re.compile(r"`((?:[\w.*-]+/)*[\w.*-]+\.(?:py|sql|lua|json)|(?:[\w.*-]+/)+)(?:::([\w.]+))?`")
 _CLASS = re.compile(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)+)(?:\.\w+)?(?:\([^`]*\))?`")
 _FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)

@@ -72,7 +72,7 @@ def test_private_access(figures):
 @pytest.mark.parametrize(
     ("path", "block"),
     [
-        ("storage/sqlite/claim.py", "sqlite"),
+        ("storage/sqlite/claiming/claim.py", "sqlite"),
         ("storage/rules/guards.py", "engine"),
         ("storage/contract.py", "engine"),
         ("app.py", "engine"),

@@ -6,7 +6,7 @@ from itertools import count
 import pytest
 
 from perdure.storage.rules import fast_path
-from perdure.storage.sqlite.database_file import DatabaseFile
+from perdure.storage.sqlite.connection.database_file import DatabaseFile
 from perdure.storage.sqlite.store import SqliteStorage
 from perdure.storage.urls import opener
 from perdure.testing import ManualClock

@@ -3,7 +3,7 @@
 import asyncio
 
 from perdure.storage.contract import Filter
-from perdure.storage.sqlite.journal_mode import COMMITS, Checkpoints
+from perdure.storage.sqlite.connection.journal_mode import COMMITS, Checkpoints
 
 from .helpers import job, store_at
 

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from perdure.storage.sqlite import process_shared
+from perdure.storage.sqlite.connection import process_shared
 from perdure.storage.urls import opener
 
 

@@ -329,7 +329,7 @@ async def test_jobs_too_large_for_one_text_are_claimed_in_parts(tmp_path):
 @pytest.mark.parametrize("small", [True, False])
 async def test_only_the_newest_are_kept_in_a_long_history_too(tmp_path, monkeypatch, small):
     if not small:
-        monkeypatch.setattr("perdure.storage.sqlite.upkeep.SMALL", 1)
+        monkeypatch.setattr("perdure.storage.sqlite.upkeep.upkeep.SMALL", 1)
     async with store_at(tmp_path / "jobs.db") as store:
         await store.enqueue([job(retention='{"last":2}') for _ in range(5)])
         ended = [record.id for record in (await store.exchange((), claim())).claimed]

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.core.backoff import Backoff
 from perdure.core.lifecycle import Snoozed, decide
-from perdure.storage.sqlite import upkeep
+from perdure.storage.sqlite.upkeep import upkeep
 
 from .helpers import claim, job, store_at
 

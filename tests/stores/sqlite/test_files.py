@@ -10,7 +10,7 @@ import pytest
 
 from perdure.errors import StoreError
 from perdure.storage.contract import Filter
-from perdure.storage.sqlite import database_file
+from perdure.storage.sqlite.connection import database_file
 
 from .helpers import job, store_at
 

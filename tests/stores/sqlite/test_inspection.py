@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from perdure.storage.rules.limits import StoredLimit
-from perdure.storage.sqlite import inspection
+from perdure.storage.sqlite.upkeep import inspection
 
 from .helpers import after, claim, job, store_at
 

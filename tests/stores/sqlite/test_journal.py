@@ -5,9 +5,9 @@ import sqlite3
 import pytest
 
 from perdure.errors import StoreError
-from perdure.storage.sqlite import driver as drivers
-from perdure.storage.sqlite import journal_mode
-from perdure.storage.sqlite.database_file import DatabaseFile
+from perdure.storage.sqlite.connection import driver as drivers
+from perdure.storage.sqlite.connection import journal_mode
+from perdure.storage.sqlite.connection.database_file import DatabaseFile
 
 from .helpers import job, store_at
 

@@ -8,7 +8,7 @@ import pytest
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import Succeeded
 from perdure.storage.contract import Claim, Want
-from perdure.storage.sqlite.lanes import LANES_READ
+from perdure.storage.sqlite.claiming.lanes import LANES_READ
 from perdure.testing.conformance.tools import apply_report, claim, ids, job
 
 from .helpers import store_at
@@ -98,7 +98,7 @@ async def test_a_claim_reads_the_jobs_of_paused_queues_once(store_with_paused_qu
 async def test_a_claim_that_meets_too_many_paused_jobs_leaves_the_others_to_the_next(
     store_with_paused_queues, monkeypatch
 ):
-    monkeypatch.setattr("perdure.storage.sqlite.lanes.PAUSED_AT_ONCE", 100)
+    monkeypatch.setattr("perdure.storage.sqlite.claiming.lanes.PAUSED_AT_ONCE", 100)
     async with store_with_paused_queues() as store:
         answers = []
         while not answers or not answers[-1].claimed:

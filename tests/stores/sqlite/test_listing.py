@@ -10,8 +10,8 @@ from .helpers import claim, job, store_at
 
 @pytest.fixture
 def short_slices(monkeypatch):
-    monkeypatch.setattr("perdure.storage.sqlite.listing.FIRST_SLICE", 3)
-    monkeypatch.setattr("perdure.storage.sqlite.listing.LAST_SLICE", 7)
+    monkeypatch.setattr("perdure.storage.sqlite.reading.listing.FIRST_SLICE", 3)
+    monkeypatch.setattr("perdure.storage.sqlite.reading.listing.LAST_SLICE", 7)
 
 
 @pytest.mark.usefixtures("short_slices")
@@ -41,7 +41,7 @@ async def test_pages_over_many_slices(tmp_path):
 @pytest.mark.parametrize("few", [True, False])
 async def test_live_jobs_are_found_whether_few_or_many(tmp_path, monkeypatch, few):
     if not few:
-        monkeypatch.setattr("perdure.storage.sqlite.listing.FEW", 1)
+        monkeypatch.setattr("perdure.storage.sqlite.reading.listing.FEW", 1)
     async with store_at(tmp_path / "jobs.db") as store:
         await store.enqueue([job(), job(), job(delay=10**9), job(waits=1)])
         await store.exchange((), claim(1))

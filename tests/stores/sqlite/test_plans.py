@@ -8,7 +8,7 @@ from importlib.util import find_spec
 import pytest
 
 from perdure.storage.sqlite.queries import load
-from perdure.storage.sqlite.records import RECORD, WHOLE
+from perdure.storage.sqlite.reading.records import RECORD, WHOLE
 
 from .helpers import store_at
 

@@ -12,7 +12,7 @@ from .helpers import claim, finish, job, line, process, store_at
 
 ALWAYS_WRITES = """
     from pathlib import Path
-    from perdure.storage.sqlite.fair_write_lock import FairWriteLock
+    from perdure.storage.sqlite.connection.fair_write_lock import FairWriteLock
 
     turns, counter = FairWriteLock(Path(path + "-perdure")), open(sys.argv[2], "r+b", buffering=0)
     connection = sqlite3.connect(path, timeout=30, isolation_level=None)

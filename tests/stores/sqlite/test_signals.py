@@ -9,8 +9,8 @@ import time
 import pytest
 
 from perdure.storage.contract import Filter
-from perdure.storage.sqlite.database_file import DatabaseFile
-from perdure.storage.sqlite.wakeup_thread import Watch, _Looks
+from perdure.storage.sqlite.connection.database_file import DatabaseFile
+from perdure.storage.sqlite.wakeups.wakeup_thread import Watch, _Looks
 
 from .helpers import claim, finish, job, line, process, store_at
 

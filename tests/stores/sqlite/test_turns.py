@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage.sqlite import fair_write_lock
-from perdure.storage.sqlite.fair_write_lock import FairWriteLock
+from perdure.storage.sqlite.connection import fair_write_lock
+from perdure.storage.sqlite.connection.fair_write_lock import FairWriteLock
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["at once", "by Python alone"])

@@ -17,7 +17,7 @@ from perdure.storage.mongo.store import MongoStorage
 from perdure.storage.postgres import server
 from perdure.storage.postgres.store import PostgresStorage
 from perdure.storage.redis.store import RedisStorage
-from perdure.storage.sqlite import writer
+from perdure.storage.sqlite.connection import writer
 from perdure.worker.claiming import claim_loop
 from perdure.worker.claiming.answer_timeout import LONGEST, AnswerTimedOut, AnswerTimeout
 from perdure.worker.health import claim_watchdog

@@ -16,7 +16,7 @@ from perdure.storage.contract import Filter
 from perdure.storage.mongo import server as mongo_server
 from perdure.storage.postgres import server as postgres_server
 from perdure.storage.redis import client as redis_client
-from perdure.storage.sqlite import writer as sqlite_writer
+from perdure.storage.sqlite.connection import writer as sqlite_writer
 from tests.support.addresses import OF_EACH_KIND, address
 from tests.support.faults import Fault
 from tests.support.proxy import Proxy

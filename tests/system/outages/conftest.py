@@ -10,7 +10,7 @@ import pytest
 
 import servers
 from perdure.storage.contract import Storage
-from perdure.storage.sqlite import writer
+from perdure.storage.sqlite.connection import writer
 from perdure.storage.sqlite.store import SqliteStorage
 from tests.support.real_servers import decline
 

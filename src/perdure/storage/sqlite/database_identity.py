@@ -9,8 +9,8 @@ from functools import cache
 from perdure.errors import InvalidCall, PerdureError, StoreError
 from perdure.storage.database_identity import DatabaseIdentity, Rows, Unsafe
 
-from .database_file import DatabaseFile
-from .driver import BUSY, LOCKED, DriverName
+from .connection.database_file import DatabaseFile
+from .connection.driver import BUSY, LOCKED, DriverName
 from .queries import load
 
 SYNCED = 2  # PRAGMA synchronous=FULL

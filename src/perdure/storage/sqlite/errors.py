@@ -5,8 +5,8 @@ from __future__ import annotations
 from perdure.errors import StoreError, StoreUnavailable
 from perdure.storage import file_descriptors
 
-from .database_file import DatabaseFile
-from .driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
+from .connection.database_file import DatabaseFile
+from .connection.driver import BUSY, CANTOPEN, CORRUPT, FULL, IOERR, LOCKED, MOVED, NOTADB, READONLY, Driver
 
 _WORDS = {
     BUSY: "another connection has kept it locked for too long; end that transaction",

@@ -8,15 +8,15 @@ from typing import Any
 
 from perdure.storage.migrations import Migration
 
-from . import process_shared
-from .database_file import DatabaseFile
-from .driver import DriverName, driver
+from .connection import process_shared
+from .connection.database_file import DatabaseFile
+from .connection.driver import DriverName, driver
+from .connection.journal_mode import Keeper
+from .connection.writer import patience
 from .errors import explained
-from .journal_mode import Keeper
 from .outbox import SqliteOutbox
 from .schema import SqliteLedger, load_migrations, load_outbox_migrations
 from .store import SqliteStorage
-from .writer import patience
 
 
 def storage(path: Path | None, scheme: str, *, signals: bool = True, **options: Any) -> SqliteStorage:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from perdure.storage.contract import KvEntry, KvWrite, MissingParent, QueueAtCapacity
 from perdure.storage.rules.guards import check_hold
 
-from .driver import Connection
-from .enqueue import PreparedJobs, enqueue
-from .guard_rows import read_and_mend
+from .connection.driver import Connection
+from .connection.writer import Work
 from .queries import load
-from .records import Many
-from .writer import Work
+from .reading.records import Many
+from .writing.enqueue import PreparedJobs, enqueue
+from .writing.guard_rows import read_and_mend
 
 _sql = load("kv")
 _NAMED = Many(_sql["named"], 1)

@@ -24,14 +24,14 @@ from perdure.storage.contract import CallerStatements
 from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queues_text, rows_text
 
-from . import process_shared
-from .database_file import DatabaseFile
+from .connection import process_shared
+from .connection.database_file import DatabaseFile
+from .connection.driver import BUSY, LOCKED, Connection, DriverName
+from .connection.process_shared import Shared
+from .connection.writer import Work, Writer, patience
 from .database_identity import SqliteIdentity
-from .driver import BUSY, LOCKED, Connection, DriverName
-from .process_shared import Shared
 from .queries import load
 from .schema import SqliteLedger, load_outbox_migrations
-from .writer import Work, Writer, patience
 
 try:
     import fcntl

@@ -9,10 +9,10 @@ from importlib.resources import files
 from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in
 
-from .database_file import DatabaseFile
-from .driver import Connection
+from .connection.database_file import DatabaseFile
+from .connection.driver import Connection
+from .connection.writer import Patiently
 from .queries import load
-from .writer import Patiently
 
 
 def load_migrations() -> list[Migration]:

@@ -48,25 +48,29 @@ from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.filters import parse_cursor
 
-from . import edges, inspection, kv, listing, process_shared, transfer, unreadable, upkeep
-from .apply import PreparedChanges, apply, missing_parent_of
-from .caller_insert import insertion
-from .claim import Claimed, promote
-from .claim import claim as claim_jobs
-from .database_file import DatabaseFile
+from . import kv
+from .claiming.claim import Claimed, promote
+from .claiming.claim import claim as claim_jobs
+from .connection import process_shared
+from .connection.database_file import DatabaseFile
+from .connection.driver import Connection, DriverName
+from .connection.journal_mode import Journal
+from .connection.process_shared import Shared
+from .connection.writer import BUSY_LIMIT, Work, Writer
 from .database_identity import SqliteIdentity
-from .driver import Connection, DriverName
-from .enqueue import PreparedJobs, enqueue
+from .edges import edges
+from .edges.resolve_edges import any_unresolved, resolve_edges
 from .errors import Misread
-from .holds import check, note, note_started, recover_claim, renew
-from .journal_mode import Journal
-from .process_shared import Shared
-from .records import Flawed, lists_of
-from .resolve_edges import any_unresolved, resolve_edges
+from .reading import listing, transfer
+from .reading.records import Flawed, lists_of
 from .schema import SqliteLedger, load_migrations
 from .transaction import SqliteTransaction
-from .unreadable import sort_out
-from .writer import BUSY_LIMIT, Work, Writer
+from .upkeep import inspection, unreadable, upkeep
+from .upkeep.unreadable import sort_out
+from .writing.apply import PreparedChanges, apply, missing_parent_of
+from .writing.caller_insert import insertion
+from .writing.enqueue import PreparedJobs, enqueue
+from .writing.holds import check, note, note_started, recover_claim, renew
 
 T = TypeVar("T")
 LOOKED_AT = 2_000  # jobs at once, when a value could not be read

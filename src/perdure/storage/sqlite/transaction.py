@@ -28,13 +28,13 @@ from perdure.storage.contract import (
     Verdict,
 )
 
-from .apply import PreparedChanges, apply
-from .driver import Connection
-from .enqueue import PreparedJobs, enqueue
+from .connection.driver import Connection
+from .connection.process_shared import Shared
+from .connection.writer import Work, undo
+from .edges.resolve_edges import resolve_edges
 from .errors import explained, is_trouble
-from .process_shared import Shared
-from .resolve_edges import resolve_edges
-from .writer import Work, undo
+from .writing.apply import PreparedChanges, apply
+from .writing.enqueue import PreparedJobs, enqueue
 
 T = TypeVar("T")
 Order = tuple[Callable[[], Any], "Future[Any]"]

@@ -1,0 +1,1 @@
+"""Claims: which jobs a worker gets."""

@@ -1,0 +1,1 @@
+"""The file, its connections, and the threads that use them."""

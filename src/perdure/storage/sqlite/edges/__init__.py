@@ -1,0 +1,1 @@
+"""Edges between jobs, and what follows when a parent ends."""

@@ -1,0 +1,1 @@
+"""Limits: which parked jobs may start."""

@@ -1,0 +1,1 @@
+"""Rows as records, listings, and transfers."""

@@ -1,0 +1,1 @@
+"""Upkeep, and rows that cannot be read."""

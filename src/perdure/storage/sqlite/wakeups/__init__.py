@@ -1,0 +1,1 @@
+"""Signals between the processes that use a file."""

@@ -1,0 +1,1 @@
+"""Enqueues, and the changes of jobs."""
