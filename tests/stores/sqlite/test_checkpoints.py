@@ -8,22 +8,22 @@ from perdure.storage.sqlite.connection.journal_mode import COMMITS, Checkpoints
 from .helpers import job, store_at
 
 
-def checkpoints_told(monkeypatch) -> asyncio.Queue:
+def noted_checkpoints(monkeypatch) -> asyncio.Queue:
     """What tells of each checkpoint."""
     told: asyncio.Queue = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    done = Checkpoints.done
+    reset = Checkpoints.reset
 
     def note(self):
-        done(self)
+        reset(self)
         loop.call_soon_threadsafe(told.put_nowait, None)
 
-    monkeypatch.setattr(Checkpoints, "done", note)
+    monkeypatch.setattr(Checkpoints, "reset", note)
     return told
 
 
 async def test_a_pause_brings_the_log_into_the_database_and_it_grows_no_more(tmp_path, monkeypatch):
-    told = checkpoints_told(monkeypatch)
+    told = noted_checkpoints(monkeypatch)
     path = tmp_path / "jobs.db"
     log = tmp_path / "jobs.db-wal"
     async with store_at(path, query="?journal=wal", durability="relaxed") as store:
@@ -38,7 +38,7 @@ async def test_a_pause_brings_the_log_into_the_database_and_it_grows_no_more(tmp
 
 
 async def test_a_rollback_journal_and_a_file_that_is_gone_do_no_harm(tmp_path, monkeypatch):
-    told = checkpoints_told(monkeypatch)
+    told = noted_checkpoints(monkeypatch)
     path = tmp_path / "jobs.db"
     async with store_at(path, query="?journal=persist") as store:
         for _ in range(COMMITS):

@@ -40,5 +40,5 @@ async def test_a_collection_inside_opening_waits_for_nobody(monkeypatch, collect
         gc.enable()
     await second.open()
     assert await second.queues() == []
-    assert not process_shared._leaving
+    assert not process_shared._released
     await second.close()

@@ -31,7 +31,7 @@ HAS_ITS_TURN = """
     async def main():
         async with store_at(path) as store:
             await store.enqueue([job()])
-            with store._shared.database.turns:  # and has not begun to write
+            with store._shared.database.write_lock:  # and has not begun to write
                 say("waits")
                 sys.stdin.readline()
             await store.enqueue([job()])

@@ -35,7 +35,7 @@ async def fill(store, count):
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-async def test_one_inspection_finds_a_silent_row_behind_many(tmp_path, damage):
+async def test_one_inspection_finds_a_misplaced_row_behind_many(tmp_path, damage):
     state, values, becomes = DAMAGES[damage]
     async with store_at(tmp_path / "jobs.db") as store:
         await fill(store, 2_000)
@@ -61,7 +61,7 @@ async def test_one_inspection_finds_a_silent_row_behind_many(tmp_path, damage):
         assert await store.inspect(10) == 0
 
 
-async def test_sound_rows_of_every_state_are_not_silent(tmp_path):
+async def test_sound_rows_of_every_state_are_not_misplaced(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         parent = job(queue="other", delay=10**9)
         limits = msgspec.json.encode([StoredLimit("k", 5)]).decode()
@@ -82,7 +82,7 @@ async def test_a_sweep_goes_on_where_the_last_one_ended(tmp_path):
         seen, at = [], inspection.FIRST
         for _ in range(6):
             swept = await store._database().read(lambda each, at=at: inspection.sweep(each, at, 200))
-            seen.append(len(swept.silent))
+            seen.append(len(swept.misplaced))
             at = swept.last
         assert (seen, at) == ([0, 0, 0, 0, 0, 1], inspection.FIRST)
 

@@ -41,7 +41,7 @@ def test_a_sqlite_without_strict_tables_is_refused():
         version = (3, 36, 0)
 
     with pytest.raises(StoreError, match=r"3\.36\.0 is too old, 3\.37\.0 is needed"):
-        journal_mode.Keeper(DatabaseFile(None), Old(), "auto")
+        journal_mode.JournalKeeper(DatabaseFile(None), Old(), "auto")
 
 
 affected = pytest.mark.skipif(journal_mode.wal_is_safe(sqlite3.sqlite_version_info), reason="this SQLite has the fix")

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage.contract import Filter
 from perdure.storage.sqlite.connection.database_file import DatabaseFile
-from perdure.storage.sqlite.wakeups.wakeup_thread import Watch, _Looks
+from perdure.storage.sqlite.wakeups.wakeup_thread import Watch, _Delays
 
 from .helpers import claim, finish, job, line, process, store_at
 
@@ -33,7 +33,7 @@ async def test_another_process_wakes_us_by_queue(tmp_path):
         store.listen("ready", mail.set, frozenset({"mail"}))
         store.listen("ready", other_queue.set, frozenset({"other"}))
         # only the datagrams are to be heard here, not the file itself
-        store._shared.signals._ear._ours = lambda moment: True
+        store._shared.signals._receiver._is_ours = lambda moment: True
         other = process(
             path,
             """
@@ -90,14 +90,14 @@ async def test_who_claims_at_the_signal_finds_the_job(tmp_path, scheme, turns):
         event = asyncio.Event()
         store.listen("ready", event.set)
         # only the datagrams are to be heard here, not the file itself
-        store._shared.signals._ear._ours = lambda moment: True
+        store._shared.signals._receiver._is_ours = lambda moment: True
         other = process(
             path,
             """
             async def main():
                 async with store_at(path, scheme=sys.argv[2]) as store:
                     if sys.argv[3] == "False":
-                        store._shared.database.turns.close()
+                        store._shared.database.write_lock.close()
                     for _ in range(20):
                         sys.stdin.readline()
                         await store.enqueue([job()])
@@ -107,7 +107,7 @@ async def test_who_claims_at_the_signal_finds_the_job(tmp_path, scheme, turns):
             turns,
         )
         if not turns:
-            store._shared.database.turns.close()
+            store._shared.database.write_lock.close()
         for _ in range(20):
             other.stdin.write("\n")
             other.stdin.flush()
@@ -252,11 +252,11 @@ async def test_our_own_writes_do_not_come_back_to_us(tmp_path):
 def test_a_write_is_known_by_the_date_of_the_file_however_late_it_is_heard_of(tmp_path):
     path = tmp_path / "jobs.db"
     path.write_bytes(b"x")
-    looks = _Looks(Watch(DatabaseFile(path)))
+    delays = _Delays(Watch(DatabaseFile(path)))
     os.utime(path, (1_000.0, 1_000.0))
-    looks.written()
-    while (date := looks.due()) is None:
-        time.sleep(looks.wait())
+    delays.note_write()
+    while (date := delays.due()) is None:
+        time.sleep(delays.wait())
     assert date == 1_000.0
 
 

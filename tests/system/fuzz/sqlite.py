@@ -64,7 +64,7 @@ class SqliteTarget(Target):
         raw.execute("COMMIT")
         if not self._value("SELECT count(*) FROM perdure_unreadable"):
             raw.execute(
-                "INSERT INTO perdure_unreadable (id, at, place, fields, raw) VALUES ('a row', 1, 'seed', '[]', '{}')"
+                "INSERT INTO perdure_unreadable (id, at, table_name, fields, raw) VALUES ('a row', 1, 'seed', '[]', '{}')"
             )
 
     def close(self) -> None:

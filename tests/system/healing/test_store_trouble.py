@@ -16,7 +16,7 @@ from perdure.storage.contract import Filter
 from perdure.storage.mongo import server as mongo_server
 from perdure.storage.postgres import server as postgres_server
 from perdure.storage.redis import client as redis_client
-from perdure.storage.sqlite.connection import writer as sqlite_writer
+from perdure.storage.sqlite.connection import busy as sqlite_busy
 from tests.support.addresses import OF_EACH_KIND, address
 from tests.support.faults import Fault
 from tests.support.proxy import Proxy
@@ -258,7 +258,7 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
     async with app:
         store = await app._runtime.storage()
         database = store._shared.database
-        monkeypatch.setattr(database, "retry_while_busy", sqlite_writer.patience(database.driver, 0.3))
+        monkeypatch.setattr(database, "retry_while_busy", sqlite_busy.retry_of(database.driver, 0.3))
         async with app.worker(poll=0.1):
             await free_of_charge(app, await work.enqueue())
     assert locked

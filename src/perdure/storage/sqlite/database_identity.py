@@ -1,4 +1,4 @@
-"""The file of a store, as a caller's connection is held against it."""
+"""Compares a caller's connection with the file of a store."""
 
 from __future__ import annotations
 

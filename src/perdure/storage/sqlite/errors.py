@@ -1,4 +1,4 @@
-"""SQLite's errors in words that say what to do."""
+"""Turns SQLite's errors into errors that say what to do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORDS = {
     CANTOPEN: "the file cannot be opened; look at the path and its permissions",
     NOTADB: "the file is not a SQLite database; name another file",
 }
-# another try may find it well: a lock is given up, a disk comes back or has room, files can be opened again
+# a later try may succeed: a lock is released, a disk is back or has room, files can be opened again
 _UNAVAILABLE = (BUSY, LOCKED, IOERR, CANTOPEN, FULL)
 # the same for a statement of a handler's own. A table that is locked, or a file that is not there, may be its own mistake.
 _UNAVAILABLE_TO_HANDLERS = (BUSY, IOERR, FULL)
@@ -35,7 +35,7 @@ def is_trouble(error: BaseException, driver: Driver) -> bool:
     return isinstance(error, driver.error) and driver.code(error) in _UNAVAILABLE_TO_HANDLERS
 
 
-# what SQLite says when the tables are not ours, and no value is to blame
+# SQLite's messages when the schema is to blame, and not a value
 _OF_THE_SCHEMA = ("no such table", "no such column", "no such index", "syntax error", "attempt to write")
 
 
@@ -45,24 +45,24 @@ class Misread(StoreError):
 
 def misread(error: Exception, place: DatabaseFile) -> Misread:
     """The error for a value that our own code could not read."""
-    told = Misread(f"{place}: a stored value cannot be read: {type(error).__name__}: {error}")
-    told.__cause__ = error
-    return told
+    found = Misread(f"{place}: a stored value cannot be read: {type(error).__name__}: {error}")
+    found.__cause__ = error
+    return found
 
 
-def explained(error: Exception, driver: Driver, place: DatabaseFile) -> StoreError:
+def explain(error: Exception, driver: Driver, place: DatabaseFile) -> StoreError:
     """The StoreError for an error of the driver."""
     code = driver.code(error)
     if "no such table: perdure_" in str(error) or "no such column" in str(error):
-        told = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
+        found = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
     elif code == CANTOPEN and file_descriptors.are_exhausted(error):
-        told = StoreUnavailable(f"{place}: {file_descriptors.EXHAUSTED} ({error})").at(place)
+        found = StoreUnavailable(f"{place}: {file_descriptors.EXHAUSTED} ({error})").at(place)
     elif code in _WORDS:
         words = f"{place}: {_WORDS[code]} ({error})"
-        told = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
+        found = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
     elif any(words in str(error) for words in _OF_THE_SCHEMA):
-        told = StoreError(f"{place}: SQLite says: {error}")
+        found = StoreError(f"{place}: SQLite says: {error}")
     else:
-        told = Misread(f"{place}: SQLite says: {error}")
-    told.__cause__ = error
-    return told
+        found = Misread(f"{place}: SQLite says: {error}")
+    found.__cause__ = error
+    return found

@@ -1,4 +1,4 @@
-"""What store addresses need of this store."""
+"""Opens what a store URL names: a store, an outbox, or a ledger of migrations."""
 
 from __future__ import annotations
 
@@ -9,53 +9,53 @@ from typing import Any
 from perdure.storage.migrations import Migration
 
 from .connection import process_shared
+from .connection.busy import retry_of
 from .connection.database_file import DatabaseFile
 from .connection.driver import DriverName, driver
-from .connection.journal_mode import Keeper
-from .connection.writer import patience
-from .errors import explained
+from .connection.journal_mode import JournalKeeper
+from .errors import explain
 from .outbox import SqliteOutbox
 from .schema import SqliteLedger, load_migrations, load_outbox_migrations
 from .store import SqliteStorage
 
 
 def storage(path: Path | None, scheme: str, *, signals: bool = True, **options: Any) -> SqliteStorage:
-    """The store of a checked address."""
+    """The store of a parsed URL."""
     return SqliteStorage(DatabaseFile(path, signals), driver=_driver_of(scheme), **options)
 
 
 def outbox(path: Path, scheme: str, **options: Any) -> SqliteOutbox:
-    """The outbox of a checked address."""
+    """The outbox of a parsed URL."""
     return SqliteOutbox(DatabaseFile(path), driver=_driver_of(scheme), **options)
 
 
 def keep(key: str, scheme: str) -> Callable[[], object]:
-    """Keep a database in memory while no loop uses it; gives what lets it go."""
-    kept = process_shared.take(key, DatabaseFile(None), _driver_of(scheme), "auto")
-    return lambda: process_shared.leave(kept)
+    """Keep a database in memory while no loop uses it; returns a function that releases it."""
+    kept = process_shared.acquire(key, DatabaseFile(None), _driver_of(scheme), "auto")
+    return lambda: process_shared.release_later(kept)
 
 
 def open_ledger(
     path: Path, scheme: str, journal: Any, *, outbox: bool = False
 ) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
-    """The ledger of a file that is opened for nothing else."""
+    """The ledger of a file, its migrations, and a function that closes the file."""
     place = DatabaseFile(path)
     place.check()
     library = driver(_driver_of(scheme))
-    keeper = Keeper(place, library, journal)
-    patiently = patience(library)
+    keeper = JournalKeeper(place, library, journal)
+    retry = retry_of(library)
     connection = None
     try:
-        connection = patiently(keeper.connect)
-        patiently(keeper.check, connection)
+        connection = retry(keeper.connect)
+        retry(keeper.check, connection)
     except BaseException as error:
         if connection is not None:
             connection.close()
         if isinstance(error, library.error):
-            raise explained(error, library, place) from error
+            raise explain(error, library, place) from error
         raise
     known = load_outbox_migrations() if outbox else load_migrations()
-    return SqliteLedger(connection, place, patiently, outbox=outbox), known, connection.close
+    return SqliteLedger(connection, place, retry, outbox=outbox), known, connection.close
 
 
 def _driver_of(scheme: str) -> DriverName:

@@ -1,7 +1,7 @@
-"""An outbox in a caller's SQLite file. The journal of the file stays as its owner has it.
+"""An outbox in a caller's SQLite file. It leaves the journal mode of the file as it is.
 
-The relay's turn is a lock on a file beside the database, free as soon as its holder is gone. Where such a lock cannot be
-had, relays work without it.
+A relay takes a lock on a file beside the database, which is free as soon as its process ends. Where such a lock is not
+possible, relays work without it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ from perdure.storage.database_identity import DatabaseIdentity
 from perdure.storage.outbox import MOST_BYTES, Aside, Batch, Entry, Outbox, OutboxState, queues_text, rows_text
 
 from .connection import process_shared
+from .connection.busy import retry_of
 from .connection.database_file import DatabaseFile
 from .connection.driver import BUSY, LOCKED, Connection, DriverName
 from .connection.process_shared import Shared
-from .connection.writer import Work, Writer, patience
+from .connection.work import Work
+from .connection.writer import Writer
 from .database_identity import SqliteIdentity
 from .queries import load
 from .schema import SqliteLedger, load_outbox_migrations
@@ -61,7 +63,7 @@ class OutboxIdentity(SqliteIdentity):
 
 
 class SqliteOutbox(Outbox):
-    """One loop's door to the outbox of a file."""
+    """The outbox of one event loop."""
 
     name = "SQLite"
 
@@ -83,11 +85,11 @@ class SqliteOutbox(Outbox):
             self._place.check()
             if not self._migrate and not self._place.exists():
                 raise StoreError(f"{self._place} does not exist: {_remedy(self._place)}")
-            self._shared = process_shared.take(
+            self._shared = process_shared.acquire(
                 process_shared.key_of(str(self._place)), self._place, self._driver, "as it is"
             )
             try:
-                # its opener may hold the write lock itself, and the writer may be waiting for that: look before writing
+                # the caller may hold the write lock itself, and the writer may be waiting for that: read before writing
                 if not await self._shared.database.read(self._is_ready):
                     await self._shared.database.alone(self._prepare)
                 self._shared.database.prepares[self] = self._prepare
@@ -103,12 +105,9 @@ class SqliteOutbox(Outbox):
         closing, self._shared = self._shared, None
         if closing is not None:
             closing.database.prepares.pop(self, None)
-        if closing is None or closing.process != os.getpid() or not process_shared.give_back(closing):
+        if closing is None or closing.process != os.getpid() or not process_shared.release(closing):
             return
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, closing.end)
-        except RuntimeError:  # the interpreter is ending and has no executor any more
-            closing.end()
+        await closing.close()
 
     def _is_ready(self, connection: Connection) -> bool:
         ledger = SqliteLedger(connection, self._place, self._in_use().database.retry_while_busy, outbox=True)
@@ -116,7 +115,7 @@ class SqliteOutbox(Outbox):
 
     def _prepare(self, connection: Connection) -> None:
         driver = self._in_use().driver
-        ledger = SqliteLedger(connection, self._place, patience(driver, MADE_WITHIN), outbox=True)
+        ledger = SqliteLedger(connection, self._place, retry_of(driver, MADE_WITHIN), outbox=True)
         try:
             if self._migrate:
                 migrations.up(ledger, load_outbox_migrations())
@@ -141,8 +140,8 @@ class SqliteOutbox(Outbox):
     # -- for the relay -------------------------------------------------------------------------------
     @asynccontextmanager
     async def batch(self, limit: int, but: Collection[str]) -> AsyncIterator[Batch | None]:
-        with self._turn() as ours:
-            if not ours:
+        with self._relay_lock() as locked:
+            if not locked:
                 yield None
                 return
             parameters = {"version": ROW_VERSION, "full": queues_text(but), "rows": limit, "bytes": MOST_BYTES}
@@ -150,7 +149,7 @@ class SqliteOutbox(Outbox):
             yield SqliteBatch(self, [Entry(*row) for row in rows])
 
     @contextmanager
-    def _turn(self) -> Iterator[bool]:
+    def _relay_lock(self) -> Iterator[bool]:
         folder = self._place.beside()
         if folder is None or fcntl is None:
             yield True
@@ -170,7 +169,7 @@ class SqliteOutbox(Outbox):
             yield True
         finally:
             with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_UN)  # said aloud, for a forked child may share the file
+                fcntl.flock(lock, fcntl.LOCK_UN)  # explicitly, because a forked child may share the file
             os.close(lock)
 
     async def state(self) -> OutboxState:
@@ -179,7 +178,7 @@ class SqliteOutbox(Outbox):
 
     async def list_aside(self, limit: int) -> list[Aside]:
         rows = await self._database().read(lambda connection: connection.rows(_sql()["aside"], (limit,)))
-        return [Aside(number, _shown(id), _shown(error), since) for number, id, error, since in rows]
+        return [Aside(number, _text_of(id), _text_of(error), since) for number, id, error, since in rows]
 
     async def bring_back(self) -> int:
         return await self._database().write(lambda work: work.connection.change(_sql()["bring_back"]))
@@ -197,7 +196,7 @@ class SqliteOutbox(Outbox):
     async def signal(self, queues: Sequence[str] = ()) -> None:
         if self._shared is not None:
             signals = self._shared.signals
-            await self._shared.database.alone(lambda _: signals.tell(_SIGNAL, False))
+            await self._shared.database.alone(lambda _: signals.send(_SIGNAL, False))
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
         return self._in_use().signals.listen("ready", wake)
@@ -213,7 +212,7 @@ class SqliteOutbox(Outbox):
 
 
 class SqliteBatch(Batch):
-    """No transaction is open meanwhile: the caller's file has one writer at a time."""
+    """A batch that keeps no transaction open: the caller's file has one writer at a time."""
 
     def __init__(self, outbox: SqliteOutbox, entries: Sequence[Entry]) -> None:
         self.entries = entries
@@ -224,8 +223,8 @@ class SqliteBatch(Batch):
             await self._outbox.confirm(moved, aside)
 
 
-def _shown(text: bytes | None) -> str:
-    """A text as it can be shown, whatever bytes it has."""
+def _text_of(text: bytes | None) -> str:
+    """A text for messages, whatever bytes it has."""
     return "" if text is None else text.decode("utf-8", "backslashreplace")
 
 

@@ -1,4 +1,4 @@
-"""The schema of a SQLite store: its migrations, and where they are noted."""
+"""The schema of a SQLite file: its migrations, and the ledger that stores its version."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from importlib.resources import files
 from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in
 
+from .connection.busy import Retry
 from .connection.database_file import DatabaseFile
 from .connection.driver import Connection
-from .connection.writer import Patiently
 from .queries import load
 
 
@@ -28,12 +28,10 @@ class SqliteLedger:
 
     made_of = "tables"
 
-    def __init__(
-        self, connection: Connection, place: DatabaseFile, patiently: Patiently, *, outbox: bool = False
-    ) -> None:
+    def __init__(self, connection: Connection, place: DatabaseFile, retry: Retry, *, outbox: bool = False) -> None:
         self._connection = connection
         self._place = place
-        self._patiently = patiently
+        self._retry = retry
         self._meta = "perdure_outbox_meta" if outbox else "perdure_meta"
         self._sql = load("schema", meta=self._meta)
         self._tables = self._sql["outbox_tables" if outbox else "our_tables"]
@@ -42,11 +40,11 @@ class SqliteLedger:
         return str(self._place)
 
     def version(self) -> int:
-        version: int = self._patiently(self._version)
+        version: int = self._retry(self._version)
         return version
 
     def run(self, migration: Migration) -> bool:
-        self._patiently(self._connection.rows, "BEGIN IMMEDIATE")
+        self._retry(self._connection.rows, "BEGIN IMMEDIATE")
         try:
             if self._version() >= migration.number:
                 return False
@@ -54,7 +52,7 @@ class SqliteLedger:
                 self._connection.rows(statement)
             self._connection.rows(self._sql["meta_table"])
             self._connection.rows(self._sql["note_version"], (str(migration.number),))
-            self._patiently(self._connection.rows, "COMMIT")
+            self._retry(self._connection.rows, "COMMIT")
             return True
         finally:
             if self._connection.in_transaction():

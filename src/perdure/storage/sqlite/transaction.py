@@ -1,7 +1,7 @@
-"""A handler's transaction: its own connection, and the writer's thread for as long as it is open.
+"""Runs a handler's transaction on a connection of its own. It keeps the writer's thread busy for as long as it is open.
 
-SQLite has one write lock. While a handler has it, the other writes of this process wait behind it in the writer's
-queue, and those of other processes for their turn; so it is undone when it takes longer than it may.
+SQLite has one write lock. While a handler has it, the other writes of this process wait in the writer's queue, and those of
+other processes wait for the write lock. So the transaction is rolled back when it takes too long.
 """
 
 from __future__ import annotations
@@ -28,20 +28,21 @@ from perdure.storage.contract import (
     Verdict,
 )
 
+from .connection.busy import roll_back
 from .connection.driver import Connection
 from .connection.process_shared import Shared
-from .connection.writer import Work, undo
+from .connection.work import Work
 from .edges.resolve_edges import resolve_edges
-from .errors import explained, is_trouble
+from .errors import explain, is_trouble
 from .writing.apply import PreparedChanges, apply
 from .writing.enqueue import PreparedJobs, enqueue
 
 T = TypeVar("T")
-Order = tuple[Callable[[], Any], "Future[Any]"]
+Request = tuple[Callable[[], Any], "Future[Any]"]
 
 
 class SqliteTransaction(StoreTransaction):
-    """See the module. Orders come from the loop and are carried out by the writer's thread."""
+    """The event loop puts requests into a queue, and the writer's thread runs them."""
 
     exclusive = True
 
@@ -51,75 +52,77 @@ class SqliteTransaction(StoreTransaction):
         self._now = now
         self._loop: AbstractEventLoop = get_running_loop()
         self._begun: Future[None] = self._loop.create_future()
-        self._orders: SimpleQueue[Order] = SimpleQueue()
+        self._requests: SimpleQueue[Request] = SimpleQueue()
         self._lock = threading.Lock()
         self._over: str | None = None
         self._work: Work | None = None
         self.connection: Any = None
 
     async def begin(self) -> None:
-        """Wait for our turn, then begin."""
+        """Wait for the writer's thread and the write lock, then begin."""
         database = self._shared.database
-        ended = database.alone(self._carry_out, limited=False)
-        ended.add_done_callback(self._ended)
+        ended = database.alone(self._run, limited=False)
+        ended.add_done_callback(self._pass_error)
         limit = timeout(database.limit)
         try:
             async with limit:
                 await self._begun
         except BaseException as error:
-            self._end("its caller went away")
-            ended.cancel()  # nobody waits for it: it is not begun any more
+            self._end_soon("its caller went away")
+            ended.cancel()  # if it has not begun, it does not begin any more
             if isinstance(error, TimeoutError) and limit.expired():
                 raise database.no_answer() from None
             raise
 
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        return await self._order(lambda: self._inside().connection.rows(statement, parameters))
+        return await self._request(lambda: self._open_work().connection.rows(statement, parameters))
 
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
         ready = PreparedJobs(jobs)
-        placed = await self._order(lambda: enqueue(self._inside(), ready, self._now()))
-        if isinstance(placed, (QueueAtCapacity, MissingParent)):
-            raise placed
-        return ready.results() if placed is None else placed
+        results = await self._request(lambda: enqueue(self._open_work(), ready, self._now()))
+        if isinstance(results, (QueueAtCapacity, MissingParent)):
+            raise results
+        return ready.results() if results is None else results
 
     async def complete(self, change: Change) -> Verdict:
-        # who stops waiting for the answer must not leave the commit to chance
-        return await shield(self._order(lambda: self._complete(change)))
+        # a caller that stops waiting must not cancel the commit
+        return await shield(self._request(lambda: self._complete(change)))
 
     async def rollback(self) -> None:
         try:
-            await self._order(lambda: self._undone("it was rolled back"))
+            await self._request(lambda: self._roll_back("it was rolled back"))
         except StoreError:
-            pass  # it is over already
+            pass  # it has ended already
 
     async def is_lost(self, error: BaseException) -> bool:
         return is_trouble(error, self._shared.driver)
 
     # -- from the loop's thread ----------------------------------------------------------------------
-    def _order(self, run: Callable[[], T]) -> Future[T]:
+    def _request(self, run: Callable[[], T]) -> Future[T]:
         future: Future[T] = self._loop.create_future()
         with self._lock:
             if self._over is None:
-                self._orders.put((run, future))
+                self._requests.put((run, future))
                 return future
         future.set_exception(StoreError(f"this transaction is over: {self._over}"))
         return future
 
-    def _end(self, why: str) -> None:
-        self._order(lambda: self._undone(why)).add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+    def _end_soon(self, why: str) -> None:
+        self._request(lambda: self._roll_back(why)).add_done_callback(
+            lambda ended: ended.cancelled() or ended.exception()
+        )
 
-    def _ended(self, ended: Future[None]) -> None:
+    def _pass_error(self, ended: Future[None]) -> None:
         error = None if ended.cancelled() else ended.exception()
         if error is not None and not self._begun.done():
             self._begun.set_exception(error)
 
     # -- in the writer's thread ----------------------------------------------------------------------
-    def _carry_out(self, writer: Connection) -> None:
+    def _run(self, writer: Connection) -> None:
         database = self._shared.database
         own = writer if self._shared.place.in_memory else database.retry_while_busy(self._shared.keeper.connect)
         try:
-            with database.turns:
+            with database.write_lock:
                 # a new connection has SQLite's own kind of rollback journal, which does not survive a power loss
                 database.retry_while_busy(self._shared.keeper.check, own)
                 database.writing = True
@@ -129,7 +132,7 @@ class SqliteTransaction(StoreTransaction):
             if own is not writer:
                 own.close()
         if self._work is not None:
-            database.tell(self._work.ready, changed=self._work.changed)
+            database.notify(self._work.ready, changed=self._work.changed)
 
     def _serve(self, connection: Connection) -> None:
         database = self._shared.database
@@ -140,20 +143,20 @@ class SqliteTransaction(StoreTransaction):
         self._answer(self._begun, None, None)
         while self._over is None:
             try:
-                run, future = self._orders.get(timeout=max(0.0, deadline - time.monotonic()))
+                run, future = self._requests.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
-                self._undone(
+                self._roll_back(
                     f"it took longer than {self._longest:g} s and was rolled back; open it last, keep it short"
                 )
                 break
-            self._obey(run, future)
+            self._serve_one(run, future)
         self._refuse_the_rest()
 
-    def _obey(self, run: Callable[[], Any], future: Future[Any]) -> None:
+    def _serve_one(self, run: Callable[[], Any], future: Future[Any]) -> None:
         try:
             answer = run()
         except self._shared.driver.error as error:
-            self._answer(future, None, explained(error, self._shared.driver, self._shared.place))
+            self._answer(future, None, explain(error, self._shared.driver, self._shared.place))
         except BaseException as error:
             self._answer(future, None, error)
         else:
@@ -161,23 +164,23 @@ class SqliteTransaction(StoreTransaction):
 
     def _complete(self, change: Change) -> Verdict:
         try:
-            work, now = self._inside(), self._now()
+            work, now = self._open_work(), self._now()
             verdict = apply(work, PreparedChanges([change]), now)[0]
             if verdict is ACCEPTED:
                 resolve_edges(work, CHUNK, now)
                 self._shared.database.retry_while_busy(work.connection.rows, "COMMIT")
         except BaseException:
-            self._undone("it could not be committed")
+            self._roll_back("it could not be committed")
             raise
         if verdict is ACCEPTED:
             self._close("it is committed")
         else:
-            self._undone("its completion was refused")
+            self._roll_back("its completion was refused")
         return verdict
 
-    def _undone(self, why: str) -> None:
-        work = self._in_work()
-        undo(work.connection)
+    def _roll_back(self, why: str) -> None:
+        work = self._begun_work()
+        roll_back(work.connection)
         work.ready, work.changed = set(), False
         self._close(why)
 
@@ -186,22 +189,22 @@ class SqliteTransaction(StoreTransaction):
             self._over = self._over or why
 
     def _refuse_the_rest(self) -> None:
-        while not self._orders.empty():
-            _, future = self._orders.get()
+        while not self._requests.empty():
+            _, future = self._requests.get()
             self._answer(future, None, StoreError(f"this transaction is over: {self._over}"))
 
-    def _inside(self) -> Work:
-        work = self._in_work()
+    def _open_work(self) -> Work:
+        work = self._begun_work()
         if not work.connection.in_transaction():
             raise StoreError(ENDED_BY_HANDLER)
         return work
 
-    def _in_work(self) -> Work:
+    def _begun_work(self) -> Work:
         assert self._work is not None
         return self._work
 
     def _answer(self, future: Future[Any], answer: Any, error: BaseException | None) -> None:
-        def hand_over() -> None:
+        def set_result() -> None:
             if future.done():
                 return
             if error is None:
@@ -210,6 +213,6 @@ class SqliteTransaction(StoreTransaction):
                 future.set_exception(error)
 
         try:
-            self._loop.call_soon_threadsafe(hand_over)
+            self._loop.call_soon_threadsafe(set_result)
         except RuntimeError:
             self._close("its loop is closed")

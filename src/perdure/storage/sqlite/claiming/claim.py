@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from perdure.storage.contract import Claim, Want
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..edges.resolve_edges import resolve_edges
 from ..limits import limits
 from ..limits.fast_gate import SingleOpenGate, try_fast_gate
@@ -38,7 +38,7 @@ class Claimed(NamedTuple):
     unresolved: bool
 
 
-def claim(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
+def claim_jobs(work: Work, claim: Claim, now: int, chunk: int) -> Claimed:
     """Resolve edges, promote due jobs, then take jobs for each want in turn."""
     state = _read_state(work)
     if state.unresolved:
@@ -100,7 +100,7 @@ def _best(work: Work, claim: Claim, want: Want, state: ClaimState, limit: int, n
         return by_number(work, claim, [one.waiting.number for one in _suspects(work, want, state, now)[:limit]], now)
     if state.lanes.uses_lines(want):
         return best_merged(work, claim, "line", state.lanes.lines(want), limit, now)
-    lanes = state.lanes.wanted(want)
+    lanes = state.lanes.lanes(want)
     if len(lanes) == 1:
         return _best_of_source(work, claim, Source(None, *lanes[0]), limit, now)
     return best_merged(work, claim, "lane", lanes, limit, now)

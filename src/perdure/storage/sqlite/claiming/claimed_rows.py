@@ -11,7 +11,7 @@ from perdure.storage.contract import Claim
 from perdure.storage.rules.unreadable import LARGEST
 
 from ..connection.driver import TOOBIG
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import FIELDS, MAY_RUN, WHOLE, column_of, json_text, literal, records_of, value_of
 
@@ -34,7 +34,7 @@ _ONCE_CLAIMED = {
 _RARE = FIELDS[FIELDS.index("suspect") :]
 
 
-def _claimed_record() -> str:
+def _record_expression() -> str:
     """The record of a claimed row as an expression: a JSON array."""
     values = [_ONCE_CLAIMED.get(name) or value_of(name, column_of) for name in FIELDS]
     defaults = dict(zip(_RARE, Record.__struct_defaults__[-len(_RARE) :], strict=True))
@@ -46,7 +46,7 @@ def _claimed_record() -> str:
     )
 
 
-CLAIMED_RECORD = _claimed_record()
+CLAIMED_RECORD = _record_expression()
 _sql = load("claimed_rows", claimed=CLAIMED_RECORD, whole=WHOLE, may_run=MAY_RUN)
 IN_LANE, AT_GATE = _sql["in_lane"], _sql["at_gate"]
 

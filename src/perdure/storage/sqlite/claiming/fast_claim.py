@@ -14,13 +14,13 @@ from uuid import UUID
 import msgspec
 
 from perdure.core.job import State
-from perdure.core.record import Record
+from perdure.core.record import Record, defaults_of
 from perdure.storage.contract import Claim
 from perdure.storage.rules import fast_path
 from perdure.storage.rules.fast_path import expand_records
 from perdure.storage.rules.unreadable import flaw_of
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import MAY_RUN, POLICY, WHOLE, Flawed, lists_of, literal
 from ..writing.policies import number_of, policy_of
@@ -39,7 +39,7 @@ _CLAIMED = ("state", "version", "attempt", "stamp", "leased_by", "leased_until",
 def _is_ordinary() -> str:
     """Whether a row is an ordinary job like the head, as an expression."""
     known = {*_OWN, *_COMMON, *_CLAIMED}
-    defaults = dict(zip(reversed(Record.__struct_fields__), reversed(Record.__struct_defaults__), strict=False))
+    defaults = defaults_of(Record)
     rare = {"failures": 0, "losses": 0} | {name: value for name, value in defaults.items() if name not in known}
     unset = ", ".join(name for name, value in rare.items() if value is None)
     others = [f"{name} = {literal(value)}" for name, value in rare.items() if value is not None]
@@ -69,7 +69,7 @@ def try_fast_claim(work: Work, claim: Claim, source: Source, limit: int, now: in
         return None
     try:
         shorts, payloads = shorts_text.decode().split(SEPARATOR), payloads_text.decode().split(SEPARATOR)
-    except UnicodeDecodeError:  # somebody has written it by hand
+    except UnicodeDecodeError:  # written by hand
         return None
     if len(shorts) != len(payloads):
         return None
@@ -79,7 +79,7 @@ def try_fast_claim(work: Work, claim: Claim, source: Source, limit: int, now: in
         others = by_number(work, claim, special, now)
         if 2 * len(special) > len(shorts):
             del work.hints.heads[source]  # most jobs are unlike this head
-    read = partial(_records, _claimed(head, claim, now), shorts, payloads, others.records)
+    read = partial(_records, _once_claimed(head, claim, now), shorts, payloads, others.records)
     return ClaimedRows(numbers, read)
 
 
@@ -120,7 +120,7 @@ def _head_of(work: Work, source: Source) -> Record | None:
     return heads[source]
 
 
-def _claimed(head: Record, claim: Claim, now: int) -> Record:
+def _once_claimed(head: Record, claim: Claim, now: int) -> Record:
     record = msgspec.structs.replace(head)
     record.state, record.version, record.attempt = State.RUNNING, 2, 1
     record.stamp, record.leased_by, record.leased_until = claim.stamp, claim.worker, now + record.lease

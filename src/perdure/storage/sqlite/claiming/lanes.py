@@ -18,7 +18,7 @@ from typing import Any
 
 from perdure.storage.contract import Claim, Want
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..limits.limit_gates import PausedQueues, Wanted
 from ..queries import load
 from ..reading.records import MAY_RUN, WHOLE, json_text, lists_of
@@ -43,7 +43,7 @@ class Lanes:
         self._found = found
         self._paused = paused
 
-    def wanted(self, want: Want) -> list[Lane]:
+    def lanes(self, want: Want) -> list[Lane]:
         """The lanes that a want asks for."""
         lanes = self._found
         if len(lanes) > LANES_READ:  # these are not all
@@ -108,15 +108,15 @@ def _best_numbers(work: Work, kind: str, lanes: Sequence[Lane | Line], limit: in
 
 @cache
 def _best_of_lanes(kind: str, size: int) -> str:
-    return _sql["best_of_lanes"].replace("{lanes}", _merged(kind, size))
+    return _sql["best_of_lanes"].replace("{lanes}", _merge(kind, size))
 
 
 @cache
 def _heads_of_lanes(kind: str, size: int) -> str:
-    return f"{_merged(kind, size)} ORDER BY priority DESC, rank, id LIMIT :limit"
+    return f"{_merge(kind, size)} ORDER BY priority DESC, rank, id LIMIT :limit"
 
 
-def _merged(kind: str, size: int) -> str:
+def _merge(kind: str, size: int) -> str:
     return " UNION ALL ".join(_sql[kind].replace("{lane}", str(number)) for number in range(size))
 
 

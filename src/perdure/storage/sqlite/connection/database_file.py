@@ -1,7 +1,7 @@
-"""Where a SQLite database lives, looked at without ever opening the file.
+"""The path of a SQLite database: checks it without ever opening the file.
 
-Opening and closing the database file from our own process would drop SQLite's locks on it. So a look here is a
-`stat`, and everything about the contents is asked through SQLite.
+Opening and closing the file ourselves would drop SQLite's locks on it. So this module calls `stat`, and everything about the
+contents is read through SQLite.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class DatabaseFile:
         return ":memory:" if self.path is None else str(self.path)
 
     def exists(self) -> bool:
-        """A file of no bytes is one that is still to be made."""
+        """Whether there is a database. An empty file is none yet."""
         return self.path is not None and self.path.exists() and self.path.stat().st_size > 0
 
     def file(self) -> FileId | None:
-        """Which file stands here now, None if there is none."""
+        """The file that the path names now, None if there is none."""
         try:
             found = None if self.path is None else os.stat(self.path)
         except FileNotFoundError:
@@ -65,7 +65,7 @@ class DatabaseFile:
         return directory
 
     def check(self) -> None:
-        """StoreError when no database can be kept here."""
+        """StoreError if there can be no database at this path."""
         if self.path is None:
             return
         directory = self.path.parent
@@ -90,7 +90,7 @@ class DatabaseFile:
 
 
 def file_system_of(directory: Path) -> str | None:
-    """The type of the file system that holds a directory, where the system tells it."""
+    """The type of the file system that holds a directory, if the system reports it."""
     try:
         mounts = Path("/proc/self/mounts").read_text("utf-8", "surrogateescape")
     except OSError:
@@ -99,14 +99,14 @@ def file_system_of(directory: Path) -> str | None:
     best, kind = "", None
     for line in mounts.splitlines():
         fields = line.split(" ")
-        mounted = _unescaped(fields[1])
+        mounted = _unescape(fields[1])
         inside = real == mounted or real.startswith(mounted.rstrip("/") + "/")
         if inside and len(mounted) >= len(best):
             best, kind = mounted, fields[2]
     return kind
 
 
-def _unescaped(path: str) -> str:
+def _unescape(path: str) -> str:
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         path = path.replace(code, character)
     return path

@@ -1,8 +1,8 @@
-"""The two libraries that speak to a SQLite file, behind one face: the standard library's `sqlite3` and apsw, which
-brings its own, newer SQLite.
+"""One interface for the two SQLite libraries: the standard library's `sqlite3`, and apsw, which brings its own, newer
+SQLite.
 
-Both release the interpreter's lock at every step of a statement, and a busy program takes 5 ms to give it back. So
-the store asks few questions with many rows each (VALUES lists in, one JSON text out), never one question per row.
+Both release the interpreter's lock at every step of a statement, and a busy program takes 5 ms to give it back. So the store
+runs few statements with many rows each (VALUES lists in, one JSON text out), never one statement per row.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from perdure.storage.install_hint import install_command
 
 BUSY, LOCKED, READONLY, INTERRUPT, IOERR, CORRUPT = 5, 6, 8, 9, 10, 11
 FULL, CANTOPEN, TOOBIG, NOTADB = 13, 14, 18, 26
-MOVED = 1032  # a kind of READONLY, and the only extended code that is told apart
+MOVED = 1032  # a kind of READONLY, and the only extended code that is kept
 STATEMENTS_KEPT = 256
 
 DriverName = Literal["sqlite3", "apsw"]
@@ -30,13 +30,13 @@ class Connection(Protocol):
     raw: Any
 
     def rows(self, statement: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
-        """Run a statement to its end and give its rows."""
+        """Run a statement and return its rows."""
 
     def value(self, statement: str, parameters: Parameters = ()) -> Any:
         """The first column of the only row."""
 
     def change(self, statement: str, parameters: Parameters = ()) -> int:
-        """Run a statement that writes and say how many rows it touched."""
+        """Run a statement that writes; returns how many rows it changed."""
 
     def in_transaction(self) -> bool: ...
 
@@ -138,7 +138,7 @@ class _Apsw:
 
     def connect(self, path: str) -> Connection:
         raw = self._apsw.Connection(path, statementcachesize=STATEMENTS_KEPT)
-        # its SQLite would plan a statement anew whenever a value is bound: several times as long as a claim of one job takes
+        # else its SQLite plans a statement again whenever a value is bound, which takes longer than a claim
         raw.config(self._apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         return _ApswConnection(raw)
 

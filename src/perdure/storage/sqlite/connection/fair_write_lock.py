@@ -1,16 +1,16 @@
-"""Fair turns between processes that write to one file.
+"""Orders the writes of several processes to one file fairly.
 
-SQLite lets whoever asks at the right moment have the write lock; a busy claimer can starve a renewal for seconds. So
-every write first takes NEXT, then TURN, and drops NEXT: only one waits for TURN, and who has just written queues
-behind it. The locks are two files beside the database. They only order; SQLite's own lock protects. Where they
-cannot be had, writing goes on without them.
+SQLite gives its write lock to whichever process asks at the right moment; a busy claimer can starve a renewal for seconds.
+So every write first takes NEXT, then TURN, and drops NEXT: only one process waits for TURN, and one that has just written
+queues behind it. The locks are two files beside the database. They only decide the order; SQLite's own lock protects the
+file. Where they are not possible, writes do without them.
 
-A process that is frozen (SIGSTOP, a debugger) keeps its lock, or its place in the line, for as long as that lasts. So nobody
-waits for a turn longer than WITHIN: the write goes on without it. No call waits for a file lock with a limit, so a thread of
-its own waits (`LockWaiter`). While that thread is stuck, further writes do not wait at all.
+A stopped process (SIGSTOP, a debugger) keeps its lock for as long as it is stopped. So no write waits for its turn longer
+than WITHIN: it goes on without it. No system call waits for a file lock with a time limit, so a thread of its own waits
+(`LockWaiter`). While that thread is stuck, further writes do not wait at all.
 
-A lock that is free is taken without letting go of the interpreter. Otherwise a busy loop beside the writer would get it at
-each of the four calls, and keep it for as long as a thread may. Only who really has to wait lets go of it.
+A free lock is taken without releasing the interpreter's lock. Otherwise a busy event loop would get that at each of the four
+calls, and keep it for as long as a thread may. Only a write that has to wait releases it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class FairWriteLock:
         self._has_turn = False
         if directory is not None and fcntl is not None:
             with contextlib.suppress(OSError):
-                self._files = (_opened(directory / "next"), _opened(directory / "turn"))
+                self._files = (_open(directory / "next"), _open(directory / "turn"))
 
     def __enter__(self) -> None:
         if self._files is None or (self._waiter is not None and self._waiter.is_stuck):
@@ -82,7 +82,7 @@ class LockWaiter:
     """Waits for file locks in a thread of its own, one at a time."""
 
     def __init__(self) -> None:
-        self.is_stuck = False  # a lock that nobody waits for any more is not to be had yet
+        self.is_stuck = False  # the thread waits for a lock that no write needs any more
         self._requests: SimpleQueue[_Request] = SimpleQueue()
         self._lock = threading.Lock()
         threading.Thread(target=self._run, name="perdure turns", daemon=True).start()
@@ -119,7 +119,7 @@ class LockWaiter:
 
 
 class _Request:
-    """A lock that somebody waits for."""
+    """A request for a lock."""
 
     def __init__(self, file: int) -> None:
         self.file = file
@@ -128,7 +128,7 @@ class _Request:
         self.unwanted = False
 
 
-def _opened(path: Path) -> int:
+def _open(path: Path) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
 
 
@@ -139,7 +139,7 @@ def _drop(file: int) -> None:
 
 @cache
 def _at_once() -> Callable[[int, int], int]:
-    """A flock that keeps the interpreter, for calls that do not wait. It gives 0 when it has done what was asked."""
+    """A flock that keeps the interpreter, for calls that do not wait. It returns 0 if it has succeeded."""
     try:
         import ctypes
 

@@ -1,8 +1,7 @@
-"""Connections to a file, for as long as that is the file of its name.
+"""Keeps connections to the file that a path names now.
 
-SQLite goes on with a file that was removed or replaced: what is written there is found by nobody, and what others write is
-not seen. So before it is used, a connection is compared with what stands in its place now.
-"""
+SQLite goes on with a file that was removed or replaced: no other process finds what is written there. So before each use,
+the file of a connection is compared with the file that the path names."""
 
 from __future__ import annotations
 
@@ -34,8 +33,8 @@ class FileConnections:
         self._known: FileId | None = None  # the file that was in use last
 
     def get(self, use: Use) -> tuple[Connection, bool]:
-        """The connection to the file that stands there now, and whether it was opened anew. StoreError when there is none
-        any more: it is not for us to make it again."""
+        """The connection to the current file, and whether it is new. StoreError if the file was removed: it is not made
+        again."""
         opened, file = self._open.get(use), self._place.file()
         if opened is not None and opened.file == file:
             return opened.connection, False

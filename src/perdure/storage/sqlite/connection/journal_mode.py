@@ -1,4 +1,5 @@
-"""Choose the journal of a database file, tell how durable it is, and run checkpoints of the write-ahead log.
+"""Chooses the journal of a database file, reports how durable it is, and decides when to run checkpoints of the write-ahead
+log.
 
 SQLite 3.7.0 to 3.51.2 can lose commits in WAL mode when several connections write (the WAL reset); the fix is also in
 3.50.7 and 3.44.6. On the other versions the file keeps a rollback journal. PERSIST and TRUNCATE with synchronous=FULL
@@ -33,7 +34,7 @@ _SETTINGS = (
 _log = logging.getLogger("perdure")
 COMMITS = 40  # after which a checkpoint is due
 QUIET = 0.005  # seconds without work before a checkpoint
-CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # which waits for nobody; with another journal it does nothing
+CHECKPOINT = "PRAGMA wal_checkpoint(PASSIVE)"  # it does not wait for locks; with another journal it does nothing
 
 
 def wal_is_safe(version: tuple[int, int, int]) -> bool:
@@ -54,8 +55,8 @@ def mode_for(journal: Journal, version: tuple[int, int, int]) -> str:
     return journal
 
 
-class Keeper:
-    """Opens connections in the right mode and sees to it that the file stays in it."""
+class JournalKeeper:
+    """Opens connections in the right journal mode, and switches the file back to it."""
 
     def __init__(self, place: DatabaseFile, driver: Driver, journal: Journal) -> None:
         if driver.version < OLDEST:
@@ -82,12 +83,12 @@ class Keeper:
         return connection
 
     def check(self, connection: Connection) -> None:
-        """Another program may have switched the file to another mode under us."""
+        """Switch the file back if another program has switched its mode."""
         if self._place.in_memory or self.wanted == "as it is":
             return
         mode = connection.value("PRAGMA journal_mode")
         if mode != self.wanted and "wal" in (mode, self.wanted):
-            mode = self._switched(connection, mode)
+            mode = self._try_to_switch(connection, mode)
         elif mode != self.wanted:
             mode = connection.value(f"PRAGMA journal_mode={self.wanted}")
         self.mode = mode
@@ -96,8 +97,8 @@ class Keeper:
             _log.warning("%s was switched to WAL by another program: %s", self._place, self.durability().detail)
         self._warned = unsafe
 
-    def look(self, connection: Connection) -> None:
-        """Note the mode of the file, and leave it. Modes other than WAL belong to a connection."""
+    def read_mode(self, connection: Connection) -> None:
+        """Read the mode of the file, and leave it. Modes other than WAL belong to a connection."""
         mode = connection.value("PRAGMA journal_mode")
         if "wal" in (mode, self.wanted):
             self.mode = mode
@@ -124,7 +125,7 @@ class Keeper:
         if sys.platform == "darwin":
             connection.rows("PRAGMA fullfsync=ON")
 
-    def _switched(self, connection: Connection, mode: str) -> str:
+    def _try_to_switch(self, connection: Connection, mode: str) -> str:
         """Leaving WAL fails while others have the file open; then it stays, and durability says so."""
         try:
             switched: str = connection.value(f"PRAGMA journal_mode={self.wanted}")
@@ -147,12 +148,12 @@ class Checkpoints:
         self._commits = 0
         self._in_memory = in_memory
 
-    def committed(self) -> None:
+    def count_commit(self) -> None:
         self._commits += 1
 
     @property
     def due(self) -> bool:
         return self._commits >= COMMITS and not self._in_memory
 
-    def done(self) -> None:
+    def reset(self) -> None:
         self._commits = 0

@@ -1,10 +1,11 @@
-"""What all event loops of a process share of one file: the database, its journal and its signals.
+"""What all event loops of a process share of one file: its threads, its journal and its signals.
 
-Counted by users, closed by the last. A forked child inherits nothing of it: it opens its own.
+The last user closes it. A forked child does not use it: it opens its own.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import deque
@@ -15,39 +16,47 @@ from perdure.errors import StoreError
 from ..wakeups.signals import Signals
 from .database_file import DatabaseFile
 from .driver import DriverName, driver
-from .journal_mode import Journal, Keeper, mode_for
+from .journal_mode import Journal, JournalKeeper, mode_for
 from .writer import STILL_WITHIN, Writer
 
 _lock = threading.RLock()
-_leaving: deque[Shared] = deque()  # given back by finalizers, which run in any thread at any moment and must not wait
+_released: deque[Shared] = deque()  # by finalizers, which run in any thread at any moment and must not wait
 _held_for_fork = False
 _open: dict[str, Shared] = {}
-_inherited: list[Any] = []  # of a parent: never closed, never collected
+_inherited: list[Any] = []  # from a parent: never closed, never collected
 
 
 class Shared:
+    """The shared parts of one file."""
+
     def __init__(self, key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> None:
         self.key = key
         self.place = place
         self.driver = driver(name)
-        self.keeper = Keeper(place, self.driver, journal)
-        self.signals = Signals(place, self._ours)
-        self.database = Writer(place, self.driver, self.keeper.connect, self.keeper.check, self.signals.tell)
+        self.keeper = JournalKeeper(place, self.driver, journal)
+        self.signals = Signals(place, self._is_ours)
+        self.database = Writer(place, self.driver, self.keeper.connect, self.keeper.check, self.signals.send)
         self.process = os.getpid()
         self.users = 0
 
-    def end(self) -> None:
-        """Wait for the threads; blocks."""
+    async def close(self) -> None:
+        """Wait for the threads, after the last user has released it."""
+        try:
+            await asyncio.get_running_loop().run_in_executor(None, self._join)
+        except RuntimeError:  # the interpreter is ending and has no executor any more
+            self._join()
+
+    def _join(self) -> None:
         self.database.join()
         self.signals.close()
 
-    def _ours(self, moment: float) -> bool:
-        """Whether we ourselves wrote the file around this moment, which is its own date."""
+    def _is_ours(self, moment: float) -> bool:
+        """Whether this process wrote the file around this moment, which is the date of the file."""
         return self.database.writing or moment - self.database.wrote_at < 0.02
 
 
-def take(key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> Shared:
-    """The shared database of this key, opened by the first who asks."""
+def acquire(key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> Shared:
+    """The shared parts of this key; the first caller opens them."""
     with _lock:
         shared = _open.get(key)
         if shared is None:
@@ -60,18 +69,18 @@ def take(key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> S
         elif journal != "as it is" and shared.keeper.wanted == "as it is":
             shared.keeper.wanted = mode_for(journal, shared.driver.version)  # an outbox was here before the store
         shared.users += 1
-    _see_off()
+    _release_waiting()
     return shared
 
 
-def leave(shared: Shared) -> None:
-    """Give back, for a finalizer: at once if nobody is at it, else whoever is sees to it."""
-    _leaving.append(shared)
-    _see_off()
+def release_later(shared: Shared) -> None:
+    """Release, for a finalizer: at once, or by the thread that uses this module just now."""
+    _released.append(shared)
+    _release_waiting()
 
 
-def give_back(shared: Shared) -> bool:
-    """One user less. True: it was the last, and the database is being closed."""
+def release(shared: Shared) -> bool:
+    """One user less. True: it was the last, and the file is being closed."""
     with _lock:
         shared.users -= 1
         if shared.users > 0 or shared.process != os.getpid():
@@ -82,10 +91,10 @@ def give_back(shared: Shared) -> bool:
     return True
 
 
-def _see_off() -> None:
-    while _leaving and _lock.acquire(blocking=False):
+def _release_waiting() -> None:
+    while _released and _lock.acquire(blocking=False):
         try:
-            give_back(_leaving.popleft())
+            release(_released.popleft())
         except IndexError:  # another thread was faster
             return
         finally:
@@ -100,13 +109,13 @@ def _before_fork() -> None:
     global _held_for_fork
     _held_for_fork = _lock.acquire(timeout=STILL_WITHIN)
     for shared in list(_open.values()):
-        shared.database.hold_still()
+        shared.database.pause_for_fork()
 
 
 def _after_fork_in_parent() -> None:
     global _held_for_fork
     for shared in list(_open.values()):
-        shared.database.go_on()
+        shared.database.resume_after_fork()
     if _held_for_fork:
         _held_for_fork = False
         _lock.release()

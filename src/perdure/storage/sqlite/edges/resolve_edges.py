@@ -1,7 +1,7 @@
-"""Settling: what follows for jobs that wait when those they wait for have ended.
+"""Resolves edges: releases, cancels or leaves the followers of jobs that have ended.
 
-Up to so many edges are looked at, all in one transaction. A parent stays on the list until its last edge has been looked
-at, so a crash between two steps, or a fan-out of any size, leaves nobody behind.
+Up to a given number of edges are resolved in one transaction. A parent stays on the list until its last edge is resolved, so
+neither a crash between two steps nor a large fan-out leaves a follower blocked.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from perdure.storage.contract import PARENT_CANCELLED
 from perdure.storage.rules.records import EdgeDecision, decide_edge
 from perdure.storage.rules.unreadable import is_unreadable
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..limits.limit_gates import register_gates
 from ..queries import load
 from ..reading.listing import get
 from ..reading.records import WHOLE, Many, json_text, lists_of
 from ..upkeep.unreadable import sort_out
-from ..writing.admit import place
+from ..writing.admit import admit
 from ..writing.apply import PreparedChanges, apply
 from . import edges
 
@@ -32,7 +32,7 @@ _LOWER = Many(_sql["lower"], 2, (100, 10, 1))
 
 
 class ParentRow(msgspec.Struct, array_like=True):
-    """A parent as far as its edges look at it."""
+    """The fields of a parent that decide about its edges."""
 
     id: str
     state: State
@@ -40,7 +40,7 @@ class ParentRow(msgspec.Struct, array_like=True):
     hidden: bool
 
 
-_standing = msgspec.json.Decoder(list[ParentRow], strict=False)
+_parent_rows = msgspec.json.Decoder(list[ParentRow], strict=False)
 
 
 def any_unresolved(work: Work) -> bool:
@@ -48,33 +48,33 @@ def any_unresolved(work: Work) -> bool:
 
 
 def resolve_edges(work: Work, limit: int, now: int) -> int:
-    """Look at up to `limit` edges and what else is on the list; gives how many."""
-    looked = 0
-    while looked < limit and (step := _step(work, limit - looked, now)):
-        looked += step
-    return looked
+    """Resolve up to `limit` edges and other entries of the list; returns how many."""
+    resolved = 0
+    while resolved < limit and (step := _step(work, limit - resolved, now)):
+        resolved += step
+    return resolved
 
 
 def _step(work: Work, limit: int, now: int) -> int:
-    """The first part of the list; gives how much was looked at, 0 if nothing is left."""
+    """Resolve the first part of the list; returns how much, 0 if nothing is left."""
     connection = work.connection
     listed = lists_of(connection.value(_sql["unresolved"], (limit,)))
-    place(work, [job for _, job, admit in listed if admit], now)
-    parents = [job for _, job, admit in listed if not admit]
+    admit(work, [job for _, job, is_new in listed if is_new], now)
+    parents = [job for _, job, is_new in listed if not is_new]
     parents += lists_of(connection.value(_sql["ended"], (max(0, limit - len(listed)),)))
     parents = sorted(set(parents))
-    looked, left = _look_at(work, parents, limit, now) if parents else (0, set())
-    struck = [number for number, job, admit in listed if admit or job not in left]
-    if struck:
-        connection.change(_sql["strike"], (json_text(struck),))
-    return len(listed) + looked
+    resolved, left = _resolve(work, parents, limit, now) if parents else (0, set())
+    done = [number for number, job, is_new in listed if is_new or job not in left]
+    if done:
+        connection.change(_sql["remove_resolved"], (json_text(done),))
+    return len(listed) + resolved
 
 
-def _look_at(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[int, set[str]]:
-    """What follows from the edges of these parents; gives how many were looked at, and the parents that have more."""
+def _resolve(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[int, set[str]]:
+    """Resolve the edges of these parents; returns how many, and the parents that have more."""
     text = json_text(parents)
     found = {row.id: row for row in _parents(work, text, now)}
-    edges.follow(work, found)
+    edges.mark_followed(work, found)
     over = [id for id in parents if id not in found or found[id].state in FINAL]
     asked = [(id, decide_edge(found.get(id), "succeeded") is EdgeDecision.STAY) for id in over]
     listed = lists_of(work.connection.value(_sql["edges"], (json_text(asked), limit)))
@@ -86,17 +86,17 @@ def _look_at(work: Work, parents: Sequence[str], limit: int, now: int) -> tuple[
 
 
 def _parents(work: Work, ids: str, now: int) -> list[ParentRow]:
-    """How these parents stand; one that cannot be read is set aside first."""
+    """The states of these parents. One that cannot be read is set aside first."""
     try:
-        return _standing.decode(work.connection.value(_sql["standing"], (ids,)))
+        return _parent_rows.decode(work.connection.value(_sql["parent_states"], (ids,)))
     except (msgspec.MsgspecError, UnicodeDecodeError, work.error):
         sort_out(work, lists_of(work.connection.value(_sql["numbers"], (ids,))), now)
-        return _standing.decode(work.connection.value(_sql["standing"], (ids,)))
+        return _parent_rows.decode(work.connection.value(_sql["parent_states"], (ids,)))
 
 
 def _follow(work: Work, listed: Sequence[tuple[ParentRow | None, str, str, str]], now: int) -> None:
-    """Lead on, close or cancel; children that are not blocked any more only lose their edges."""
-    blocked = _blocked(work, [child for _, _, child, _ in listed])
+    """Close edges, lead them on, or cancel the children. Children that are not blocked any more only lose their edges."""
+    blocked = _blocked_among(work, [child for _, _, child, _ in listed])
     cancelled: set[str] = set()
     leading: list[tuple[str, str, str]] = []
     closed: list[edges.Edge] = []
@@ -113,36 +113,36 @@ def _follow(work: Work, listed: Sequence[tuple[ParentRow | None, str, str, str]]
     closed += _lead_on(work, leading, {child: run_when for _, _, child, run_when in listed})
     edges.close(work, closed)
     edges.close_all(work, cancelled | {child for _, _, child, _ in listed if child not in blocked})
-    _let_go(work, Counter(child for _, child in closed if child not in cancelled), blocked, now)
+    _release(work, Counter(child for _, child in closed if child not in cancelled), blocked, now)
     _cancel(work, cancelled, now)
 
 
-def _blocked(work: Work, children: Sequence[str]) -> dict[str, tuple[str, bool]]:
-    """Which of these are blocked: their queue, and whether they will be parked."""
+def _blocked_among(work: Work, children: Sequence[str]) -> dict[str, tuple[str, bool]]:
+    """The queues of those of these jobs that are blocked, and whether the jobs will be parked."""
     rows = lists_of(work.connection.value(_sql["blocked"], (json_text(list(dict.fromkeys(children))),)))
     return {id: (queue, bool(parks)) for id, queue, parks in rows}
 
 
 def _lead_on(work: Work, leading: Sequence[tuple[str, str, str]], run_when: dict[str, str]) -> list[edges.Edge]:
-    """Edges lead from the next jobs of their chains. Gives those that do not, because the child waits for the next job
-    already: that is enough."""
+    """Let edges lead from the next jobs of their chains. Returns the edges that are closed instead, because the child waits
+    for the next job already."""
     wanted = {(next_id, child): (id, child) for next_id, id, child in reversed(leading)}
-    for edge in edges.open_ones(work.connection, sorted(wanted)):
+    for edge in edges.open_among(work.connection, sorted(wanted)):
         del wanted[edge]
     led = set(wanted.values())
     if wanted:
         edges.close(work, sorted(led))
         edges.put(work, [(next_id, child, run_when[child]) for next_id, child in wanted])
-        # the next job may have ended, or may not be there at all
+        # the next job may have ended, or may not be stored
         work.connection.change(_sql["note_unresolved"], (json_text(sorted({next_id for next_id, _ in wanted})),))
     return [(id, child) for _, id, child in leading if (id, child) not in led]
 
 
-def _let_go(work: Work, closed: Counter[str], blocked: dict[str, tuple[str, bool]], now: int) -> None:
+def _release(work: Work, closed: Counter[str], blocked: dict[str, tuple[str, bool]], now: int) -> None:
     if not closed:
         return
     _LOWER.run(work.connection, list(closed.items()))
-    if edges.let_go(work, list(closed), now):
+    if edges.release(work, list(closed), now):
         work.ready |= {blocked[child][0] for child in closed}
         register_gates(work, [child for child in closed if blocked[child][1]])
 
@@ -151,7 +151,7 @@ def _cancel(work: Work, children: set[str], now: int) -> None:
     if not children:
         return
     ids = sorted(children)
-    work.connection.change(_sql["waits_for_nobody"], (json_text(ids),))
+    work.connection.change(_sql["clear_waits"], (json_text(ids),))
     records = [record for record in get(work.connection, ids, now) if record is not None]
     if any(is_unreadable(record) for record in records):
         numbers = lists_of(work.connection.value(_sql["numbers"], (json_text(ids),)))

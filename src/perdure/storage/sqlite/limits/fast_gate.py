@@ -11,7 +11,7 @@ from typing import NamedTuple
 from perdure.storage.rules import fast_path
 from perdure.storage.rules.limits import limits_of
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import lists_of
 from .limit_gates import COUNT_RUNNING, GateRow, KeyUsage, Wanted, best_open, closers_to_check

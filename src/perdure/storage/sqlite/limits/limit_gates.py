@@ -18,7 +18,7 @@ from perdure.core.job import ANY
 from perdure.storage.contract import Want
 from perdure.storage.rules.limits import ClaimOrder, Closed, Starts, Use, limits_of, starts_of
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import MAY_RUN, WHOLE, Many, json_text, lists_of
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from perdure.storage.rules.limits import Admitted, ClaimOrder, Gate, admit_jobs, why_closed
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from . import limit_gates
 from .fast_gate import SingleOpenGate, try_fast_gate
 from .limit_gates import GateRow, KeyUsage, Waiting, Wanted

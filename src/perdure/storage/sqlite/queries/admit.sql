@@ -1,15 +1,15 @@
--- name: unplaced
--- Jobs that a caller's transaction has put on record, as far as their place depends on others.
+-- name: waiting
+-- Jobs from a caller's transaction that have not started.
 SELECT json_group_array(json_array(id, queue, priority, tenant, run_at, rank)) FROM {whole}
 WHERE id IN (SELECT value FROM json_each(?)) AND state IN ('blocked', 'scheduled', 'ready');
 
 -- name: rank
--- Their shares of fair queues.
+-- Their ranks in fair queues.
 WITH given (id, rank) AS (VALUES {values})
 UPDATE perdure_jobs SET rank = given.rank FROM given WHERE perdure_jobs.id = given.id;
 
 -- name: count
--- Those that wait for jobs wait for as many as there are open edges: several parents may stand for one.
+-- Blocked jobs wait for as many jobs as they have open edges: several parents may be one stored job.
 UPDATE perdure_bodies SET waits = (
     SELECT count(*) FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
 FROM perdure_jobs AS job

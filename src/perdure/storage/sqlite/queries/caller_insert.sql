@@ -1,5 +1,5 @@
 -- name: take_keys
--- Keys of scope any and window that nobody has, in the caller's transaction.
+-- Free keys of scope any and window, in the caller's transaction.
 INSERT INTO perdure_keys (key, starts, ends, job)
 SELECT {unique_key}, {created_at}, {key_ends}, {id}
 FROM json_each(?) AS job
@@ -18,7 +18,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: insert
 -- Jobs whose key is free, or that have none, in the caller's transaction. Those of a fair queue are blocked until they
--- have their share.
+-- have their rank.
 INSERT INTO perdure_jobs (
     id, task, queue, state, in_lane, index_state, priority, rank, version, attempt, failures, losses, lease, created_at,
     run_at, expires_at, suspect, parked, hidden, routing_key, unique_key, holds_key, limits)
@@ -35,7 +35,7 @@ WHERE {unique_scope} IS NULL OR {unique_scope} NOT IN ('any', 'window')
 ON CONFLICT DO NOTHING;
 
 -- name: bodies
--- What those came with that are new.
+-- The bodies of new jobs.
 INSERT INTO perdure_bodies (
     number, payload, policy, min_version, run_when, waits, key, tenant, tags, meta, unique_scope, chain_id, after)
 SELECT stored.number, {payload}, {policy}, {min_version}, {run_when}, {waits}, {key}, {tenant}, {tags}, {meta},
@@ -44,8 +44,8 @@ FROM json_each(?) AS job CROSS JOIN perdure_jobs AS stored ON stored.id = {id}
 WHERE true
 ON CONFLICT DO NOTHING;
 
--- name: place
--- Those whose place depends on others are to be resolved.
+-- name: admit
+-- Jobs whose rank, gate or edges depend on stored rows are to be admitted.
 INSERT INTO perdure_unresolved (job, admit)
 SELECT {id}, 1 FROM json_each(?) AS job
 WHERE ({limits} IS NOT NULL OR {after} IS NOT NULL OR {fair})
@@ -77,7 +77,7 @@ WHERE EXISTS (SELECT 1 FROM perdure_jobs AS stored WHERE stored.id = child.id AN
 ON CONFLICT DO NOTHING;
 
 -- name: unresolved
--- The parents are to be looked at.
+-- The parents whose edges are to be resolved.
 INSERT INTO perdure_unresolved (job, admit)
 SELECT DISTINCT edge.parent, 0 FROM json_each(?) AS job CROSS JOIN perdure_edges AS edge ON edge.child = {id}
 WHERE edge.open = 1;

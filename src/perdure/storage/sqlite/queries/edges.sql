@@ -7,19 +7,19 @@ WHERE job.id IN (SELECT value FROM json_each(?))
 ON CONFLICT DO NOTHING;
 
 -- name: put
--- Edges as they are given; those that were closed are open again.
+-- Open edges; those that were closed are open again.
 WITH given (parent, child, run_when) AS (VALUES {values})
 INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, run_when, 1 FROM given WHERE true
 ON CONFLICT DO UPDATE SET open = 1, run_when = excluded.run_when;
 
 -- name: keep
--- Closed edges as they are given; those that are there stay as they are. What their children ran after is over.
+-- Closed edges; stored ones stay as they are. When their children run does not matter any more.
 WITH given (parent, child) AS (VALUES {values})
 INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, '', 0 FROM given WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: close
--- Single edges that hold nobody back any more.
+-- Single edges that block their child no more.
 WITH given (parent, child) AS (VALUES {values})
 UPDATE perdure_edges SET open = 0 FROM given
 WHERE perdure_edges.parent = given.parent AND perdure_edges.child = given.child AND open = 1;
@@ -29,7 +29,7 @@ WHERE perdure_edges.parent = given.parent AND perdure_edges.child = given.child 
 UPDATE perdure_edges SET open = 0 WHERE child IN (SELECT value FROM json_each(?)) AND open = 1;
 
 -- name: mark
--- These jobs are followed: once they have ended, their edges are looked at.
+-- These jobs are followed: once they have ended, their edges are resolved.
 UPDATE perdure_jobs SET followed = 1, edges_pending = 1 WHERE id IN (SELECT value FROM json_each(?)) AND edges_pending = 0;
 
 -- name: remark
@@ -37,31 +37,31 @@ UPDATE perdure_jobs SET followed = 1, edges_pending = 1 WHERE id IN (SELECT valu
 UPDATE perdure_jobs SET edges_pending = 1 WHERE id IN (SELECT value FROM json_each(?)) AND followed = 1;
 
 -- name: unmark
--- The edges of these ended jobs have been looked at.
+-- The edges of these ended jobs are resolved.
 UPDATE perdure_jobs SET edges_pending = 0
 WHERE id IN (SELECT value FROM json_each(?)) AND finished_at IS NOT NULL AND edges_pending = 1;
 
 -- name: followers
--- Who still waits for these jobs.
+-- The children that wait for these jobs.
 SELECT json_group_array(json_array(parent, child)) FROM (
     SELECT parent, child FROM perdure_edges INDEXED BY perdure_edges_open
     WHERE open = 1 AND parent IN (SELECT value FROM json_each(?)) ORDER BY child);
 
 -- name: parents
--- Whom these jobs still wait for.
+-- The parents that these jobs wait for.
 SELECT json_group_array(json_array(child, parent)) FROM (
     SELECT child, parent FROM perdure_edges
     WHERE open = 1 AND child IN (SELECT value FROM json_each(?)) ORDER BY parent);
 
--- name: kept_for
--- Who waited for these jobs and has not ended.
+-- name: unfinished_children
+-- The children that have waited for these jobs and have not ended.
 SELECT json_group_array(json_array(parent, child)) FROM (
     SELECT edge.parent, edge.child FROM perdure_edges AS edge CROSS JOIN perdure_jobs AS job ON job.id = edge.child
     WHERE edge.open = 0 AND edge.parent IN (SELECT value FROM json_each(?)) AND job.finished_at IS NULL
     ORDER BY edge.child);
 
 -- name: any_unresolved
--- Whether there is anything to settle.
+-- Whether edges are to be resolved.
 SELECT EXISTS (SELECT 1 FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL)
     OR EXISTS (SELECT 1 FROM perdure_unresolved);
 
@@ -71,15 +71,15 @@ SELECT json_group_array(json_array(number, job, admit)) FROM (
     SELECT number, job, admit FROM perdure_unresolved ORDER BY number LIMIT ?);
 
 -- name: note_unresolved
--- Jobs whose edges are to be looked at.
+-- Jobs whose edges are to be resolved.
 INSERT INTO perdure_unresolved (job, admit) SELECT value, 0 FROM json_each(?);
 
--- name: strike
+-- name: remove_resolved
 -- Entries of the list that are resolved.
 DELETE FROM perdure_unresolved WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: ended
--- Followed jobs that have ended, whose edges have not been looked at since.
+-- Followed jobs that have ended and whose edges are to be resolved.
 SELECT json_group_array(id) FROM (
     SELECT id FROM perdure_jobs WHERE edges_pending = 1 AND finished_at IS NOT NULL ORDER BY finished_at, id LIMIT ?);
 
@@ -87,8 +87,8 @@ SELECT json_group_array(id) FROM (
 -- The rows of these jobs.
 SELECT json_group_array(number) FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
 
--- name: standing
--- How parents stand.
+-- name: parent_states
+-- The states of parents.
 SELECT json_group_array(json_array(id, state, next_id, hidden)) FROM {whole}
 WHERE id IN (SELECT value FROM json_each(?));
 
@@ -103,7 +103,7 @@ SELECT json_group_array(json_array(parent, child, run_when)) FROM (
         AND edge.run_when <= CASE json_extract(given.value, '$[1]') WHEN 1 THEN 'finished' ELSE '~' END
     LIMIT ?);
 
--- name: led
+-- name: open_among
 -- Which edges from these parents to these children are open.
 WITH given (parent, child) AS (VALUES {values})
 SELECT given.parent, given.child FROM given CROSS JOIN perdure_edges AS edge
@@ -115,16 +115,16 @@ SELECT json_group_array(json_array(id, queue, limits IS NOT NULL AND suspect = 0
 WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked';
 
 -- name: lower
--- So many of the jobs that blocked ones wait for have let them go. The numbers are found first: in a plain join SQLite reads
+-- Blocked jobs wait for so many parents less. The numbers are found first: in a plain join SQLite reads
 -- all bodies for each job of the list.
 WITH given (id, closed) AS (VALUES {values}),
 found (number, closed) AS MATERIALIZED (
     SELECT job.number, given.closed FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
 UPDATE perdure_bodies SET waits = waits - found.closed FROM found WHERE perdure_bodies.number = found.number;
 
--- name: let_go
--- Blocked jobs that wait for nobody any more. They are due now, unless their time is to come (one that was due at once stays
--- so, though the clock went back); a share of a fair queue stays.
+-- name: release
+-- Blocked jobs that wait for no parent any more. They are due now, unless their time is to come (one that was due at once stays
+-- so, though the clock went back); a fair rank stays.
 UPDATE perdure_jobs SET
     version = min(version, 4611686018427387904) + 1,
     state = CASE WHEN run_at > max(created_at, :now) THEN 'scheduled' ELSE 'ready' END,
@@ -136,7 +136,7 @@ UPDATE perdure_jobs SET
 WHERE id IN (SELECT value FROM json_each(:ids)) AND state = 'blocked'
     AND (SELECT waits FROM perdure_bodies AS body WHERE body.number = perdure_jobs.number) <= 0;
 
--- name: waits_for_nobody
+-- name: clear_waits
 -- Jobs that are about to be cancelled.
 UPDATE perdure_bodies SET waits = 0
 WHERE number IN (SELECT number FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?)));

@@ -34,4 +34,4 @@ DELETE FROM perdure_kv WHERE (kind, name) IN (SELECT kind, name FROM given);
 
 -- name: page
 -- All entries after a position.
-SELECT kind, name, text, version, due_at, job FROM perdure_kv {behind} ORDER BY kind, name LIMIT ?;
+SELECT kind, name, text, version, due_at, job FROM perdure_kv {condition} ORDER BY kind, name LIMIT ?;

@@ -3,9 +3,9 @@
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM {whole} WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: find
--- Jobs that fit, newest first.
+-- Jobs that match, newest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
-    SELECT * FROM {jobs} WHERE {fitting} ORDER BY created_at DESC, id DESC LIMIT ?);
+    SELECT * FROM {jobs} WHERE {matching} ORDER BY created_at DESC, id DESC LIMIT ?);
 
 -- name: slice_end
 -- Where a slice of the history ends.
@@ -13,11 +13,11 @@ SELECT created_at, id FROM perdure_jobs INDEXED BY perdure_jobs_created {begin}
 ORDER BY created_at DESC, id DESC LIMIT 1 OFFSET ?;
 
 -- name: count
--- How many jobs fit.
-SELECT count(*) FROM {jobs} WHERE {fitting};
+-- How many jobs match.
+SELECT count(*) FROM {jobs} WHERE {matching};
 
 -- name: few_live
--- Whether the jobs that have not ended are few enough to be looked through.
+-- Whether the jobs that have not ended are few enough to be read.
 SELECT count(*) < :few FROM (SELECT 1 FROM ({live}) LIMIT :few);
 
 -- name: live_ready
@@ -33,7 +33,7 @@ SELECT number FROM perdure_jobs WHERE parked = 1 AND suspect = 0;
 SELECT number FROM perdure_jobs WHERE index_state IN ('suspect', 'scheduled', 'blocked');
 
 -- name: live_held
--- Jobs that somebody holds.
+-- Jobs that are held.
 SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL
 UNION ALL
 SELECT number FROM perdure_jobs WHERE stamp IS NOT NULL AND limits IS NOT NULL;
@@ -83,22 +83,22 @@ UPDATE perdure_gates SET closed_by = 'paused' WHERE closed_by = '' AND queue = ?
 -- Open the gates that the pause of a queue has closed.
 UPDATE perdure_gates SET closed_by = '' WHERE closed_by <> '' AND closed_by = 'paused' AND queue = ?;
 
--- name: let_on
+-- name: resume
 -- Let claims along lines read the jobs of a resumed queue again.
 UPDATE perdure_jobs SET in_paused_queue = NULL WHERE in_paused_queue = 1 AND queue = ?;
 
--- name: beat
+-- name: heartbeat
 -- A worker's sign of life.
 INSERT INTO perdure_workers (id, started_at, seen_at, running, about) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (id) DO UPDATE SET
     started_at = excluded.started_at, seen_at = excluded.seen_at, running = excluded.running, about = excluded.about;
 
--- name: leave
--- Forget a worker.
+-- name: remove_worker
+-- A worker that has ended.
 DELETE FROM perdure_workers WHERE id = ?;
 
--- name: forget_workers
--- Forget workers that were not seen for long.
+-- name: remove_workers
+-- Workers that were not seen for long.
 DELETE FROM perdure_workers WHERE seen_at < ?;
 
 -- name: workers

@@ -9,9 +9,9 @@ LEFT JOIN perdure_policies AS kept ON kept.number = body.policy;
 -- The next jobs behind a number.
 SELECT json_group_array(number) FROM (SELECT number FROM perdure_jobs WHERE number > ? ORDER BY number LIMIT ?);
 
--- name: silent
+-- name: misplaced
 -- Of the next jobs behind a number, those that no claim, reaper or promotion can find, because what these search by contradicts
--- the state; then the last number that was looked at, and how many there were. Reads no body: a page of 50,000 takes some ten
+-- the state; then the last number that was read, and how many there were. Reads no body: a page of 50,000 takes some ten
 -- milliseconds.
 SELECT json_group_array(number) FILTER (WHERE sound IS NOT 1), max(number), count(*) FROM (
     SELECT number, CASE state
@@ -58,7 +58,7 @@ SELECT CAST(id AS BLOB), at, CAST(table_name AS BLOB), CAST(fields AS BLOB), CAS
 FROM perdure_unreadable WHERE id IN (SELECT value FROM json_each(?)) ORDER BY number;
 
 -- name: replace_policy
--- What jobs have in common, in table_name of what cannot be read.
+-- A policy in place of one that cannot be read.
 INSERT OR REPLACE INTO perdure_policies (number, max_attempts, timeout, backoff, retention, dead_retention)
 VALUES (?, ?, ?, ?, ?, ?);
 
@@ -70,8 +70,8 @@ DELETE FROM perdure_jobs WHERE number IN (SELECT value FROM json_each(?));
 -- Their bodies.
 DELETE FROM perdure_bodies WHERE number IN (SELECT value FROM json_each(?));
 
--- name: put_in_place
--- Where a job stands, by its state.
+-- name: correct_positions
+-- The indexed columns of jobs, by their state.
 WITH given (number, in_lane, index_state, parked) AS (VALUES {values})
 UPDATE perdure_jobs SET in_lane = given.in_lane, index_state = given.index_state, parked = given.parked
 FROM given WHERE perdure_jobs.number = given.number;
@@ -100,7 +100,7 @@ UPDATE perdure_gates SET closed_by = '' WHERE CASE closed_by WHEN '' THEN 0
     WHEN 'paused' THEN queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1)
     ELSE NOT EXISTS (SELECT 1 FROM perdure_full_limits WHERE perdure_full_limits.limits = closed_by) END;
 
--- name: let_on_orphans
+-- name: resume_orphans
 -- Jobs that were held up by the pause of a queue which is not paused.
 UPDATE perdure_jobs SET in_paused_queue = NULL
 WHERE in_paused_queue = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1);
@@ -125,19 +125,19 @@ WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked'
     AND (SELECT count(*) = 0 OR count(*) <> body.waits FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
     AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id AND admit = 1);
 
--- name: waits_for_nobody
+-- name: waits_for_none
 -- Blocked jobs among these that name no other, wait for none, and are on no list.
 SELECT json_group_array(job.id) FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)
 WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked' AND body.waits = 0 AND body.after IS NULL
     AND NOT EXISTS (SELECT 1 FROM perdure_edges AS edge WHERE edge.child = job.id AND edge.open = 1)
     AND NOT EXISTS (SELECT 1 FROM perdure_unresolved WHERE perdure_unresolved.job = job.id);
 
--- name: note_unplaced
--- Jobs that are to be given their table_name.
+-- name: note_new
+-- Jobs that are to be admitted.
 INSERT INTO perdure_unresolved (job, admit) SELECT value, 1 FROM json_each(?);
 
 -- name: unaware
--- Parents of blocked jobs among these that are to be looked at, and are on no list: not on record, not marked as followed, or
+-- Parents of blocked jobs among these whose edges are to be resolved, and that are on no list: not on record, not marked as followed, or
 -- ended in a way that does not leave the job waiting.
 SELECT json_group_array(parent) FROM (
     SELECT DISTINCT edge.parent
@@ -156,7 +156,7 @@ UPDATE perdure_bodies SET waits = (SELECT count(*) FROM perdure_edges AS edge WH
 FROM perdure_jobs AS job WHERE job.number = perdure_bodies.number AND job.id IN (SELECT value FROM json_each(?));
 
 -- name: note_unresolved
--- Jobs whose edges are to be looked at.
+-- Jobs whose edges are to be resolved.
 INSERT INTO perdure_unresolved (job, admit) SELECT value, 0 FROM json_each(?);
 
 -- name: any_idle

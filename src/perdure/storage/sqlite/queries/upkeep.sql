@@ -1,5 +1,5 @@
 -- name: cut_leases
--- Leases that reach further than they can: the clock went back.
+-- Leases that end later than they can: the clock went back.
 UPDATE perdure_jobs SET leased_until = min(lease, 4611686018427387904) + :now WHERE number IN (
     SELECT number FROM perdure_jobs WHERE leased_until IS NOT NULL AND limits IS NULL AND leased_until > lease + :now
     UNION ALL
@@ -14,7 +14,7 @@ SELECT min(leased_until) FROM (
     WHERE stamp IS NOT NULL AND limits IS NOT NULL AND leased_until IS NOT NULL);
 
 -- name: lapsed
--- Jobs whose lease is over, the longest over first.
+-- Jobs whose lease has lapsed, the earliest first.
 SELECT CAST(json_group_array(json_array({record})) AS BLOB) FROM (
     SELECT * FROM {whole} WHERE number IN (
         SELECT number FROM (
@@ -68,7 +68,7 @@ SELECT json_group_array(json_array(number, id, finished_at > :hidden_since)) FRO
     WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
 
 -- name: is_small
--- Whether the whole table may be looked through.
+-- Whether the whole table may be read.
 SELECT count(*) < :small FROM (SELECT 1 FROM perdure_jobs LIMIT :small);
 
 -- name: hide
@@ -89,11 +89,11 @@ DELETE FROM perdure_log WHERE job IN (SELECT value FROM json_each(:ids));
 DELETE FROM perdure_keys WHERE ends IS NOT NULL AND ends <= ?;
 
 -- name: many_policies
--- Whether there are so many that those which nobody has any more are worth looking for.
+-- Whether there are so many that unused ones are worth a search.
 SELECT count(*) > :many FROM (SELECT 1 FROM perdure_policies LIMIT :many + 1);
 
 -- name: remove_policies
--- What no job has in common any more.
+-- Policies that no job has.
 DELETE FROM perdure_policies WHERE number NOT IN (SELECT policy FROM perdure_bodies);
 
 -- name: remove_edges
@@ -106,11 +106,11 @@ WHERE parent IN (SELECT value FROM json_each(:ids)) OR child IN (SELECT value FR
 DELETE FROM perdure_kv WHERE job IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_unreadable
--- What was kept of them, if they could not be read.
+-- What was set aside of them.
 DELETE FROM perdure_unreadable WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: remove_starts
--- Starts that count no more.
+-- Starts that do not count any more.
 DELETE FROM perdure_starts WHERE ends <= ?;
 
 -- name: remove_accounts

@@ -11,14 +11,15 @@ from perdure.core.record import Record
 from perdure.storage.contract import Filter, QueueRow, QueueSettings, WorkerRow
 from perdure.storage.rules.filters import Position, cursor_of, spellings
 
+from ..connection.busy import Retry
 from ..connection.driver import Connection
-from ..connection.writer import Patiently, Work
+from ..connection.work import Work
 from ..queries import load
-from .raw_rows import records_or_numbers, shown
+from .raw_rows import records_for_readers, records_or_numbers
 from .records import BODY, RECORD, WHOLE, json_text
 
 OnFull = Literal["reject", "drop", "wait"]
-FEW = 20_000  # so many rows are sorted sooner than a long history is walked through
+FEW = 20_000  # so many rows are sorted sooner than a long history is read
 
 _sql = load("listing", record=RECORD, whole=WHOLE)
 _numbers = load("listing", record="number", whole=WHOLE)
@@ -33,41 +34,42 @@ def get(connection: Connection, ids: Sequence[str], now: int) -> list[Record | N
     records, unread = records_or_numbers(
         lambda statement: connection.value(statement, asked), _sql["get"], _numbers["get"]
     )
-    found = {record.id: record for record in (shown(connection, unread, now) if unread else records)}
+    found = {record.id: record for record in (records_for_readers(connection, unread, now) if unread else records)}
     return [found.get(id) for id in ids]
 
 
 def find(
-    connection: Connection, patiently: Patiently, filter: Filter, limit: int, after: Position | None, now: int
+    connection: Connection, retry: Retry, filter: Filter, limit: int, after: Position | None, now: int
 ) -> tuple[list[Record], str | None]:
-    """A page, newest first. A long history is walked through in slices, because on a rollback journal nobody can
-    commit while one statement reads; a job never moves from one slice to another."""
-    conditions, parameters = patiently(_conditions, connection, filter)
+    """A page, newest first. A long history is read in slices, because with a rollback journal no commit is possible while
+    one statement reads. A job never moves from one slice to another."""
+    conditions, parameters = retry(_conditions, connection, filter)
     index = _index(filter, conditions)
     found: list[Record] = []
     slice_ = FIRST_SLICE
     until: Position | None = None
     while True:
         if index == _CREATED:
-            until = patiently(_slice_end, connection, after, slice_)
+            until = retry(_slice_end, connection, after, slice_)
         within, given = _slice(conditions, parameters, after, until)
         jobs = f"{_JOBS} {index} CROSS JOIN {_BODIES}" if index else f"{_JOBS} JOIN {_BODIES}"
         records, numbers = (
-            each["find"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(within)) for each in (_sql, _numbers)
+            each["find"].replace("{jobs}", jobs).replace("{matching}", " AND ".join(within))
+            for each in (_sql, _numbers)
         )
         asked = (*given, limit + 1 - len(found))
-        page, unread = records_or_numbers(partial(_patient_value, patiently, connection, asked), records, numbers)
-        found += shown(connection, unread, now) if unread else page
+        page, unread = records_or_numbers(partial(_value_when_free, retry, connection, asked), records, numbers)
+        found += records_for_readers(connection, unread, now) if unread else page
         if until is None or len(found) > limit:
             break
         after, slice_ = until, min(4 * slice_, LAST_SLICE)
-    fitting = found[:limit]
-    more = len(found) > limit and fitting
-    return fitting, cursor_of(fitting[-1]) if more else None
+    matching = found[:limit]
+    more = len(found) > limit and matching
+    return matching, cursor_of(matching[-1]) if more else None
 
 
-def _patient_value(patiently: Patiently, connection: Connection, asked: Sequence[Any], statement: str) -> Any:
-    return patiently(connection.value, statement, asked)
+def _value_when_free(retry: Retry, connection: Connection, asked: Sequence[Any], statement: str) -> Any:
+    return retry(connection.value, statement, asked)
 
 
 def _slice_end(connection: Connection, after: Position | None, rows: int) -> Position | None:
@@ -92,19 +94,19 @@ def _slice(
 
 def count(connection: Connection, filter: Filter) -> int:
     conditions, parameters = _conditions(connection, filter)
-    jobs = f"{_JOBS} JOIN {_BODIES}" if _asks_bodies(filter) else _JOBS
-    statement = _sql["count"].replace("{jobs}", jobs).replace("{fitting}", " AND ".join(conditions))
+    jobs = f"{_JOBS} JOIN {_BODIES}" if _needs_bodies(filter) else _JOBS
+    statement = _sql["count"].replace("{jobs}", jobs).replace("{matching}", " AND ".join(conditions))
     found: int = connection.value(statement, parameters)
     return found
 
 
-def _asks_bodies(filter: Filter) -> bool:
-    asked = [name for name in _FITS if getattr(filter, name) is not None]
+def _needs_bodies(filter: Filter) -> bool:
+    asked = [name for name in _CONDITIONS if getattr(filter, name) is not None]
     return filter.text is not None or not {"tag", *BODY}.isdisjoint(asked)
 
 
 def _index(filter: Filter, conditions: list[str]) -> str:
-    """The index that a listing walks along. Without statistics SQLite cannot know which is short."""
+    """The index that a listing reads. Without statistics SQLite cannot know which one is short."""
     if filter.key is not None or filter.chain_id is not None or any("number IN" in one for one in conditions):
         return ""
     if filter.states is not None and set(filter.states) == {"dead"}:
@@ -112,7 +114,7 @@ def _index(filter: Filter, conditions: list[str]) -> str:
     return _CREATED
 
 
-_FITS = {
+_CONDITIONS = {
     "task": "task = ?",
     "queue": "queue = ?",
     "key": "key = ?",
@@ -129,13 +131,13 @@ def _conditions(connection: Connection, filter: Filter) -> tuple[list[str], list
     conditions: list[str] = ["hidden = 0"]
     parameters: list[Any] = []
     if filter.states is not None:
-        fitting, names = _states(connection, filter.states)
-        conditions += fitting
+        matching, names = _states(connection, filter.states)
+        conditions += matching
         parameters += names
     if filter.routing is not ANY:
         conditions.append("routing_key IS ?")
         parameters.append(filter.routing)
-    for field, condition in _FITS.items():
+    for field, condition in _CONDITIONS.items():
         value = getattr(filter, field)
         if value is not None:
             conditions.append(condition)
@@ -151,11 +153,11 @@ def _states(connection: Connection, states: Sequence[str]) -> tuple[list[str], l
     names = sorted({str(state) for state in states})
     if names == ["dead"]:
         return ["index_state = 'dead'"], []
-    fitting = [f"state IN ({', '.join('?' * len(names))})"]
+    matching = [f"state IN ({', '.join('?' * len(names))})"]
     live = _live(names)
     if live is not None and connection.value(_sql["few_live"].replace("{live}", live), {"few": FEW}):
-        fitting.append(f"job.number IN ({live})")
-    return fitting, names
+        matching.append(f"job.number IN ({live})")
+    return matching, names
 
 
 def _live(names: Sequence[str]) -> str | None:
@@ -221,19 +223,19 @@ def pause(work: Work, queue: str, paused: bool) -> None:
     work.connection.change(_sql["pause"], (queue, int(paused)))
     work.connection.change(_sql["close_gates" if paused else "open_gates"], (queue,))
     if not paused:
-        work.connection.change(_sql["let_on"], (queue,))
+        work.connection.change(_sql["resume"], (queue,))
         work.ready.add(queue)
 
 
-def beat(work: Work, worker: WorkerRow, now: int) -> None:
+def heartbeat(work: Work, worker: WorkerRow, now: int) -> None:
     values = (worker.id, worker.started_at, now, worker.running, worker.about)
-    work.connection.change(_sql["beat"], values)
+    work.connection.change(_sql["heartbeat"], values)
 
 
-def leave(work: Work, worker: str) -> None:
-    work.connection.change(_sql["leave"], (worker,))
+def remove_worker(work: Work, worker: str) -> None:
+    work.connection.change(_sql["remove_worker"], (worker,))
 
 
 def workers(work: Work, seen_within: int, now: int) -> list[WorkerRow]:
-    work.connection.change(_sql["forget_workers"], (now - seen_within,))
+    work.connection.change(_sql["remove_workers"], (now - seen_within,))
     return [WorkerRow(*row) for row in work.connection.rows(_sql["workers"])]

@@ -1,12 +1,12 @@
-"""Rows of jobs read column by column, as bytes: the way that works whatever they hold."""
+"""Reads rows of jobs column by column, as bytes, which works whatever they hold."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from perdure.core.job import State
 from perdure.core.record import Record
+from perdure.storage.rules.records import is_parked
 from perdure.storage.rules.unreadable import mark
 
 from ..connection.driver import Connection
@@ -42,7 +42,7 @@ class Row(NamedTuple):
         index_state = self.values["index_state"]
         if isinstance(index_state, bytes):
             index_state = index_state.decode("utf-8", "replace")
-        parked = record.state is State.READY and record.limits is not None
+        parked = is_parked(record.state, record.limits)
         position = position_of(record.state.value, parked=parked, suspect=record.suspect)
         return (*position, parked) == (self.values["in_lane"], index_state, record.parked)
 
@@ -53,16 +53,16 @@ def rows_of(connection: Connection, numbers: Sequence[int]) -> list[Row]:
     return [Row(number, body, dict(zip(_NAMES, values, strict=True))) for number, body, *values in found]
 
 
-def shown(connection: Connection, numbers: Sequence[int], now: int) -> list[Record]:
-    """These jobs for a reader, marked where they cannot be read. A row without an id of ours is left out: no reader could
-    ask for it."""
+def records_for_readers(connection: Connection, numbers: Sequence[int], now: int) -> list[Record]:
+    """These jobs for a reader, marked where they cannot be read. A row without a valid id is left out: no reader could ask
+    for it."""
     records = [mark(row.values, now) for row in rows_of(connection, numbers)]
     return [record for record in records if record.id]
 
 
 def records_or_numbers(read: Callable[[str], Any], records: str, numbers: str) -> tuple[list[Record], list[int]]:
-    """What a statement gives, if all of it can be read. Else the numbers of its rows, by the same statement with `number` in
-    place of a record: they are to be read one by one."""
+    """The records that a statement returns, if all of them can be read. Else the numbers of its rows, by the same statement
+    with `number` in place of a record: the caller reads those one by one."""
     try:
         return records_of(read(records)), []
     except Flawed:

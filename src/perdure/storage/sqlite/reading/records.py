@@ -1,4 +1,4 @@
-"""Rows as texts and texts as rows: many values go in as one VALUES list, records come out as one JSON text."""
+"""Converts between rows and texts: many values go in as one VALUES list, records come out as one JSON text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..connection.driver import Connection
 
 FIELDS = Record.__struct_fields__
 POLICY = ("max_attempts", "timeout", "backoff", "retention", "dead_retention")  # in a table of their own
-# what a job came with, and what is seldom told of it: in a row of its own, which most moves leave as it is
+# what a job was enqueued with, and what changes seldom: in a row of its own, which most changes leave as it is
 BODY = tuple(
     """
     payload policy min_version run_when waits key tenant tags meta unique_scope chain_id after next_id progress errors
@@ -55,7 +55,7 @@ RECORD = ", ".join(value_of(field) for field in FIELDS)
 
 
 class _Row(Record, array_like=True, kw_only=True):
-    """A record as a JSON array; only so that the decoder makes it in one step."""
+    """A record as a JSON array, which the decoder makes in one step."""
 
 
 _decoder = msgspec.json.Decoder(list[_Row], strict=False)
@@ -68,7 +68,7 @@ def literal(value: object) -> str:
 
 
 class Flawed(Exception):
-    """A text of records holds one that cannot be read. The rows are to be read one by one."""
+    """A text holds a record that cannot be read. The caller reads the rows one by one."""
 
 
 def records_of(text: bytes) -> list[Record]:
@@ -95,8 +95,8 @@ def json_text(value: object) -> str:
 class Many:
     """A statement with a VALUES list of any length, in as few and as few different statements as possible.
 
-    The template names the place of the list as {values}, before every other parameter. With `padded`, a list is filled
-    up with rows of NULLs, which the statement must pass over: one statement instead of several smaller ones.
+    The template has {values} where the list goes, before every other parameter. With `padded`, a list is filled up with rows
+    of NULLs, which the statement must ignore: one statement instead of several smaller ones.
     """
 
     def __init__(
@@ -108,11 +108,11 @@ class Many:
         self._statements = [(size, template.replace("{values}", ",".join([row] * size))) for size in sizes]
 
     def run(self, connection: Connection, rows: Sequence[Iterable[Any]], *shared: Any) -> int:
-        """Run it for all rows; gives how many rows of the table were touched."""
+        """Run it for all rows; returns how many rows of the table it changed."""
         return sum(connection.change(statement, parameters) for statement, parameters in self._parts(rows, shared))
 
     def rows(self, connection: Connection, values: Sequence[Iterable[Any]], *shared: Any) -> list[tuple[Any, ...]]:
-        """Ask it for all values; gives the rows."""
+        """Run it for all values; returns the rows that it found."""
         parts = self._parts(values, shared)
         return [row for statement, parameters in parts for row in connection.rows(statement, parameters)]
 

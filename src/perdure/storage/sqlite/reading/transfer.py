@@ -1,4 +1,4 @@
-"""Carrying jobs and kept keys to another store, or from one."""
+"""Exports jobs and kept keys to another store, and restores them from one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from perdure.errors import StoreError
 from perdure.storage.contract import JobDump, KeptKey
 
 from ..connection.driver import Connection
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..edges import edges
 from ..limits.limit_gates import register_gates
 from ..queries import load
 from ..writing import fair_ranks
 from ..writing.policies import number_of, policy_of, store_policies
-from .raw_rows import records_or_numbers, shown
+from .raw_rows import records_for_readers, records_or_numbers
 from .records import BODY, COLUMNS, RECORD, Many, json_text, position_of
 
 FIRST = (-(1 << 63), "")  # before every job
@@ -35,7 +35,7 @@ _JOBS = Many(_sql["insert"], len(COLUMNS) + 3, (100, 20, 5, 1))
 _BODIES = Many(_sql["insert_bodies"], len(BODY) + 1, (100, 20, 5, 1))
 _LINES = Many(_sql["insert_lines"], 2, (500, 100, 20, 4, 1))
 _OWNERS = Many(_sql["owners"], 1)
-_REMOVED_KEYS = Many(_sql["remove_keys"], 1)
+_REMOVE_KEYS = Many(_sql["remove_keys"], 1)
 _KEYS = Many(_sql["insert_keys"], 4, (500, 100, 20, 4, 1))
 
 
@@ -43,13 +43,13 @@ def export(connection: Connection, after: tuple[int, str] | None, limit: int, no
     created_at, id = after or FIRST
     asked = {"created_at": created_at, "id": id, "limit": limit}
     records, unread = records_or_numbers(lambda statement: connection.value(statement, asked), _sql["export"], _NUMBERS)
-    records = shown(connection, unread, now) if unread else records
+    records = records_for_readers(connection, unread, now) if unread else records
     ids = [record.id for record in records]
     lines: defaultdict[str, list[str]] = defaultdict(list)
     for job, line in connection.rows(_sql["lines"], (json_text(ids),)):
         lines[job].append(line.decode("utf-8", "backslashreplace"))
     waits_for = edges.parents(connection, ids)
-    kept_for = edges.kept_for(connection, [record.id for record in records if record.followed])
+    kept_for = edges.unfinished_children(connection, [record.id for record in records if record.followed])
     return [
         JobDump(record, *(tuple(found.get(record.id, ())) for found in (lines, waits_for, kept_for)))
         for record in records
@@ -57,7 +57,7 @@ def export(connection: Connection, after: tuple[int, str] | None, limit: int, no
 
 
 def restore(work: Work, jobs: Sequence[JobDump]) -> str | None:
-    """Put jobs on record as they are. A job whose key another one holds is the answer, and nothing was written then."""
+    """Store jobs as they are. Returns why not, if another job holds the key of one of them; then nothing was written."""
     records = [job.record for job in jobs]
     ids = {record.id for record in records}
     keys = {record.unique_key: record for record in records if record.holds_key}
@@ -66,7 +66,7 @@ def restore(work: Work, jobs: Sequence[JobDump]) -> str | None:
             return f"the unique key of job {keys[key].id} is held by job {owner}"
     for statement in ("remove", "remove_lines"):
         work.connection.change(_sql[statement], (json_text(sorted(ids)),))
-    put(work, records)
+    insert(work, records)
     _LINES.run(work.connection, [(job.record.id, line) for job in jobs for line in job.lines])
     edges.restore(work, jobs)
     fair_ranks.restore(work, records)
@@ -76,16 +76,16 @@ def restore(work: Work, jobs: Sequence[JobDump]) -> str | None:
     return None
 
 
-def put(work: Work, records: Sequence[Record]) -> None:
-    """Write the rows of jobs that are not on record."""
+def insert(work: Work, records: Sequence[Record]) -> None:
+    """Insert the rows of jobs that are not stored."""
     store_policies(work.connection, map(policy_of, records))
     _JOBS.run(work.connection, [_row(record) for record in records])
     _BODIES.run(work.connection, [_body(record) for record in records])
 
 
 def _row(record: Record) -> list[Any]:
-    place = position_of(record.state.value, parked=record.parked, suspect=record.suspect)
-    values = [*(getattr(record, name) for name in COLUMNS), *place, record.followed]  # its edges may be on their way
+    position = position_of(record.state.value, parked=record.parked, suspect=record.suspect)
+    values = [*(getattr(record, name) for name in COLUMNS), *position, record.followed]  # its edges may come later
     return [value.value if isinstance(value, State) else value for value in values]
 
 
@@ -101,10 +101,10 @@ def export_keys(connection: Connection, cursor: str | None, limit: int) -> tuple
 
 
 def restore_keys(work: Work, keys: Sequence[KeptKey]) -> None:
-    _REMOVED_KEYS.run(work.connection, [(kept.key,) for kept in keys])
+    _REMOVE_KEYS.run(work.connection, [(kept.key,) for kept in keys])
     _KEYS.run(work.connection, [(kept.key, kept.job, kept.ends, 0) for kept in keys])
 
 
-def refused(why: str | None) -> None:
+def raise_refusal(why: str | None) -> None:
     if why is not None:
         raise StoreError(why)

@@ -1,7 +1,7 @@
-"""Looking through a SQLite file for rows that cannot be read: jobs a few at a time, and the small tables beside them.
+"""Checks rows of a SQLite file: jobs a few at a time, and the small tables.
 
-What can be made again (gates, closers, accounts, starts) is removed when it cannot be read. Settings of a queue become the
-defaults. Any other row is kept in perdure_unreadable and removed.
+Rows that can be made again (gates, used-up limits, accounts, starts) are removed when they cannot be read. Settings of a
+queue become the defaults. Any other row is moved to perdure_unreadable.
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.storage.rules.records import is_parked
 from perdure.storage.rules.unreadable import LARGEST, LONGEST_ID, is_leased, read_row
 
 from ..connection.driver import Connection
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.raw_rows import Row, as_bytes, rows_of
 from ..reading.records import json_text, lists_of
-from .unreadable import keep, sort_out
+from .unreadable import set_aside, sort_out
 
-SMALL = 5_000  # rows of a table beside the jobs that are looked at in one inspection
+SMALL = 5_000  # rows of a small table that one inspection reads
 AT_ONCE = 500
 FIRST, LAST = -(1 << 63), (1 << 63) - 1  # before every number, and the last that there is
-SWEPT = 50_000  # jobs that are looked at for whether anybody can find them, in one inspection
+SWEPT = 50_000  # jobs whose indexed columns one inspection compares with their state
 FEW = 10_000  # jobs that are always inspected from the first one on
 
 _sql = load("unreadable")
@@ -33,33 +32,34 @@ _sql = load("unreadable")
 
 # ---- jobs ------------------------------------------------------------------------------------------
 def flawed_after(connection: Connection, number: int, limit: int, now: int, *, live: bool) -> tuple[list[int], int]:
-    """Of the next so many jobs behind a number: those that are to be sorted out, and the last number that was looked at,
-    `FIRST` at the end. `live`: only jobs that have not ended."""
+    """Of the next jobs after a row number: those that are to be sorted out, and the last number that was read, `FIRST` at
+    the end. `live`: only jobs that have not ended."""
     numbers = lists_of(connection.value(_sql["live_numbers" if live else "next_numbers"], (number, limit)))
     found = [row.number for row in rows_of(connection, numbers) if _is_flawed(row, now)]
     return found, numbers[-1] if len(numbers) == limit else FIRST
 
 
 class Swept(NamedTuple):
-    """Jobs that nobody can find, bodies without a job, and the number behind which to go on, `FIRST` at the end."""
+    """Jobs that no index shows where their state says, bodies without a job, and the number after which to continue,
+    `FIRST` at the end."""
 
-    silent: list[int]
+    misplaced: list[int]
     strays: list[int]
     last: int
 
 
 def sweep(connection: Connection, number: int, swept: int = SWEPT) -> Swept:
-    """Look through the next many jobs behind a number for those that nobody can find, because what they are searched by
-    contradicts their state. At most `AT_ONCE` are named: the rest is found next time."""
-    ((found, last, looked_at),) = connection.rows(_sql["silent"], (number, swept))
-    last = last if looked_at == swept else FIRST
+    """Check the next jobs after a row number for indexed columns that contradict their state. It returns at most `AT_ONCE`;
+    the next sweep finds the rest."""
+    ((found, last, count),) = connection.rows(_sql["misplaced"], (number, swept))
+    last = last if count == swept else FIRST
     strays = connection.rows(_sql["stray_bodies"], (number, LAST if last == FIRST else last, AT_ONCE))
     return Swept(lists_of(found)[:AT_ONCE], [stray for (stray,) in strays], last)
 
 
 def random_start(connection: Connection) -> int:
-    """A number behind which to begin. A process may end before it has inspected a large store: if all began with the first
-    job, nobody would ever come to the last."""
+    """A row number after which to begin. A process may end before it has inspected a large store: if all began with the
+    first job, none would ever reach the last."""
     newest = connection.value(_sql["newest_number"])
     return randrange(newest) if newest > FEW else FIRST
 
@@ -73,17 +73,19 @@ def _is_flawed(row: Row, now: int) -> bool:
 
 
 def inspect_jobs(work: Work, numbers: Sequence[int], now: int) -> int:
-    """Set aside or put right these rows; gives how many."""
+    """Set aside or put right these rows; returns how many."""
     return sort_out(work, numbers, now, unless_leased=True)[1]
 
 
-def remove_stray_bodies(work: Work, given: Sequence[int], now: int) -> int:
-    """Remove those of these bodies that have no job: a new job may come to stand there, and must not run with this one."""
+def remove_stray_bodies(work: Work, candidates: Sequence[int], now: int) -> int:
+    """Remove those of these bodies that have no job: a new job may get their number, and must not run with their payload."""
     numbers = [
-        number for each in given for (number,) in work.connection.rows(_sql["stray_bodies"], (each - 1, each, 1))
+        number for each in candidates for (number,) in work.connection.rows(_sql["stray_bodies"], (each - 1, each, 1))
     ]
     if numbers:
-        keep(work, [(str(number), "bodies", ["number"], _body(work.connection, number)) for number in numbers], now)
+        set_aside(
+            work, [(str(number), "bodies", ["number"], _body(work.connection, number)) for number in numbers], now
+        )
         work.connection.change(_sql["remove_bodies"], (json_text(numbers),))
     return len(numbers)
 
@@ -94,7 +96,7 @@ def _body(connection: Connection, number: int) -> dict[str, Any]:
     return dict(zip(names, found[0], strict=True))
 
 
-# ---- the tables beside them ------------------------------------------------------------------------
+# ---- the small tables -------------------------------------------------------------------------
 Check = Callable[[Any, int], bool]  # a value that is not NULL, and the time
 
 
@@ -209,10 +211,10 @@ TABLES = (
 
 
 def inspect_tables(work: Work, now: int) -> int:
-    """Set aside or put right the rows of the small tables; gives how many."""
+    """Set aside or put right the rows of the small tables; returns how many."""
     found = sum(_inspect(work, table, now) for table in TABLES)
     found += work.connection.change(_sql["idle_closers"])
-    found += work.connection.change(_sql["let_on_orphans"])
+    found += work.connection.change(_sql["resume_orphans"])
     return found + work.connection.change(_sql["reopen_orphans"])
 
 
@@ -239,7 +241,7 @@ def _flaws(table: Table, row: dict[str, Any], now: int) -> list[str]:
 def _inspect(work: Work, table: Table, now: int) -> int:
     bad = [(row, flaws) for row in _rows(work.connection, table) if (flaws := _flaws(table, row, now))]
     if table.kept:
-        keep(work, [(_named(table, row), table.name, flaws, row) for row, flaws in bad], now)
+        set_aside(work, [(_name_of(table, row), table.name, flaws, row) for row, flaws in bad], now)
     for row, flaws in bad:
         where = " AND ".join(f"{as_bytes(name)} IS ?" for name in table.key)
         key = [row[name] for name in table.key]
@@ -252,7 +254,7 @@ def _inspect(work: Work, table: Table, now: int) -> int:
     return len(bad)
 
 
-def _named(table: Table, row: dict[str, Any]) -> str:
+def _name_of(table: Table, row: dict[str, Any]) -> str:
     key = [row[name] for name in table.key]
     return " ".join(
         value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value) for value in key

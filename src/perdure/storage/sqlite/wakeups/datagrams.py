@@ -1,8 +1,8 @@
-"""Datagrams to the listeners of other processes.
+"""Sends datagrams to the listeners of other processes.
 
 Each listening process has a unix datagram socket per topic in the directory beside the database; its name begins with
-the topic. A sender looks the directory through when it has changed, and removes sockets that nobody reads any more.
-Sending never waits and never fails: a signal may be lost.
+the topic. A sender reads the directory when it has changed, and removes sockets whose process is gone. Sending never waits
+and never fails: a signal may be lost.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DatagramSender:
         self._directory = directory
         self._socket: socket.socket | None = None
         self._names: list[str] = []
-        self._looked_at = -1
+        self._read_at = -1
         if directory is not None and hasattr(socket, "AF_UNIX"):
             with contextlib.suppress(OSError):
                 self._folder = Folder(directory)
@@ -34,11 +34,11 @@ class DatagramSender:
                 self._socket.setblocking(False)
 
     def send(self, topic: str, queues: Collection[str], own: Collection[str]) -> None:
-        """Wake who listens for the topic, except ourselves."""
+        """Wake up the listeners of the topic in other processes."""
         if self._socket is None or self._directory is None:
             return
         try:
-            self._look()
+            self._read_directory()
         except OSError:
             return
         message = "\n".join(queues).encode()
@@ -54,12 +54,12 @@ class DatagramSender:
             self._folder.close()
             self._socket = None
 
-    def _look(self) -> None:
+    def _read_directory(self) -> None:
         changed = os.stat(self._directory or ".").st_mtime_ns
-        if changed != self._looked_at:
+        if changed != self._read_at:
             self._names = [name for name in os.listdir(self._directory) if name.endswith(".socket")]
-            # a change in the same tick of the clock would go unseen: then look again next time
-            self._looked_at = changed if abs(time.time_ns() - changed) > FRESH else -1
+            # a change in the same tick of the clock would be missed: then read again next time
+            self._read_at = changed if abs(time.time_ns() - changed) > FRESH else -1
 
     def _send(self, sender: socket.socket, message: bytes, name: str) -> None:
         try:

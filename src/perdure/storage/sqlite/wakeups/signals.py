@@ -1,5 +1,4 @@
-"""Wake-ups: to the loops of this process directly, to other processes through `datagrams` and from them through
-`wakeup_thread`."""
+"""Sends and receives wake-ups: within this process directly, to other processes by datagrams, from them by a thread."""
 
 from __future__ import annotations
 
@@ -15,28 +14,28 @@ from .wakeup_thread import WakeupThread
 
 
 class Signals:
-    """Who listens in this process, and the ways to and from the others."""
+    """The listeners of this process, and the sender and receiver for other processes."""
 
-    def __init__(self, place: DatabaseFile, ours: Callable[[float], bool]) -> None:
+    def __init__(self, place: DatabaseFile, is_ours: Callable[[float], bool]) -> None:
         self._place = place
-        self._ours = ours
+        self._is_ours = is_ours
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
-        self._post: DatagramSender | None = None
-        self._ear: WakeupThread | None = None
+        self._sender: DatagramSender | None = None
+        self._receiver: WakeupThread | None = None
 
-    def tell(self, ready: Collection[str], changed: bool) -> None:
-        """Something is committed here. Called by the writer's thread."""
-        self._tell_here(ready, changed)
+    def send(self, ready: Collection[str], changed: bool) -> None:
+        """Wake up the listeners of this process and of others. Only the writer's thread calls this."""
+        self._notify_here(ready, changed)
         if not self._place.reaches_others:
             return
-        if self._post is None:
-            self._post = DatagramSender(self._place.beside())
-        own = () if self._ear is None else self._ear.names()
+        if self._sender is None:
+            self._sender = DatagramSender(self._place.beside())
+        own = () if self._receiver is None else self._receiver.names()
         if ready:
-            self._post.send("ready", ready, own)
+            self._sender.send("ready", ready, own)
         if changed:
-            self._post.send("changed", (), own)
+            self._sender.send("changed", (), own)
 
     def listen(
         self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
@@ -50,32 +49,32 @@ class Signals:
     def close(self) -> None:
         with self._lock:
             self._listeners = ()
-            ear, self._ear = self._ear, None
-            post, self._post = self._post, None
-        if ear is not None:
-            ear.close()
-        if post is not None:
-            post.close()
+            receiver, self._receiver = self._receiver, None
+            sender, self._sender = self._sender, None
+        if receiver is not None:
+            receiver.close()
+        if sender is not None:
+            sender.close()
 
     def abandon(self) -> None:
         """In a forked child: the sockets are the parent's."""
-        if self._ear is not None:
-            self._ear.abandon()
+        if self._receiver is not None:
+            self._receiver.abandon()
 
     def _stop(self, listener: Listener) -> None:
         listener.stopped = True
         with self._lock:
             self._listeners = tuple(one for one in self._listeners if not one.stopped)
-            if self._ear is not None:
-                self._ear.listen_for({one.topic for one in self._listeners})
+            if self._receiver is not None:
+                self._receiver.listen_for({one.topic for one in self._listeners})
 
     def _start_listening(self) -> None:
         if not self._place.reaches_others:
             return
-        if self._ear is None:
-            self._ear = WakeupThread(self._place, self._tell_here, self._ours)
-        self._ear.listen_for({one.topic for one in self._listeners})
+        if self._receiver is None:
+            self._receiver = WakeupThread(self._place, self._notify_here, self._is_ours)
+        self._receiver.listen_for({one.topic for one in self._listeners})
 
-    def _tell_here(self, ready: Collection[str] | None, changed: bool) -> None:
+    def _notify_here(self, ready: Collection[str] | None, changed: bool) -> None:
         for listener in self._listeners:
             listener.notify(ready, changed)

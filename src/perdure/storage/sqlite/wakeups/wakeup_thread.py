@@ -1,10 +1,8 @@
-"""Hearing what other processes did to the file: their datagrams, and the file's own changes.
+"""Receives wake-ups from other processes: their datagrams, and changes of the file itself.
 
-Datagrams come from Perdure. A program that commits on a raw connection sends none; for it inotify tells that the
-file was written, shortly before the commit can be seen: so we look a little later, and once more. Our own writes and
-those of other Perdure processes show up there too; the first are left out, and the watch is armed anew only
-after a pause, so that a busy file costs a few wake-ups a second. One thread waits for all of it and costs nothing
-while nothing happens.
+Perdure sends datagrams. A program that commits on a raw connection sends none; for it inotify reports that the file was
+written, shortly before the commit can be read. So the thread waits a little before it notifies, and notifies twice. It
+leaves out writes of this process. It arms the watch again only after a pause, so that a busy file costs few wake-ups.
 """
 
 from __future__ import annotations
@@ -22,21 +20,21 @@ from typing import Any
 from ..connection.database_file import DatabaseFile
 from .datagrams import Folder
 
-LOOKS = (0.003, 0.025)  # seconds after the file was written
+DELAYS = (0.003, 0.025)  # seconds after the file was written
 PAUSE, LONG_PAUSE, QUIET = 0.03, 0.2, 0.5
 _numbers = itertools.count(1)
 
-Tell = Callable[[Collection[str] | None, bool], None]
+Notify = Callable[[Collection[str] | None, bool], None]
 _MODIFY, _ONESHOT = 0x2, 0x80000000
 
 
 class WakeupThread:
-    """The sockets, the watch and the thread of one process. `ours`: whether we wrote a file that has this date."""
+    """The sockets, the watch and the thread of one process. `is_ours`: whether this process wrote a file with this date."""
 
-    def __init__(self, place: DatabaseFile, tell: Tell, ours: Callable[[float], bool]) -> None:
+    def __init__(self, place: DatabaseFile, notify: Notify, is_ours: Callable[[float], bool]) -> None:
         self._place = place
-        self._tell = tell
-        self._ours = ours
+        self._notify = notify
+        self._is_ours = is_ours
         self._directory = place.beside()
         self._sockets: dict[str, tuple[str, socket.socket]] = {}
         self._folder: Folder | None = None
@@ -49,7 +47,7 @@ class WakeupThread:
         return [name for name, _ in list(self._sockets.values())]
 
     def listen_for(self, topics: set[str]) -> None:
-        """Open and close sockets so that exactly these topics are heard."""
+        """Open and close sockets so that exactly these topics are received."""
         for topic in [topic for topic in self._sockets if topic not in topics]:
             self._close_socket(topic)
         with contextlib.suppress(OSError):
@@ -67,82 +65,82 @@ class WakeupThread:
             self._folder.close()
 
     def abandon(self) -> None:
-        for _, heard in self._sockets.values():
-            heard.close()
+        for _, receiver in self._sockets.values():
+            receiver.close()
 
     def _open_socket(self, topic: str) -> None:
         if self._directory is None or not hasattr(select, "epoll"):
             return
         self._folder = self._folder or Folder(self._directory)
         name = f"{topic}-{os.getpid()}-{next(_numbers)}.socket"
-        heard = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        heard.setblocking(False)
+        receiver = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        receiver.setblocking(False)
         try:
-            heard.bind(self._folder.address(name))
+            receiver.bind(self._folder.address(name))
         except OSError:
-            heard.close()
+            receiver.close()
             raise
-        self._sockets[topic] = (name, heard)
-        self._start().register(heard.fileno(), select.EPOLLIN)
+        self._sockets[topic] = (name, receiver)
+        self._start().register(receiver.fileno(), select.EPOLLIN)
 
     def _close_socket(self, topic: str) -> None:
-        name, heard = self._sockets.pop(topic)
+        name, receiver = self._sockets.pop(topic)
         if self._directory is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._directory / name)
         if self._poll is not None:
             with contextlib.suppress(OSError, ValueError):
-                self._poll.unregister(heard.fileno())
-        heard.close()
+                self._poll.unregister(receiver.fileno())
+        receiver.close()
 
     def _start(self) -> select.epoll:
         if self._poll is None:
             self._poll = select.epoll()
             self._stop_read, self._stop_write = os.pipe()
             self._poll.register(self._stop_read, select.EPOLLIN)
-            self._thread = threading.Thread(target=self._hear, name="perdure-sqlite-ear", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="perdure-sqlite-signals", daemon=True)
             self._thread.start()
         return self._poll
 
     # -- the thread ----------------------------------------------------------------------------------
-    def _hear(self) -> None:
+    def _run(self) -> None:
         assert self._poll is not None
         watch = Watch(self._place)
         if watch.file >= 0:
             self._poll.register(watch.file, select.EPOLLIN)
-        looks = _Looks(watch)
+        delays = _Delays(watch)
         while True:
-            events = self._poll.poll(looks.wait())
+            events = self._poll.poll(delays.wait())
             files = {file for file, _ in events}
             if self._stop_read in files:
                 break
             if watch.file in files:
-                looks.written()
+                delays.note_write()
             self._receive(files)
-            if (moment := looks.due()) is not None and not self._ours(moment):
-                self._tell(None, True)
+            if (moment := delays.due()) is not None and not self._is_ours(moment):
+                self._notify(None, True)
         watch.close()
         self._poll.close()
         os.close(self._stop_read)
         os.close(self._stop_write)
 
     def _receive(self, files: set[int]) -> None:
-        for topic, (_, heard) in list(self._sockets.items()):
-            if heard.fileno() not in files:
+        for topic, (_, receiver) in list(self._sockets.items()):
+            if receiver.fileno() not in files:
                 continue
             queues: set[str] | None = set()
             with contextlib.suppress(OSError):
                 while True:
-                    message = heard.recv(65536).decode("utf-8", "replace")
+                    message = receiver.recv(65536).decode("utf-8", "replace")
                     queues = None if not message or queues is None else queues | set(message.split("\n"))
             if topic == "changed":
-                self._tell((), True)
+                self._notify((), True)
             else:
-                self._tell(queues, False)
+                self._notify(queues, False)
 
 
-class _Looks:
-    """When to look at a file after it was written, and when to arm the watch again."""
+class _Delays:
+    """When to notify after a file was written, and when to arm the watch again."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -152,22 +150,22 @@ class _Looks:
         self._seen = watch.state()
 
     def wait(self) -> float:
-        """Seconds until something is to be done, -1 for never."""
+        """Seconds until something is due, -1 for never."""
         times = [*self._due, *(() if self._arm_at is None else (self._arm_at,))]
         return max(0.0, min(times) - time.monotonic()) if times else -1
 
-    def written(self) -> None:
+    def note_write(self) -> None:
         self._watch.drain()
         self._note(time.monotonic())
 
     def due(self) -> float | None:
-        """The date of the file, if it was written and is to be looked at now. This thread may hear of a write long after it:
+        """The date of the file, if it was written and a notification is due. This thread may learn of a write long after it:
         only the file itself knows when that was."""
         now = time.monotonic()
         if self._arm_at is not None and self._arm_at <= now:
             self._arm(now)
-        late = [look for look in self._due if look <= now]
-        self._due = [look for look in self._due if look > now]
+        late = [due for due in self._due if due <= now]
+        self._due = [due for due in self._due if due > now]
         if not late:
             return None
         self._seen = self._watch.state()
@@ -176,14 +174,14 @@ class _Looks:
     def _note(self, now: float) -> None:
         busy = now - self._written_at < QUIET
         self._written_at = now
-        self._due = [now + after for after in LOOKS]
+        self._due = [now + after for after in DELAYS]
         self._arm_at = now + (LONG_PAUSE if busy else PAUSE)
 
     def _arm(self, now: float) -> None:
         self._arm_at = None
         if not self._watch.arm():
             return
-        if self._watch.state() != self._seen:  # written while nobody watched
+        if self._watch.state() != self._seen:  # written while the watch was not armed
             self._note(now)
 
 
@@ -205,7 +203,7 @@ class Watch:
             pass
 
     def arm(self) -> bool:
-        """Tell once about the next write."""
+        """Report the next write, once."""
         if self.file < 0:
             return False
         for path in self._paths:
@@ -220,7 +218,7 @@ class Watch:
             pass
 
     def state(self) -> tuple[int, ...]:
-        """Changes when a file is written; only a look, the files are never opened."""
+        """Changes when a file is written. The files are never opened."""
         return tuple(moment for path in self._paths for moment in _times(path))
 
     def date(self) -> float:

@@ -1,7 +1,7 @@
-"""Placing jobs that a caller's own transaction has put on record: what an enqueue of ours would have done at once.
+"""Admits jobs that a caller's own transaction has stored: does what an enqueue of ours does at once.
 
-There, nothing that is on record may be changed or waited for. So jobs of fair queues come without a share, and those under
-limits without a gate; and jobs that wait for others do not know how many of those there are.
+A caller's transaction must not change stored rows or wait for them. So its jobs in fair queues have no fair rank, its jobs
+under limits have no gate, and its jobs with parents do not know how many of those they wait for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from perdure.core.record import NewJob
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..edges import edges
 from ..limits.limit_gates import register_gates
 from ..queries import load
@@ -22,22 +22,22 @@ _sql = load("admit", whole=WHOLE)
 _RANK = Many(_sql["rank"], 2, (100, 10, 1))
 
 
-def place(work: Work, ids: Sequence[str], now: int) -> None:
-    """Give these jobs their place, in their order; one that has it already keeps it."""
+def admit(work: Work, ids: Sequence[str], now: int) -> None:
+    """Admit these jobs in their order; one that was admitted before stays as it is."""
     if not ids:
         return
     text = json_text(ids)
-    rows = {row[0]: row for row in lists_of(work.connection.value(_sql["unplaced"], (text,)))}
-    # a rank that is not the run_at is a share already
+    rows = {row[0]: row for row in lists_of(work.connection.value(_sql["waiting"], (text,)))}
+    # a rank that is not the run_at is a fair rank already
     unranked = [_as_new(*row[:5]) for id in dict.fromkeys(ids) if (row := rows.get(id)) and row[4] == row[5]]
     _RANK.run(work.connection, list(assign_shares(work, unranked, special_queues(work.connection), now).items()))
     work.connection.change(_sql["count"], (text,))
-    edges.let_go(work, ids, now)
+    edges.release(work, ids, now)
     register_gates(work, ids)
     work.ready |= {row[1] for row in rows.values()}
 
 
 def _as_new(id: str, queue: str, priority: int, tenant: str | None, run_at: int) -> NewJob:
-    """The job as far as shares look at it."""
+    """The fields of a job that decide its fair rank."""
     nothing = {"task": "", "payload": "", "backoff": "", "retention": "", "dead_retention": ""}
     return NewJob(id=id, queue=queue, priority=priority, tenant=tenant, at=run_at, **nothing)  # type: ignore[arg-type]

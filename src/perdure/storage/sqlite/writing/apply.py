@@ -16,7 +16,7 @@ from perdure.storage.contract import ACCEPTED, REFUSED, MissingParent, Refusal, 
 from perdure.storage.rules.guards import judge
 from perdure.storage.rules.records import owners_among, write_change
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..limits.limit_gates import register_gates
 from ..queries import load
 from ..reading.records import Many, position_of

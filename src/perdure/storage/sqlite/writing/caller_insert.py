@@ -1,6 +1,6 @@
-"""An enqueue as statements for a transaction that the caller owns: only INSERT and SELECT, one JSON text each.
+"""Makes the statements of an enqueue in the caller's own transaction: only INSERT and SELECT, with one JSON text each.
 
-What would change or depend on rows that are there is left to `resolve_edges`: parents are not marked, shares are not given.
+What changes or depends on stored rows is left to `resolve_edges`: parents are not marked, and fair ranks are not assigned.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MARKED = ("key", "tenant", "routing_key", "unique_key")
 NUL, MARK = "\x00", "\ue000perdure-nul\ue000"
 
 
-def insertion(jobs: Sequence[NewJob], now: int) -> CallerStatements:
-    """The statements that put the jobs on record."""
+def statements_for(jobs: Sequence[NewJob], now: int) -> CallerStatements:
+    """The statements that store the jobs."""
     marked = any(NUL in text for job in jobs for name in MARKED if (text := getattr(job, name)) is not None)
     text = json_text([_values(job, now, marked) for job in jobs])
     statements = _statements(marked)
-    names = ["policies", "insert", "bodies", "place"]
+    names = ["policies", "insert", "bodies", "admit"]
     if any((name := key_name(job)) is not None and name[0] for job in jobs):
         names.insert(0, "take_keys")
     if any(job.after is not None for job in jobs):

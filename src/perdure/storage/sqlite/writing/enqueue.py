@@ -13,10 +13,18 @@ from typing import Any
 from perdure.core.record import NewJob
 from perdure.storage.contract import EnqueueResult, MissingParent, QueueAtCapacity, QueueSettings
 from perdure.storage.rules.fast_path import ids_of, kinds_of
-from perdure.storage.rules.records import key_ends, key_name, parents_of, plan, refuse_missing_parents
+from perdure.storage.rules.records import (
+    due_time,
+    initial_state,
+    key_ends,
+    key_name,
+    parents_of,
+    plan,
+    refuse_missing_parents,
+)
 
 from ..connection.driver import Connection
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..edges import edges
 from ..limits.limit_gates import register_gates
 from ..queries import load

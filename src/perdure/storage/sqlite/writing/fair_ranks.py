@@ -1,4 +1,4 @@
-"""Shares of fair queues: the accounts behind `fairness`, which are read and written under the write lock."""
+"""Assigns ranks in fair queues. Reads and writes the accounts of tenants under the write lock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from perdure.core.record import NewJob, Record
 from perdure.storage.contract import QueueSettings
 from perdure.storage.rules.fairness import Account, accounts_of, assign_ranks, floor_of, payer_of
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import Many
 
@@ -28,12 +28,12 @@ def assign_shares(
         return {}
     floors = {floor_of(job) for job in sharing}
     heads = {floor: _head(work, floor) for floor in floors}
-    places = {_place(account): account for account in floors | {payer_of(job) for job in sharing}}
-    rows = _ACCOUNTS.rows(work.connection, list(places))
-    known = {places[queue, priority, name]: rank for queue, priority, name, rank in rows}
-    given, changed = assign_ranks(sharing, known, heads, weights, now)
-    _CHARGE.run(work.connection, [(*_place(account), rank) for account, rank in changed.items()])
-    return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
+    keys = {_key_of(account): account for account in floors | {payer_of(job) for job in sharing}}
+    rows = _ACCOUNTS.rows(work.connection, list(keys))
+    known = {keys[queue, priority, name]: rank for queue, priority, name, rank in rows}
+    assigned, changed = assign_ranks(sharing, known, heads, weights, now)
+    _CHARGE.run(work.connection, [(*_key_of(account), rank) for account, rank in changed.items()])
+    return {job.id: rank for job, rank in zip(sharing, assigned, strict=True)}
 
 
 def _head(work: Work, floor: Account) -> int:
@@ -43,10 +43,10 @@ def _head(work: Work, floor: Account) -> int:
 
 
 def restore(work: Work, records: Iterable[Record]) -> None:
-    """The tenants of jobs that were carried here go on behind them."""
-    _RAISE.run(work.connection, [(*_place(account), rank) for account, rank in accounts_of(records).items()])
+    """Raise the accounts of tenants to the ranks of their restored jobs."""
+    _RAISE.run(work.connection, [(*_key_of(account), rank) for account, rank in accounts_of(records).items()])
 
 
-def _place(account: Account) -> tuple[str, int, str]:
-    """Where an account is kept."""
+def _key_of(account: Account) -> tuple[str, int, str]:
+    """The primary key of an account."""
     return account.queue, account.priority, "" if account.tenant is None else f"={account.tenant}"

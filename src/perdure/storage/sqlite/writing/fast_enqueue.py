@@ -12,7 +12,7 @@ from perdure.core.record import ROW_VERSION, NewJob, UniformJobs
 from perdure.storage.rules import fast_path
 from perdure.storage.rules.fast_path import is_ordinary_but_for_limits
 
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..limits.limit_gates import register_gates
 from ..queries import load
 from ..reading.records import json_text, position_of

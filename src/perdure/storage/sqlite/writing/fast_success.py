@@ -13,7 +13,7 @@ from perdure.core.lifecycle import Change
 from perdure.storage.rules import fast_path
 from perdure.storage.rules.fast_path import are_ordinary_successes, is_ordinary_success
 
-from ..connection.writer import RetryRowByRow, Work
+from ..connection.work import RetryRowByRow, Work
 from ..queries import load
 from ..reading.records import Many, json_text, lists_of
 

@@ -9,7 +9,7 @@ import msgspec
 from perdure.core.job import State
 
 from ..connection.driver import Connection
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.records import json_text, lists_of
 from ..upkeep.unreadable import sort_out

@@ -9,7 +9,7 @@ from perdure.storage.contract import ACCEPTED, LOG_LINES, Note, Started, Verdict
 from perdure.storage.rules.guards import check_hold
 
 from ..connection.driver import Connection
-from ..connection.writer import Work
+from ..connection.work import Work
 from ..queries import load
 from ..reading.raw_rows import records_or_numbers
 from ..reading.records import RECORD, WHOLE, Many
@@ -35,7 +35,9 @@ def note_started(work: Work, started: Sequence[Started]) -> None:
     _STARTED.run(work.connection, rows)
 
 
-def renew(work: Work, holds: Sequence[Hold], lease: int | None, now: int) -> list[Verdict]:
+def renew(work: Work, holds: Sequence[Hold], started: Sequence[Started], lease: int | None, now: int) -> list[Verdict]:
+    """Renew the leases of valid holds. `started`: handlers that have started, noted in the same transaction."""
+    note_started(work, started)
     rows = [(hold.id, hold.attempt, hold.stamp) for hold in holds]
     if _RENEW.run(work.connection, rows, lease, now, lease) == len(rows):
         return [ACCEPTED] * len(rows)
