@@ -79,6 +79,9 @@ async def test_a_claim_costs_the_same_however_many_queues_hold_jobs(kind, tmp_pa
 
 GROWN = 150, 900  # queues: more than any store looks at together, and six times as many
 UNBOUNDED = {
+    # A key may stand in several limits, and the index of held jobs has the limits, not the keys. So a claim counts all held
+    # jobs with limits, and checks every used-up limit. A table of held jobs by key would make both independent of the number
+    # of keys, and cost every limited job two more rows to write, in triggers that must survive limits written by hand.
     ("sqlite", "used-up"): "counts the jobs that run under each key",
     ("postgres", "limited"): "a claim still grows with the number of gates",
     ("postgres", "rated"): "a claim still grows with the number of gates",
