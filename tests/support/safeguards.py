@@ -197,7 +197,7 @@ SAFEGUARDS = [
         "storage/sqlite/writing/apply.py",
         "                self._write(row, change)\n                self._add_jobs(change)\n",
         "                self._write(row, change)\n            self._add_jobs(change)\n",
-        _case("sqlite-continue_chain-a_refused_word_adds_nothing"),
+        _case("sqlite-continue_chain-a_refused_report_adds_nothing"),
     ),
     # ---- cancel, keys, singletons
     Safeguard(
