@@ -147,16 +147,6 @@ async def test_an_index_of_somebody_else_is_in_the_way():
     assert "mine" in told
 
 
-async def test_a_database_from_before_the_first_release_is_refused():
-    """Its jobs have no places: nobody would find them."""
-    url = fresh()
-    async with store_at(url):
-        pass
-    with MongoClient(url) as client:
-        database_of(client, url)["perdure_jobs"].create_index({"created_at": -1, "_id": -1}, name="perdure_created")
-    assert "use another database" in await refused(url)
-
-
 async def test_a_missing_index_is_made_again_or_told_of():
     url = fresh()
     async with store_at(url):

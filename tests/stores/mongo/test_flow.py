@@ -4,20 +4,18 @@ import asyncio
 import json
 
 import pytest
-from pymongo import AsyncMongoClient, MongoClient
+from pymongo import AsyncMongoClient
 
 from perdure.core.clock import SECOND
 from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, Continued, Succeeded, decide
 from perdure.storage.contract import PARENT_CANCELLED, Filter, KvWrite, MissingParent, QueueSettings
 from perdure.storage.mongo import edges, enqueue, resolve_edges, upkeep
-from perdure.storage.mongo.schema import MongoLedger, connect, load_migrations
 from perdure.storage.rules.fairness import SHARE
-from perdure.storage.urls import parse
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import FORGET
 
-from .helpers import claim, database_of, fresh, held, job, store_at
+from .helpers import claim, fresh, held, job, store_at
 
 LIMITED = '[["k",3,null,null]]'
 
@@ -238,14 +236,14 @@ async def test_parents_that_are_needed_hide_nobody_from_a_prune(monkeypatch):
         assert sum([await store.prune(9) for _ in range(2)]) == 5
 
 
-async def test_upkeep_makes_good_a_knock_that_was_lost():
+async def test_upkeep_sends_a_lost_limit_wakeup_again():
     """Nothing is known that loses one; but a gate must not stay shut for ever."""
     clock = ManualClock()
     async with store_at(clock=clock) as store:
         await store.enqueue([job(limits='[["k",1,null,null]]') for _ in range(2)])
         (first,) = await store.claim(claim(9, limited=True))
         await store.apply([decide(first, Succeeded())])
-        await store._in_use().database["perdure_notes"].delete_many({"_id": {"$regex": "^knock/"}})
+        await store._in_use().database["perdure_notes"].delete_many({"_id": {"$regex": "^wakeup/"}})
         assert await store.claim(claim(9, limited=True)) == []
         clock.advance(3600)
         await store.prune(9)
@@ -271,7 +269,7 @@ async def test_upkeep_forgets_what_counts_no_longer():
         database = store._in_use().database
         notes = [note["_id"] for note in await database["perdure_notes"].find({}).to_list()]
         kinds = sorted(id.partition("/")[0] for id in notes)
-        assert kinds == ["account", "account", "floor", "knock", "knock+"]
+        assert kinds == ["account", "account", "floor", "wakeup", "wakeup+"]
         assert not any("idle" in id for id in notes)
         assert await database["perdure_gates"].count_documents({}) == 0
 
@@ -300,7 +298,7 @@ async def test_what_follows_from_a_handlers_transaction():
 
 
 async def test_a_job_in_its_handlers_transaction_keeps_nobody_waiting():
-    """Its handler enqueues beside the transaction, and writes on the shelf."""
+    """Its handler enqueues beside the transaction, and writes kv entries."""
     async with store_at() as store:
         parent = await held(store)
         transaction = await store.begin_for(parent.hold, 30 * SECOND)
@@ -318,7 +316,7 @@ async def enqueued(store, url, jobs, *, commit):
     """Enqueue in a session of one's own."""
     async with AsyncMongoClient(url) as client, client.start_session() as session:
         await session.start_transaction()
-        await store.caller_session(jobs).awaited(session)
+        await store.caller_session(jobs).enqueue_async(session)
         await (session.commit_transaction() if commit else session.abort_transaction())
 
 
@@ -355,34 +353,9 @@ async def test_a_parent_that_ends_before_the_caller_commits():
         child = after(parent)
         async with client.start_session() as session:
             await session.start_transaction()
-            await store.caller_session([child]).awaited(session)
+            await store.caller_session([child]).enqueue_async(session)
             await store.apply([decide(parent, Succeeded())])
             await session.commit_transaction()
         assert (await seen(store, child)).state is State.BLOCKED
         await settle_all(store)
         assert (await seen(store, child)).state is State.READY
-
-
-# ---- an older database -----------------------------------------------------------------------------
-async def test_a_database_of_the_first_version_is_migrated_in_place():
-    url = fresh()
-    address = parse(url).server
-    with connect(address) as client:
-        assert MongoLedger(client, address).run(load_migrations()[0])
-    with MongoClient(url) as client:
-        async with store_at(fresh()) as elsewhere:
-            old = await held(elsewhere)
-            await elsewhere.apply([decide(old, Succeeded("1"))])
-            waiting = job()
-            await elsewhere.enqueue([waiting])
-            for name in ("perdure_jobs", "perdure_places", "perdure_batches"):
-                database_of(client, url)[name].insert_many(await elsewhere._in_use().database[name].find({}).to_list())
-    async with store_at(url) as store:
-        child, limited = after(old), job(limits=LIMITED)
-        await store.enqueue([child, limited])
-        assert [(await seen(store, each)).state for each in (old, child)] == [State.SUCCEEDED, State.READY]
-        assert (await seen(store, old)).followed
-        assert {record.id for record in await store.claim(claim(9))} == {waiting.id, child.id}
-        assert [record.id for record in await store.claim(claim(9, limited=True))] == [limited.id]
-        await store.kv_write([KvWrite("s", "a", "1")])
-        assert [row.text for row in await store.kv_read("s")] == ["1"]

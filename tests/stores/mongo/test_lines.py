@@ -3,18 +3,15 @@
 import asyncio
 
 import pytest
-from pymongo import MongoClient
 
 from perdure.storage.contract import Claim, Want
 from perdure.storage.mongo import claim as claiming
 from perdure.storage.mongo import claim_candidates, operations
-from perdure.storage.mongo.schema import MongoLedger, connect, load_migrations
-from perdure.storage.urls import parse
 from perdure.testing import conformance
 from perdure.testing.conformance.tools import ids
 
 from ..conformance.stores import STORES
-from .helpers import claim, database_of, fresh, job, store_at
+from .helpers import claim, fresh, job, store_at
 
 ALONG_LINES = ("claim", "limits", "fairness", "promote", "expired", "queues", "unreadable")
 
@@ -118,21 +115,6 @@ async def test_claimers_that_have_met_take_different_jobs(many):
         while more := await one.claim(claim(30)):
             taken += ids(more)
     assert sorted(taken) == sorted(ids(many))
-
-
-async def test_jobs_of_an_older_database_get_their_lines(many):
-    url = fresh()
-    address = parse(url).server
-    with connect(address) as client:
-        assert all(MongoLedger(client, address).run(migration) for migration in load_migrations()[:3])
-    with MongoClient(url) as client:
-        async with store_at(fresh()) as elsewhere:
-            await elsewhere.enqueue(many)
-            for name in ("perdure_jobs", "perdure_places"):
-                documents = await elsewhere._in_use().database[name].find({}, {"line": 0}).to_list()
-                database_of(client, url)[name].insert_many(documents)
-    async with store_at(url) as store:
-        assert ids(await store.claim(claim(300))) == best(many)
 
 
 @pytest.mark.parametrize("case", [case for case in conformance.cases() if case.verb in ALONG_LINES], ids=str)

@@ -130,7 +130,7 @@ async def test_ends_that_nobody_has_to_hear_of_are_told_in_turn(monkeypatch):
         record = await settled(store)
         monkeypatch.setattr(operations, "_take", noting)
         await store.exchange(ended([record]), claim(5, limited=True, tasks=("another",)))
-    assert written == ["knock"]
+    assert written == ["wakeup"]
 
 
 async def test_a_gate_that_is_shut_is_looked_at_alone():
@@ -201,7 +201,7 @@ async def test_another_process_that_comes_between_meets_them():
             one, other = [await each for each in claims]
         assert [len(one), len(other), len(await between)] == [9, 9, 31]
         notes = store._in_use().database["perdure_notes"]
-        assert await notes.find_one({"_id": "knock-"}) is not None
+        assert await notes.find_one({"_id": "wakeup-"}) is not None
         assert not await store.claim(under_limits(9))
 
 

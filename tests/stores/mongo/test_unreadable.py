@@ -92,7 +92,7 @@ STRANGE = {
     "queues": {"_id": "nonsense", "max_depth": "x", "paused": 5},
     "workers": {"_id": "nonsense", "seen_at": 9e18, "running": "x"},
     "keys": {"_id": "nonsense", "ends": "x"},
-    "shelf": {"_id": {"kind": "k", "name": 5}, "text": 5},
+    "kv": {"_id": {"kind": "k", "name": 5}, "text": 5},
 }
 
 
@@ -164,7 +164,7 @@ async def test_a_gate_opens_although_the_word_of_room_is_lost(url, database):
         (running,) = await store.claim(claim(9, limited=True))
         assert await store.claim(claim(9, limited=True)) == []
         await store.apply([decide(running, Succeeded())])
-        database.perdure_notes.delete_many({"_id": {"$regex": "^knock/"}})
+        database.perdure_notes.delete_many({"_id": {"$regex": "^wakeup/"}})
         await store.inspect(100)
         assert [record.id for record in await store.claim(claim(9, limited=True))] == [second.id]
 
@@ -176,7 +176,7 @@ async def test_the_notes_of_turns_cannot_be_read(url, database, spoiled):
         first, second = job(limits=LIMITS), job(limits=LIMITS)
         await store.enqueue([first])
         await store.claim(claim(9, limited=True))
-        database.perdure_notes.update_many({"_id": {"$in": ["knock", "knock+", "knock-"]}}, spoiled)
+        database.perdure_notes.update_many({"_id": {"$in": ["wakeup", "wakeup+", "wakeup-"]}}, spoiled)
         await store.enqueue([second])
         assert [record.id for record in await store.claim(claim(9, limited=True))] == [second.id]
 

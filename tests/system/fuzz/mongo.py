@@ -24,7 +24,7 @@ from .target import Missing, Mutation, Refused, Target
 from .values import BYTES, NUMBERS, TEXTS
 
 BY_JOB = {"jobs": "_id", "places": "_id", "logs": "_id", "edges": "child"}
-OWNERS = {"shelf": "job", "notes": "job", "keys": "job"}  # fields with the job that a document belongs to
+OWNERS = {"kv": "job", "notes": "job", "keys": "job"}  # fields with the job that a document belongs to
 GONE = object()
 _TOLERANT = CodecOptions(RawBSONDocument, unicode_decode_error_handler="surrogateescape")
 ODD: dict[str, Any] = {
@@ -84,7 +84,7 @@ class MongoTarget(Target):
     async def seed(self, store: Storage, followers: Sequence[NewJob], parents: Sequence[str]) -> None:
         """A caller's own transaction leaves edges to be resolved."""
         with self._client.start_session() as session, session.start_transaction():
-            store.caller_session(followers).blocking(session)
+            store.caller_session(followers).enqueue_blocking(session)
         row = msgspec.json.encode(Unreadable("a row", 1, "seed", (), "{}")).decode()
         self._database["perdure_unreadable"].replace_one(
             {"_id": "seed/a row"}, {"job": "a row", "at": Int64(1), "text": row}, upsert=True

@@ -103,11 +103,11 @@ class ClaimScope(NamedTuple):
 
 
 def claim(
-    claim: Claim, now: int, chunk: int, choice: ClaimScope, knocks: list[Document], running: running_counts.Change
+    claim: Claim, now: int, chunk: int, choice: ClaimScope, wakeups: list[Document], running: running_counts.Change
 ) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `knocks`
-    and `running`: those of the same exchange, which are not on record yet; nobody has to put knocks there unless they cannot
-    be heard now."""
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `wakeups`
+    and `running`: those of the same exchange, which are not stored yet. Wake-ups are stored only if this claim cannot use
+    them."""
     limited = choice.turn is not None
     outlook = choice.outlook or (yield from look_out(claim.wants, guess_of(claim, now, choice), limited=limited))
     choice.expected.note(outlook)
@@ -118,9 +118,9 @@ def claim(
         outlook = yield from look_out(claim.wants, NO_GUESS._replace(many=outlook.lines is not None), limited=limited)
     limits = None
     if choice.turn is None:
-        yield from insert("notes", knocks)
+        yield from insert("notes", wakeups)
     else:
-        limits = yield from _limits(outlook, now, knocks, running, choice.turn)
+        limits = yield from _limits(outlook, now, wakeups, running, choice.turn)
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
@@ -141,10 +141,10 @@ def claim(
 
 
 def _limits(
-    outlook: Outlook, now: int, knocks: list[Document], running: running_counts.Change, turn: LimitTurn
+    outlook: Outlook, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
 ) -> Steps[Limits | None]:
-    """The limits, after all knocks; None if no job is under any."""
-    heard = yield from hear(outlook.paused, outlook.limits, knocks)
+    """The limits, after all wakeups; None if no job is under any."""
+    heard = yield from hear(outlook.paused, outlook.limits, wakeups)
     if heard is None:
         return None
     limits = Limits(heard, now, running, turn)

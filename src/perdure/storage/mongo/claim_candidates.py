@@ -20,7 +20,7 @@ from perdure.storage.contract import Want
 
 from .claim_positions import IN_ORDER, takeable
 from .document_shapes import LARGEST, is_text, well_formed
-from .limit_gates import AT_ONCE, HEARD, KNOCKS, Asked, head_stages, heads_in
+from .limit_gates import AT_ONCE, HEARD, WAKEUPS, Asked, head_stages, heads_in
 from .operations import Steps, aggregate, find
 from .records import DUE, IN_A_LANE, Document, Lane, Line, known_lanes, known_lines, lanes_of_queue, queue_of
 
@@ -39,7 +39,7 @@ _FIRST_DUE: list[Document] = [
     {"$project": {"_id": 0, "order": 1}},
 ]
 _PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
-_KNOCKS: list[Document] = [{"$match": {"_id": KNOCKS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
+_WAKEUPS: list[Document] = [{"$match": {"_id": WAKEUPS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
 _FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
 
 
@@ -60,11 +60,11 @@ _OUTLOOK: list[Document] = [
 ]
 _LANES: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_LANES, "as": "lanes"}}]
 _LIMITS: list[Document] = [
-    {"$lookup": {"from": "perdure_notes", "pipeline": _KNOCKS, "as": "knocks"}},
+    {"$lookup": {"from": "perdure_notes", "pipeline": _WAKEUPS, "as": "wakeups"}},
     {"$lookup": {"from": "perdure_gates", "pipeline": _FEW, "as": "gates"}},
     {"$lookup": {"from": "perdure_slots", "pipeline": _FEW, "as": "slots"}},
 ]
-_OF_LIMITS = {"knocks": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
+_OF_LIMITS = {"wakeups": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
 
 
 class Spots(NamedTuple):
@@ -106,7 +106,7 @@ class Best(NamedTuple):
 
 class Outlook(NamedTuple):
     """What waits. `lines` are known where there are very many lanes; then `lanes` has those of the named queues alone. Gates
-    and knocks are known if limits were asked for, the best jobs if spots were."""
+    and wakeups are known if limits were asked for, the best jobs if spots were."""
 
     next_due: int | None
     paused: frozenset[str]
@@ -185,7 +185,7 @@ def look_out(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: bool = 
     limits = None
     if limited:
         told = {name: well_formed(of, outlook[name]) for name, of in _OF_LIMITS.items()}
-        limits = Asked(told["knocks"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
+        limits = Asked(told["wakeups"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
     lines = None
     if at_once:
         lanes, lines = _many_in(outlook, named)

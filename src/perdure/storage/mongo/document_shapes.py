@@ -90,14 +90,14 @@ _SHAPES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
         {},
     ),
     "slots": (_ID | {"limits": is_text, "keys": _is_list_of_texts}, {"jobs": _is_sum}),
-    "shelf": ({"_id": _is_name_of_text, "text": is_text, "version": is_number}, {"due_at": is_number, "job": is_text}),
+    "kv": ({"_id": _is_name_of_text, "text": is_text, "version": is_number}, {"due_at": is_number, "job": is_text}),
 }
 _NOTES: dict[str, tuple[dict[str, Check], dict[str, Check]]] = {
     "unresolved": (
         _ID | {"job": is_text, "what": _is_one_of("edges", "share", "make", "loose")},
         {"made": is_number},
     ),
-    "knock": (_ID, {"gate": is_text, "key": is_text}),
+    "wakeup": (_ID, {"gate": is_text, "key": is_text}),
     "holder": (_ID | {"job": is_text}, {}),
     "starts": (_ID | {"text": is_text}, {"over": is_number}),
     "account": (_ID | {"rank": is_number}, {}),
@@ -132,7 +132,7 @@ def _shape_of(collection: str, document: Mapping[str, Any]) -> tuple[dict[str, C
         return _ID, {}
     kind, slash, _ = id.partition("/")
     kind = kind.rstrip("+-")
-    if kind == "knock" and not slash:
+    if kind == "wakeup" and not slash:
         return _TURN
     return _NOTES.get(kind, ({"_id": lambda _: False}, {}))
 

@@ -27,7 +27,7 @@ from .claim_reservations import ClaimReservations
 from .errors import Conflict
 from .limit_gates import is_quiet
 from .limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
-from .limit_wakeups import without_knocks
+from .limit_wakeups import without_wakeups
 from .operations import Steps, insert, inserting_last
 from .records import Document
 from .resolve_edges import EdgeResolution, settled, ways
@@ -61,17 +61,17 @@ def exchange(
     running: running_counts.Change,
 ) -> Steps[ExchangeOutcome]:
     """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
-    knocks: list[Document] = []
-    applied = yield from without_knocks(apply(changes, now, way, claimed), knocks)
+    wakeups: list[Document] = []
+    applied = yield from without_wakeups(apply(changes, now, way, claimed), wakeups)
     if started:
         yield from note_started(started)
-    followed = yield from without_knocks(settled(applied.parents, way, chunk, now, applied.written), knocks)
+    followed = yield from without_wakeups(settled(applied.parents, way, chunk, now, applied.written), wakeups)
     left = applied.left + followed.left
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
-        yield from insert("notes", knocks)
+        yield from insert("notes", wakeups)
         return ExchangeOutcome(ExchangeResult(applied.verdicts, unresolved=bool(left)), ready, changed, left)
-    taken = yield from claim_jobs(claim, now, chunk, choice, knocks, running)
+    taken = yield from claim_jobs(claim, now, chunk, choice, wakeups, running)
     exchanged = ExchangeResult(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
     return ExchangeOutcome(exchanged, ready | taken.ready, changed, left)
 

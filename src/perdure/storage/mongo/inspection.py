@@ -23,7 +23,7 @@ from .claim_positions import forget
 from .document_shapes import SHAPED, flaws_in
 from .operations import Find, Steps, aggregate, find, insert, update
 from .records import Document, gate_of, has_place, is_gate, marks_of, place_of
-from .small_documents import KNOCK, add
+from .small_documents import WAKEUP, add
 from .unreadable import has_name, is_leased, move_aside, read, set_aside
 from .upkeep import let_go
 
@@ -59,7 +59,7 @@ def _next(
     collection: str, limit: int, behind: str, projection: Document | None = None
 ) -> Steps[tuple[list[Document], str]]:
     """Some documents as they are, and where to go on."""
-    key = "_id.name" if collection == "shelf" else "_id"
+    key = "_id.name" if collection == "kv" else "_id"
     later: Document = {key: {"$gt": behind}} if behind else {}
     found: list[Document] = yield Find(collection, later, projection, {key: 1}, limit)
     ids = [each["_id"].get("name") if isinstance(each["_id"], dict) else each["_id"] for each in found]
@@ -83,7 +83,7 @@ def _move_strange(collection: str, found: Sequence[Document], now: int) -> Steps
     yield from move_aside(collection, strange, now)
     if collection == "gates":  # jobs may stand there
         places = [each["_id"] for each, _ in strange if isinstance(each["_id"], str) and is_gate(each["_id"])]
-        yield from add(KNOCK, [{"gate": place} for place in places])
+        yield from add(WAKEUP, [{"gate": place} for place in places])
     return sum(has_name(each) for each, _ in strange)
 
 
@@ -145,11 +145,11 @@ def _count_slots() -> Steps[int]:
     wrong = {limits: running[limits] - int(noted.get(limits, 0)) for limits in {*running, *noted}}
     wrong = {limits: jobs for limits, jobs in wrong.items() if jobs}
     yield from running_counts.note(wrong)
-    yield from _knock_for_room(running)
+    yield from _wake_limit_claimers_for_room(running)
     return len(wrong)
 
 
-def _knock_for_room(running: Mapping[str, int]) -> Steps[None]:
+def _wake_limit_claimers_for_room(running: Mapping[str, int]) -> Steps[None]:
     """Have gates looked at that are shut by a key which is not used up: the word that it has room may be lost.
     `running`: how many jobs run under which limits."""
     by_key: Counter[str] = Counter()
@@ -162,7 +162,7 @@ def _knock_for_room(running: Mapping[str, int]) -> Steps[None]:
         for limit in limits_of(gate["limits"])
         if gate["shut_by"] == f"k{limit.key}" and limit.most is not None and by_key[limit.key] < limit.most
     }
-    yield from add(KNOCK, [{"key": key} for key in sorted(roomy)])
+    yield from add(WAKEUP, [{"key": key} for key in sorted(roomy)])
 
 
 # ---- jobs that stand nowhere -----------------------------------------------------------------------
@@ -193,7 +193,7 @@ def _give_places(records: Sequence[Record]) -> Steps[int]:
         if gates
         else set()
     )
-    yield from add(KNOCK, [{"gate": gate} for gate in sorted(gates - known)])
+    yield from add(WAKEUP, [{"gate": gate} for gate in sorted(gates - known)])
     return len(wrong)
 
 

@@ -1,4 +1,4 @@
-"""The shelf: named texts, each one document whose id is its kind and name.
+"""kv entries: named texts. Each is one document whose id is its kind and name.
 
 A write reads what is there in its transaction and judges it in Python, as with jobs: who has written meanwhile is a
 conflict. A hold that guards a write is pinned by a write to its job, so that nobody ends it between the look and the commit.
@@ -31,26 +31,26 @@ def look(
     of_job: Document = {} if job is None else {"job": job}
     if names is not None:
         wanted: Document = {"_id": {"$in": [_id(kind, name) for name in names]}}
-        return _rows((yield from find("shelf", wanted | of_job, sort={"_id": 1})))
+        return _rows((yield from find("kv", wanted | of_job, sort={"_id": 1})))
     if limit <= 0:
         return []
     if due_by is not None:
         due: Document = {"_id.kind": kind, "due_at": {"$lte": due_by}}
-        return _rows((yield from find("shelf", due | of_job, sort={"due_at": 1, "_id.name": 1}, limit=limit)))
+        return _rows((yield from find("kv", due | of_job, sort={"due_at": 1, "_id.name": 1}, limit=limit)))
     ours: Document = {"_id.kind": kind} if of_job else {"_id": {"$gt": _id(kind, MinKey()), "$lt": _id(kind, MaxKey())}}
-    return _rows((yield from find("shelf", ours | of_job, sort={"_id": 1}, limit=limit)))
+    return _rows((yield from find("kv", ours | of_job, sort={"_id": 1}, limit=limit)))
 
 
-def shelve(
+def write(
     writes: Sequence[KvWrite], pinned: Collection[str], now: int, chunk: int, way: EdgeResolution
 ) -> Steps[tuple[list[bool], Enqueued]]:
-    """Write what takes hold, with its jobs."""
-    done = yield from _write(writes, pinned)
+    """Write the entries whose guards hold, with their jobs."""
+    done = yield from _write_entries(writes, pinned)
     jobs = [job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs]
     return done, (yield from enqueue(jobs, now, chunk, way))
 
 
-def shelved(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
+def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
     """The answer to `kv_write` if all that it wrote is on record, else None: then it may be written again."""
     rows = yield from _found({(write.kind, write.name) for write in writes})
     for write in writes:
@@ -63,7 +63,7 @@ def shelved(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | No
     return [True] * len(writes), Enqueued([], queues, [], [], False)
 
 
-def _write(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
+def _write_entries(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
     """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
     standing_holds = yield from _standing(writes, pinned)
     rows = yield from _found({(write.kind, write.name) for write in writes})
@@ -75,13 +75,13 @@ def _write(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[boo
 
 def forget(jobs: Sequence[str]) -> Steps[None]:
     """What belongs to these jobs goes with them."""
-    yield from delete("shelf", {"job": {"$in": list(jobs)}})
+    yield from delete("kv", {"job": {"$in": list(jobs)}})
 
 
 # ---- moving house ----------------------------------------------------------------------------------
 def export(after: Name | None, limit: int) -> Steps[list[KvEntry]]:
     behind: Document = {} if after is None else {"_id": {"$gt": _id(*after)}}
-    return _rows((yield from find("shelf", behind, sort={"_id": 1}, limit=limit))) if limit > 0 else []
+    return _rows((yield from find("kv", behind, sort={"_id": 1}, limit=limit))) if limit > 0 else []
 
 
 def restore(rows: Sequence[KvEntry]) -> Steps[None]:
@@ -110,7 +110,7 @@ def _row(document: Document) -> KvEntry:
 
 
 def _found(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
-    found = yield from find("shelf", {"_id": {"$in": [_id(*name) for name in names]}})
+    found = yield from find("kv", {"_id": {"$in": [_id(*name) for name in names]}})
     return {(row.kind, row.name): row for row in _rows(found)}
 
 
@@ -137,13 +137,13 @@ def _written(rows: dict[Name, KvEntry], write: KvWrite, holds: Collection[Hold])
 
 def _store(before: dict[Name, KvEntry], after: dict[Name, KvEntry]) -> Steps[None]:
     if gone := [_id(*name) for name in sorted(before) if name not in after]:
-        yield from delete("shelf", {"_id": {"$in": gone}})
+        yield from delete("kv", {"_id": {"$in": gone}})
     yield from _put(row for name, row in sorted(after.items()) if before.get(name) != row)
 
 
 def _put(rows: Iterable[KvEntry]) -> Steps[None]:
     yield from update(
-        "shelf", [{"q": {"_id": _id(row.kind, row.name)}, "u": _document(row), "upsert": True} for row in rows]
+        "kv", [{"q": {"_id": _id(row.kind, row.name)}, "u": _document(row), "upsert": True} for row in rows]
     )
 
 

@@ -19,20 +19,22 @@ from perdure.storage.rules.limits import ClaimOrder, Closed
 
 from .document_shapes import well_formed
 from .operations import PREFIX, Steps, aggregate, delete, find, insert, update
-from .records import Document, gate_of, is_gate
-from .small_documents import KNOCK, MET, TURNS, add, take_off
+from .records import Document, gate_of, gates_of_queue, is_gate
+from .small_documents import MET, TURNS, WAKEUP, add, take_off
 
 AT_ONCE = 64  # gates that are looked at together
-HEARD = 1_000  # knocks that one claim hears
+FEWEST = 8  # the same, where a claim asks for few jobs and there are very many gates
+QUEUES_BY_ID = 200  # named queues whose gates are found by the beginnings of their ids
+HEARD = 1_000  # wakeups that one claim hears
 LONG = 600 * SECOND
-KNOCKS: Document = {"$gte": KNOCK, "$lt": f"{KNOCK}0"}  # ids of knocks, and of the notes that claims write
+WAKEUPS: Document = {"$gte": WAKEUP, "$lt": f"{WAKEUP}0"}  # ids of wakeups, and of the notes that claims write
 OF_TURNS = (*TURNS, MET)
 
 
 class Heard(NamedTuple):
     """What a claim finds when it begins."""
 
-    knocks: list[Document]  # on record
+    wakeups: list[Document]  # on record
     fresh: list[Document]  # of this very exchange, not on record yet
     turns: list[Document]  # the notes of turns
     last: int  # when the last claim looked
@@ -43,15 +45,15 @@ class Heard(NamedTuple):
 
     @property
     def places(self) -> dict[str, None]:
-        return dict.fromkeys(knock["gate"] for knock in [*self.knocks, *self.fresh] if "gate" in knock)
+        return dict.fromkeys(wakeup["gate"] for wakeup in [*self.wakeups, *self.fresh] if "gate" in wakeup)
 
     @property
     def keys(self) -> dict[str, None]:
-        return dict.fromkeys(knock["key"] for knock in [*self.knocks, *self.fresh] if "key" in knock)
+        return dict.fromkeys(wakeup["key"] for wakeup in [*self.wakeups, *self.fresh] if "key" in wakeup)
 
 
 class Asked(NamedTuple):
-    """What is known of knocks, gates and slots before a claim under limits begins: all, or as many as it asks for."""
+    """What is known of wakeups, gates and slots before a claim under limits begins: all, or as many as it asks for."""
 
     notes: list[Document]
     gates: list[Document]
@@ -68,10 +70,10 @@ class Heads(NamedTuple):
 
 # ---- hearing ---------------------------------------------------------------------------------------
 def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> Steps[Heard | None]:
-    """Knocks, the earliest first; None: nobody has knocked, and there is no gate. `paused`: queues. `asked`: what the
-    outlook has told already. `fresh`: knocks of this very exchange."""
+    """Read limit wake-ups, the earliest first; None: there is none, and no gate. `paused`: queues. `asked`: what the outlook
+    has read already. `fresh`: wake-ups of this very exchange."""
     if asked is None:
-        notes = yield from find("notes", {"_id": KNOCKS}, sort={"_id": 1}, limit=HEARD + 1)
+        notes = yield from find("notes", {"_id": WAKEUPS}, sort={"_id": 1}, limit=HEARD + 1)
         known = yield from find("gates", {}, limit=AT_ONCE + 1)
         asked = Asked(notes, known, (yield from find("slots", {}, limit=AT_ONCE + 1)))
     if is_quiet(asked) and not fresh:
@@ -92,21 +94,21 @@ def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> 
 
 
 def is_quiet(asked: Asked | None) -> bool:
-    """Whether it is known that nobody has knocked, and that there is no gate."""
+    """Whether it is known that nobody has sent one, and that there is no gate."""
     return asked is not None and not asked.gates and all(note["_id"] in OF_TURNS for note in asked.notes)
 
 
 def heard_of(heard: Heard, kept: Collection[str]) -> Steps[None]:
-    """Remove the knocks, but for those of `kept` keys; fresh ones of these come on record."""
-    yield from take_off(knock["_id"] for knock in heard.knocks if knock.get("key") not in kept)
-    yield from insert("notes", [knock for knock in heard.fresh if knock.get("key") in kept])
+    """Remove the wakeups, but for those of `kept` keys; fresh ones of these come on record."""
+    yield from take_off(wakeup["_id"] for wakeup in heard.wakeups if wakeup.get("key") not in kept)
+    yield from insert("notes", [wakeup for wakeup in heard.fresh if wakeup.get("key") in kept])
 
 
 def repair(now: int) -> Steps[None]:
     """Have gates looked at that a key has shut for long. Nothing is known that would make this necessary."""
     shut: Document = {"shut_by": {"$gt": ""}, "at": {"$lt": now - LONG}}
     found = yield from find("gates", shut, {"shut_by": 1}, limit=AT_ONCE)
-    yield from add(KNOCK, [{"key": key} for key in {gate["shut_by"][1:] for gate in found}])
+    yield from add(WAKEUP, [{"key": key} for key in {gate["shut_by"][1:] for gate in found}])
 
 
 # ---- looking ---------------------------------------------------------------------------------------
@@ -165,20 +167,29 @@ class Gates:
         self._known = None if known is None else {gate["_id"]: gate for gate in known}
         self._stored = dict(self._known or {})
 
+    @property
+    def at_hand(self) -> bool:
+        return self._known is not None
+
+    def to_look_at(self, jobs: int) -> int:
+        """How many gates a claim for so many jobs looks at together."""
+        return AT_ONCE if self.at_hand else min(AT_ONCE, max(FEWEST, 2 * jobs))
+
     # -- looking -------------------------------------------------------------------------------------
-    def open_ones(self, condition: Document, now: int, seen: Collection[str]) -> Steps[list[Document]]:
-        """Open gates, those first that nobody has looked at for the longest time."""
+    def open_ones(self, condition: Document, now: int, seen: Collection[str], most: int) -> Steps[list[Document]]:
+        """Open gates, those first that nobody has looked at for the longest time. At most so many, unless all are at
+        hand."""
         if self._known is not None:
             return [gate for gate in self._unshut(condition) if gate["at"] <= now and gate["_id"] not in seen]
         unseen: Document = {"_id": {"$nin": sorted(seen)}} if seen else {}
         opened: Document = {"shut_by": None, "at": {"$lte": now}}
-        return (yield from find("gates", opened | condition | unseen, sort={"at": 1}, limit=AT_ONCE))
+        return (yield from _find_wanted(opened | condition | unseen, most, sort={"at": 1}))
 
     def open_sometime(self, condition: Document) -> Steps[list[Document]]:
         """Gates that are open, or that a rate opens, the earliest first."""
         if self._known is not None:
             return self._unshut(condition)
-        return (yield from find("gates", {"shut_by": None} | condition, sort={"at": 1}, limit=AT_ONCE))
+        return (yield from _find_wanted({"shut_by": None} | condition, AT_ONCE, sort={"at": 1}))
 
     def all_open(self, condition: Document, now: int) -> bool:
         """Whether it is known that all gates that fit are open."""
@@ -189,7 +200,7 @@ class Gates:
         """Some gates that fit, open or not."""
         if self._known is not None:
             return [id for id, gate in self._known.items() if _fits(gate, condition)]
-        return [gate["_id"] for gate in (yield from find("gates", condition, {"_id": 1}, limit=AT_ONCE))]
+        return [gate["_id"] for gate in (yield from _find_wanted(condition, AT_ONCE))]
 
     def shut_by(self, keys: Iterable[str]) -> Steps[set[str]]:
         """Those of these keys that have shut gates."""
@@ -290,6 +301,18 @@ class Gates:
         for id in ids:
             if id in self._known:
                 self._known[id] = self._known[id] | {"shut_by": shut_by, "at": at}
+
+
+def _find_wanted(condition: Document, most: int, sort: Document | None = None) -> Steps[list[Document]]:
+    """Some gates that fit. Those of few named queues are read by the beginnings of their ids, and not by the index of open
+    gates, which would lead past the gates of all other queues."""
+    queues = condition.get("queue", {}).get("$in")
+    if queues is None or len(queues) > QUEUES_BY_ID:
+        return (yield from find("gates", condition, sort=sort, limit=most))
+    if not queues:
+        return []
+    ours: Document = {"$or": [{"_id": gates_of_queue(queue)} for queue in queues]}
+    return (yield from find("gates", condition | ours, sort=sort, limit=most, hint="_id_"))
 
 
 def _differs(was: Document, gate: Document, now: int) -> bool:

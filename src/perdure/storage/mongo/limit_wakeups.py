@@ -1,7 +1,7 @@
-"""Knocks: how a claim under limits hears that parked jobs have come to a gate, or that a key has room again.
+"""Limit wake-ups: how a claim under limits hears that parked jobs have come to a gate, or that a key has room again.
 
 Whoever parks a job, or gives up the hold of one under limits, only adds a small document here, in the same transaction. So
-it meets nobody, and nothing is lost: only a claim, one at a time, opens and closes gates, and it removes the knocks that
+it meets nobody, and nothing is lost: only a claim, one at a time, opens and closes gates, and it removes the wakeups that
 it has heard. One that came too late for its snapshot is heard by the next claim.
 """
 
@@ -17,7 +17,7 @@ from perdure.storage.rules.limits import keys_of
 
 from .operations import Insert, Steps, keeping_back
 from .records import Document, standing_place
-from .small_documents import KNOCK, add
+from .small_documents import WAKEUP, add
 
 T = TypeVar("T")
 Move = tuple[Record | None, Record]  # how a job stood, and how it stands
@@ -29,22 +29,22 @@ def notify_limit_claimers(moves: Iterable[Move]) -> Steps[None]:
     parked = dict.fromkeys(standing_place(after) for _, after in limited if after.parked)
     given_up = [after.limits for before, after in limited if _is_held(before) and not _is_held(after)]
     documents: list[Document] = [{"gate": place} for place in parked]
-    yield from add(KNOCK, documents + [{"key": key} for key in keys_of(given_up)])
+    yield from add(WAKEUP, documents + [{"key": key} for key in keys_of(given_up)])
 
 
-def knock_for(records: Sequence[Record]) -> Steps[None]:
+def wake_limit_claimers_for(records: Sequence[Record]) -> Steps[None]:
     """Tell of jobs that have come from elsewhere, in place of others that may have been held."""
     yield from notify_limit_claimers((msgspec.structs.replace(record, stamp=0), record) for record in records)
 
 
-def without_knocks(steps: Steps[T], kept: list[Document]) -> Steps[T]:
-    """The same steps, but their knocks are given to the caller, who hears them or puts them on record."""
+def without_wakeups(steps: Steps[T], kept: list[Document]) -> Steps[T]:
+    """The same steps, but their wakeups are given to the caller, who hears them or puts them on record."""
 
     def keeps(step: Insert) -> bool:
-        knocks = step.collection == "notes" and all(each["_id"].startswith(f"{KNOCK}/") for each in step.documents)
-        if knocks:
+        wakeups = step.collection == "notes" and all(each["_id"].startswith(f"{WAKEUP}/") for each in step.documents)
+        if wakeups:
             kept.extend(step.documents)
-        return knocks
+        return wakeups
 
     return (yield from keeping_back(steps, keeps))
 

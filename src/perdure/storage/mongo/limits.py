@@ -3,10 +3,10 @@
 What the rules of `rules.limits` ask for is read in the transaction: how many run under a key is the sum of its `slots`
 and of what this transaction has done so far; the starts under a rate are one note per key. Claims come
 one after the other (see `limit_turns`), so what one counts no other can add to; a hold that is given up meanwhile only makes
-room, and knocks.
+room, and wakeups.
 
 Two claims of one process may go abreast where there is nothing to do but to take jobs: all gates that they want are open,
-few, without a rate, and have room for both. Neither hears knocks, nor puts slots together.
+few, without a rate, and have room for both. Neither hears wakeups, nor puts slots together.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .records import WHOLE, Document, gate_of
 from .updates import look
 
 GUESSED = 8  # gates of which the next claim asks for the heads before it knows whether it wants them
-UNHEARD = 16  # knocks that may wait while claims go abreast
+UNHEARD = 16  # wakeups that may wait while claims go abreast
 
 
 class Limits:
@@ -57,17 +57,18 @@ class Limits:
         self._rooms: dict[str, int] = {}  # by gate: how many might start there
         self._full: set[str] = set()  # keys that were found used up
         self._more = False  # keys have shut more gates than were opened again
+        self._is_sated = False  # a want got all that it asked for, and there are very many gates
         self._left: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
 
     def listen(self) -> Steps[None]:
-        """Open what the knocks tell of."""
+        """Open what the wakeups tell of."""
         back = self._heard.last > self._now
         if self._turn.concurrent:
             self._check_that_nothing_opens(back)
             if self._heard.fresh:  # nobody else may make something of them that is not seen here
                 yield from self._turn.lock(self._now)
             return
-        if not (self._heard.knocks or self._heard.fresh or back):
+        if not (self._heard.wakeups or self._heard.fresh or back):
             return
         yield from self._turn.lock(self._now)
         if back:
@@ -83,14 +84,16 @@ class Limits:
         seen: dict[str, None] = {}
         if self._turn.concurrent and not self._gates.all_open(condition, self._now):
             raise NeedsExclusiveTurn
+        most = self._gates.to_look_at(want.limit)
         while len(taken) < want.limit:
-            found = yield from self._gates.open_ones(condition, self._now, seen)
+            found = yield from self._gates.open_ones(condition, self._now, seen, most)
             if found:
                 yield from self._turn.lock(self._now)
                 seen |= dict.fromkeys(gate["_id"] for gate in found)
-                taken += yield from self._pass(found, want.limit - len(taken))
-            if len(found) < limit_gates.AT_ONCE and not (yield from self._reopen()):
+                taken += yield from self._pass(found, want.limit - len(taken), most)
+            if len(found) < most and not (yield from self._reopen()):
                 break
+        self._is_sated = self._is_sated or (0 < want.limit <= len(taken) and not self._gates.at_hand)
         self._turn.expect({gate: self._rooms[gate] for gate in seen} if len(seen) <= GUESSED else {})
         self._turn.usual = (
             bool(taken) and self._gates.all_open(condition, self._now) and self._is_tidy(seen, want.limit)
@@ -104,9 +107,11 @@ class Limits:
         if not self._turn.concurrent:
             yield from limit_gates.heard_of(self._heard, kept)
         yield from self._gates.write(self._now)
+        if self._is_sated:  # nobody has looked whether that was all: the next claim does
+            return [0]
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
-        return [*waiting, 0] if kept or len(self._heard.knocks) >= limit_gates.HEARD else waiting
+        return [*waiting, 0] if kept or len(self._heard.wakeups) >= limit_gates.HEARD else waiting
 
     def _opens_at(self, wants: Sequence[Want]) -> Steps[int | None]:
         """When a job may start that one of these wants asks for: now, or when a rate lets it."""
@@ -149,7 +154,7 @@ class Limits:
     def _free_keys(self) -> list[str]:
         return [key for key in self._heard.keys if key not in self._full]
 
-    def _pass(self, found: Sequence[Document], limit: int) -> Steps[list[str]]:
+    def _pass(self, found: Sequence[Document], limit: int, most_gates: int) -> Steps[list[str]]:
         """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
         yield from self._look_up(gate["limits"] for gate in found)
         if self._turn.concurrent and not self._has_room_for(
@@ -172,7 +177,7 @@ class Limits:
         yield from self._write_starts(passed.starts, waiting.values())
         yield from self._gates.shut(waiting.values(), passed.closed, self._now)
         yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
-        if len(found) == limit_gates.AT_ONCE:
+        if len(found) == most_gates:
             still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
             yield from self._gates.put_behind(still_open, self._now)
         return passed.ids
@@ -191,14 +196,14 @@ class Limits:
             heads = yield from limit_gates.heads(enough, takeable(self._now))
 
     def _check_that_nothing_opens(self, back: bool) -> None:
-        """A claim abreast of another hears nobody: those who have knocked must have time, or nothing to tell."""
+        """A claim abreast of another hears nobody: those who have sent them must have time, or nothing to tell."""
         heard = self._heard
         if back or heard.gates is None or heard.slots is None:
             raise NeedsExclusiveTurn
         known = {gate["_id"] for gate in heard.gates}
         shut = {gate["shut_by"] for gate in heard.gates}
         if (
-            len(heard.knocks) > UNHEARD
+            len(heard.wakeups) > UNHEARD
             or not known.issuperset(heard.places)
             or any(f"k{key}" in shut for key in heard.keys)
         ):
@@ -207,7 +212,7 @@ class Limits:
 
     def _is_tidy(self, seen: Iterable[str], limit: int) -> bool:
         """Whether the next claims may go abreast: there is room, and nothing that one alone should put in order."""
-        unheard = len(self._heard.knocks) if self._turn.concurrent else 0
+        unheard = len(self._heard.wakeups) if self._turn.concurrent else 0
         limits = [gate_of(gate).limits for gate in seen]
         return (
             2 * unheard <= UNHEARD

@@ -29,6 +29,7 @@ class Find(NamedTuple):
     projection: Document | None = None
     sort: Document | None = None
     limit: int = 0
+    hint: str | None = None
 
 
 class Aggregate(NamedTuple):
@@ -65,9 +66,11 @@ def find(
     *,
     sort: Document | None = None,
     limit: int = 0,
+    hint: str | None = None,
 ) -> Steps[list[Document]]:
-    """The documents that fit; a limit of 0 means all. Documents beside the jobs that somebody else wrote are left out."""
-    found: list[Document] = yield Find(collection, filter, projection, sort, limit)
+    """The documents that fit; a limit of 0 means all. `hint` names the index to use. Documents beside the jobs that somebody
+    else wrote are left out."""
+    found: list[Document] = yield Find(collection, filter, projection, sort, limit, hint)
     return well_formed(collection, found, projection) if collection in SHAPED else found
 
 
@@ -249,7 +252,7 @@ def _question(step: Find | Aggregate, database: Any, session: Any) -> Document:
     question: Document
     if isinstance(step, Find):
         question = {"find": PREFIX + step.collection, "filter": step.filter, "batchSize": step.limit or MANY}
-        for name in ("projection", "sort", "limit"):
+        for name in ("projection", "sort", "limit", "hint"):
             if value := getattr(step, name):
                 question[name] = value
     else:

@@ -11,7 +11,7 @@ from importlib.resources import files
 from secrets import token_hex
 from typing import Any
 
-from pymongo import MongoClient, UpdateMany
+from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from perdure.errors import StoreError
@@ -20,14 +20,11 @@ from perdure.storage.migrations import Migration, migrations_in, version_in
 from .address import MongoAddress
 from .errors import explained
 from .operations import PREFIX
-from .records import IN_A_LANE, known_lanes
 from .server import CODEC, DEFAULTS, MAJORITY, refusing_bad_options
 
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48
 CONFLICTS = (85, 86, 11000)
-LINES = "lines"  # the migration since which ready jobs tell their lines
-OUTDATED = "perdure_created"  # an index of the jobs before they had places
 
 
 def load_migrations() -> list[Migration]:
@@ -64,8 +61,6 @@ class MongoLedger:
             self._claim()
             for step in json.loads(migration.text):
                 self._make(step)
-            if migration.name == LINES:
-                self._give_lines()
             noted = {"_id": "schema", "version": {"$lt": migration.number}}
             return self._database[META].update_one(noted, {"$set": {"version": migration.number}}).modified_count == 1
         except PyMongoError as error:
@@ -84,13 +79,7 @@ class MongoLedger:
             return 0
         version = version_in(noted.get("version"), self._address)
         for migration in load_migrations()[:version]:
-            found = self._indexes(migration)
-            if OUTDATED in found.get("jobs", ()):
-                raise StoreError(
-                    f"{self._address} was made before the first release of Perdure, and its jobs stand where they are not "
-                    "found any more: use another database, or drop its collections whose names begin with perdure_"
-                )
-            if missing_of(migration, found):
+            if missing_of(migration, self._indexes(migration)):
                 return migration.number - 1
         return version
 
@@ -121,19 +110,6 @@ class MongoLedger:
                 f"{self._address}: the indexes of {collection} cannot be made, what is there already is in the way: "
                 f"{error.details.get('errmsg') if error.details else error}; drop it, or use another database"
             ) from error
-
-    def _give_lines(self) -> None:
-        """Let ready jobs that stand in lanes already tell their lines: one update for each lane."""
-        places = self._database[f"{PREFIX}places"]
-        untold = {"place": IN_A_LANE, "line": None}
-        lanes = known_lanes(
-            each["_id"] for each in places.aggregate([{"$match": untold}, {"$group": {"_id": "$place"}}])
-        )
-        updates = [
-            UpdateMany({"place": lane.text(), "line": None}, {"$set": {"line": lane.line().text()}}) for lane in lanes
-        ]
-        if updates:
-            places.bulk_write(updates, ordered=False)
 
 
 def missing_of(migration: Migration, found: dict[str, set[str]]) -> list[str]:

@@ -1,14 +1,14 @@
 """The collection of small things: each is found by its id alone, which begins with what kind of thing it is.
 
     unresolved/…   a job whose edges are to be looked at, or that waits for its share      as they came
-    knock/…       what a claim under limits has to hear of                                as they came
+    wakeup/…       what a claim under limits has to hear of                                as they came
     holder/KEY    the job that holds a unique key
     starts/KEY    when jobs started under a key with a rate
     account/…     the rank of a tenant's last job in a fair queue
     floor/…       where its new tenants begin
-    knock         written by every claim under limits, so that one comes after the other (see `limit_turns`)
-    knock+        the same
-    knock-        that two of them have met
+    wakeup         written by every claim under limits, so that one comes after the other (see `limit_turns`)
+    wakeup+        the same
+    wakeup-        that two of them have met
 
 Those that come in order are only ever inserted and removed, so that nobody meets anybody there.
 """
@@ -22,9 +22,9 @@ from bson import ObjectId
 from .operations import Steps, delete, find, insert
 from .records import Document
 
-KNOCK = "knock"
-TURNS = (KNOCK, f"{KNOCK}+")
-MET = f"{KNOCK}-"
+WAKEUP = "wakeup"
+TURNS = (WAKEUP, f"{WAKEUP}+")
+MET = f"{WAKEUP}-"
 
 
 def kind(name: str) -> Document:

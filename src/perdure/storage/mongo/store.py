@@ -255,7 +255,7 @@ class MongoStorage(Storage):
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
         return await self._read(lambda: edges.followers(ids))
 
-    # -- the shelf -----------------------------------------------------------------------------------
+    # -- kv entries ----------------------------------------------------------------------------------
     async def kv_read(
         self,
         kind: str,
@@ -271,8 +271,8 @@ class MongoStorage(Storage):
         ways_to_settle = ways()
 
         done, enqueued = await self._write(
-            lambda: kv.shelve(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
-            read_back=lambda: kv.shelved(writes),
+            lambda: kv.write(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
+            read_back=lambda: kv.answer_if_written(writes),
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
         await self._afterwards.settle(enqueued.left)

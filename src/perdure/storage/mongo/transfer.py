@@ -11,7 +11,7 @@ from perdure.errors import InvalidCall, StoreError
 from perdure.storage.contract import JobDump, KeptKey
 
 from . import edges, fair_ranks, running_counts
-from .limit_wakeups import knock_for
+from .limit_wakeups import wake_limit_claimers_for
 from .operations import Steps, delete, find, insert, update
 from .records import ALL, WHOLE, Document
 from .unique_keys import give_up, holders
@@ -59,7 +59,7 @@ def restore(jobs: Sequence[JobDump]) -> Steps[Restored]:
     wanted = edges_of(jobs)
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE
     yield from edges.put([] if too_many else wanted)
-    yield from knock_for(records)
+    yield from wake_limit_claimers_for(records)
     yield from fair_ranks.restore(records)
     return Restored(
         {record.queue for record in records if record.state is State.READY},

@@ -30,7 +30,7 @@ from .claim_positions import forget
 from .document_shapes import is_text
 from .operations import Steps, delete, find, update
 from .records import DERIVED, Document, document_of, record_from
-from .small_documents import KNOCK, add, kind
+from .small_documents import WAKEUP, add, kind
 
 OURS = (*DERIVED, "touched", "pins")  # fields of a document that are none of a record's
 _UNASKED = {
@@ -121,7 +121,7 @@ def _leave_indexes(documents: Sequence[Document]) -> Steps[None]:
     yield from delete("notes", {"_id": kind("holder"), "job": {"$in": ids}})
     held = [each["limits"] for each in documents if each.get("stamp") is not None and is_text(each.get("limits"))]
     yield from running_counts.note({limits: -jobs for limits, jobs in Counter(held).items()})
-    yield from add(KNOCK, [{"key": key} for key in keys_of(held)])
+    yield from add(WAKEUP, [{"key": key} for key in keys_of(held)])
     edges = yield from find("edges", {"$or": [{"child": {"$in": ids}}, {"parent": {"$in": ids}}], "open": True})
     waiting, followed = {edge["child"] for edge in edges}, {edge["parent"] for edge in edges}
     yield from add("unresolved", [{"job": id, "what": "loose"} for id in ids if id in waiting])
