@@ -382,7 +382,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         45,
-        "storage/mongo/health.py",
+        "storage/mongo/connection/health.py",
         'if "setName" not in hello:',
         "if False:",
         "tests/stores/mongo/test_faults.py::test_a_standalone_server_is_told_how_to_become_a_replica_set",

@@ -12,8 +12,8 @@ from pymongo.errors import OperationFailure
 
 from perdure.core.job import State
 from perdure.core.lifecycle import RunnerLost, decide
-from perdure.storage.mongo import server, server_transactions
-from perdure.storage.mongo.server_transactions import found_in
+from perdure.storage.mongo.connection import server, server_transactions
+from perdure.storage.mongo.connection.server_transactions import found_in
 from perdure.storage.urls import parse
 
 from .helpers import claim, fresh, held, job, store_at

@@ -4,7 +4,7 @@ from perdure import State
 from perdure.core.clock import SECOND
 from perdure.core.lifecycle import Cancelled, LeaseLapsed, decide, succeeded
 from perdure.storage.contract import ACCEPTED, Filter
-from perdure.storage.mongo import upkeep
+from perdure.storage.mongo.upkeep import upkeep
 from perdure.testing.clock import ManualClock
 from perdure.testing.conformance.tools import LONG_ENOUGH
 

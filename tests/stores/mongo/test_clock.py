@@ -3,8 +3,8 @@
 import pytest
 
 from perdure.core.clock import SECOND
-from perdure.storage.mongo import server_clock
-from perdure.storage.mongo.server_clock import AGAIN, ServerClock
+from perdure.storage.mongo.connection import server_clock
+from perdure.storage.mongo.connection.server_clock import AGAIN, ServerClock
 
 
 class Machines:

@@ -13,9 +13,9 @@ import servers
 from perdure import InvalidCall, Perdure, State, StoreError
 from perdure.core.lifecycle import RunnerLost, Succeeded, decide
 from perdure.storage.contract import Filter
-from perdure.storage.mongo import health
 from perdure.storage.mongo.address import address_of
-from perdure.storage.mongo.errors import Unreachable, explained
+from perdure.storage.mongo.connection import health
+from perdure.storage.mongo.connection.errors import Unreachable, explained
 from perdure.storage.urls import opener
 from servers.mongo import mongo
 from tests.support.real_servers import decline

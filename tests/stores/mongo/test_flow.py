@@ -10,7 +10,9 @@ from perdure.core.clock import SECOND
 from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, Continued, Succeeded, decide
 from perdure.storage.contract import PARENT_CANCELLED, Filter, KvWrite, MissingParent, QueueSettings
-from perdure.storage.mongo import edges, enqueue, resolve_edges, upkeep
+from perdure.storage.mongo.edges import edges, resolve_edges
+from perdure.storage.mongo.upkeep import upkeep
+from perdure.storage.mongo.writing import enqueue
 from perdure.storage.rules.fairness import SHARE
 from perdure.testing import ManualClock
 from perdure.testing.conformance.tools import FORGET

@@ -15,9 +15,9 @@ from perdure.core.clock import SECOND
 from perdure.core.lifecycle import Succeeded, decide
 from perdure.core.record import Hold
 from perdure.storage.contract import ACCEPTED, Filter, KvWrite, Note
-from perdure.storage.mongo import server_clock
-from perdure.storage.mongo.errors import NO_SUCH_TRANSACTION
-from perdure.storage.mongo.server import Server
+from perdure.storage.mongo.connection import server_clock
+from perdure.storage.mongo.connection.errors import NO_SUCH_TRANSACTION
+from perdure.storage.mongo.connection.server import Server
 from tests.support.proxy import Proxy
 from tests.support.real_servers import decline
 

@@ -5,9 +5,9 @@ import msgspec
 from perdure import State
 from perdure.core.lifecycle import Skipped, decide, succeeded
 from perdure.core.record import Record
-from perdure.storage.mongo.operations import gathered
-from perdure.storage.mongo.records import update_of
-from perdure.storage.mongo.updates import differences
+from perdure.storage.mongo.connection.operations import gathered
+from perdure.storage.mongo.reading.records import update_of
+from perdure.storage.mongo.writing.updates import differences
 
 from .helpers import claim, job, store_at
 

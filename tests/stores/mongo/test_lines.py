@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import claim as claiming
-from perdure.storage.mongo import claim_candidates, operations
+from perdure.storage.mongo.claiming import claim as claiming
+from perdure.storage.mongo.claiming import claim_candidates
+from perdure.storage.mongo.connection import operations
 from perdure.testing import conformance
 from perdure.testing.conformance.tools import ids
 

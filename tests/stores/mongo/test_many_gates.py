@@ -2,8 +2,8 @@
 
 import pytest
 
-from perdure.storage.mongo import operations
-from perdure.storage.mongo.limit_gates import AT_ONCE
+from perdure.storage.mongo.connection import operations
+from perdure.storage.mongo.limits.limit_gates import AT_ONCE
 from perdure.testing.conformance.tools import job
 
 from .helpers import claim, store_at

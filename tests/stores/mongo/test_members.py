@@ -138,7 +138,9 @@ async def test_a_server_that_is_no_longer_the_primary(members, database):
 
 async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
     """It is asked for again, and told as what it is; once the others are there again it takes place, once."""
-    monkeypatch.setattr("perdure.storage.mongo.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300))
+    monkeypatch.setattr(
+        "perdure.storage.mongo.connection.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300)
+    )
     async with store_at(members.url(database)) as store:
         store._server.patience = 1.0
         kept = job()

@@ -8,10 +8,11 @@ from pymongo import AsyncMongoClient
 from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import succeeded
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import claim_reservations, operations
-from perdure.storage.mongo.claim_positions import IN_ORDER
-from perdure.storage.mongo.claim_reservations import ClaimReservations
-from perdure.storage.mongo.errors import Conflict
+from perdure.storage.mongo.claiming import claim_reservations
+from perdure.storage.mongo.claiming.claim_positions import IN_ORDER
+from perdure.storage.mongo.claiming.claim_reservations import ClaimReservations
+from perdure.storage.mongo.connection import operations
+from perdure.storage.mongo.connection.errors import Conflict
 
 from .helpers import claim, database_of, fresh, job, store_at
 

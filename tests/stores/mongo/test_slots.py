@@ -2,7 +2,7 @@
 
 from perdure.core.lifecycle import succeeded
 from perdure.storage.contract import JobDump
-from perdure.storage.mongo import running_counts
+from perdure.storage.mongo.limits import running_counts
 
 from .helpers import claim, job, store_at
 

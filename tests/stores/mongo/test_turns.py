@@ -9,7 +9,7 @@ from perdure.core.ids import new_stamp
 from perdure.core.lifecycle import succeeded
 from perdure.errors import StoreError
 from perdure.storage.contract import Claim, Want
-from perdure.storage.mongo import operations
+from perdure.storage.mongo.connection import operations
 from tests.support.waiting import eventually, stays
 
 from .helpers import claim, fresh, job, store_at

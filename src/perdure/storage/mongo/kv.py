@@ -16,11 +16,11 @@ from perdure.core.record import Hold
 from perdure.storage.contract import ACCEPTED, KvEntry, KvWrite
 from perdure.storage.rules.guards import check_hold
 
-from .enqueue import Enqueued, enqueue
-from .operations import Steps, delete, find, update
-from .records import Document
-from .resolve_edges import EdgeResolution
-from .updates import look as look_at_jobs
+from .connection.operations import Steps, delete, find, update
+from .edges.resolve_edges import EdgeResolution
+from .reading.records import Document
+from .writing.enqueue import Enqueued, enqueue
+from .writing.updates import look as look_at_jobs
 
 Name = tuple[str, str]  # kind, name
 

@@ -18,9 +18,9 @@ from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in, version_in
 
 from .address import MongoAddress
-from .errors import explained
-from .operations import PREFIX
-from .server import CODEC, DEFAULTS, MAJORITY, refusing_bad_options
+from .connection.errors import explained
+from .connection.operations import PREFIX
+from .connection.server import CODEC, DEFAULTS, MAJORITY, refusing_bad_options
 
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48

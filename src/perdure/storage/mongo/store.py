@@ -42,22 +42,26 @@ from perdure.storage.contract import (
 from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 from perdure.storage.rules.filters import parse_cursor
 
-from . import edges, health, inspection, kv, listing, queues, transfer, unreadable, upkeep
+from . import kv
 from .address import MongoAddress
-from .apply import check, holding, note, noted, renew_started
-from .caller_insert import SessionEnqueue
-from .claim import promote
-from .enqueue import Enqueued, enqueue
-from .errors import Conflict, Unreachable, is_duplicate
-from .exchange import Exchanges
-from .operations import Steps, insert
-from .resolve_edges import Afterwards, settle, ways
+from .claiming.claim import promote
+from .connection import health
+from .connection.errors import Conflict, Unreachable, is_duplicate
+from .connection.operations import Steps, insert
+from .connection.server import CALLS_WITHIN, Server
+from .connection.server_clock import ServerClock
+from .connection.server_transactions import wait_for_earlier_transactions
+from .connection.signals import Signals
+from .edges import edges
+from .edges.resolve_edges import Afterwards, settle, ways
+from .reading import listing, queues, transfer
 from .schema import META, MongoLedger, connect, load_migrations
-from .server import CALLS_WITHIN, Server
-from .server_clock import ServerClock
-from .server_transactions import wait_for_earlier_transactions
-from .signals import Signals
 from .transaction import MongoTransaction
+from .upkeep import inspection, unreadable, upkeep
+from .writing.apply import check, holding, note, noted, renew_started
+from .writing.caller_insert import SessionEnqueue
+from .writing.enqueue import Enqueued, enqueue
+from .writing.exchange import Exchanges
 
 T = TypeVar("T")
 _log = logging.getLogger("perdure")

@@ -24,13 +24,21 @@ from perdure.storage.contract import ACCEPTED, REPEATED, EnqueueResult, StoreTra
 from perdure.storage.driver_calls import GivenUp
 from perdure.storage.rules.guards import judge
 
-from .apply import Applied, apply
-from .enqueue import enqueue
-from .errors import NO_SUCH_TRANSACTION, OUT_OF_DISK, explained, has_code, is_conflict, is_transient, is_unavailable
-from .operations import Steps, awaited, update
-from .resolve_edges import EdgeResolution, settled
-from .server import TROUBLE, Patience, Server
-from .updates import look
+from .connection.errors import (
+    NO_SUCH_TRANSACTION,
+    OUT_OF_DISK,
+    explained,
+    has_code,
+    is_conflict,
+    is_transient,
+    is_unavailable,
+)
+from .connection.operations import Steps, awaited, update
+from .connection.server import TROUBLE, Patience, Server
+from .edges.resolve_edges import EdgeResolution, settled
+from .writing.apply import Applied, apply
+from .writing.enqueue import enqueue
+from .writing.updates import look
 
 T = TypeVar("T")
 Tell = Callable[[Collection[str], bool], None]

@@ -1,0 +1,283 @@
+"""Claiming: the best jobs over all wanted lanes.
+
+A lane is the ready jobs of one queue, task and routing key; the index of places keeps each in claim order. The server lists
+the lanes by skipping from one to the next, and merges those that are wanted by their heads, so a claim reads as many jobs as
+it takes plus one per lane, whatever waits behind or beside them. Where there are very many lanes it merges lines instead:
+see `outlook`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from time import monotonic
+from typing import NamedTuple
+
+from perdure.core.job import State
+from perdure.core.record import Record
+from perdure.storage.contract import Claim, Want
+from perdure.storage.rules.records import set_state, write_claim
+
+from ..connection.operations import Steps, find, insert
+from ..limits import running_counts
+from ..limits.limit_gates import hear, is_quiet
+from ..limits.limit_turns import LimitTurn
+from ..limits.limit_wakeups import notify_limit_claimers
+from ..limits.limits import Limits
+from ..reading.records import DUE, SLIM, WHOLE, Document
+from ..upkeep.unreadable import readable
+from ..writing.updates import write
+from .claim_candidates import (
+    LANES_AT_ONCE,
+    NO_GUESS,
+    NOWHERE,
+    Best,
+    Guess,
+    Outlook,
+    Position,
+    Spots,
+    first_ids,
+    first_positions,
+    look_out,
+)
+from .claim_positions import IN_ORDER, forget, takeable
+
+MANY_FOR = 600.0  # seconds that a store expects very many lanes after it has seen so many
+
+
+class Claimed(NamedTuple):
+    records: list[Record]
+    next_due: int | None
+    suspects: bool
+    ready: set[str]  # queues of promoted jobs
+
+
+class Expected:
+    """What the last claim of this store saw, and the next one probably sees too: the `spots` that it wanted, and whether
+    there are very `many` lanes."""
+
+    def __init__(self) -> None:
+        self.spots = NOWHERE
+        self._many_until = 0.0
+        self._sampled = False
+
+    @property
+    def many(self) -> bool:
+        return monotonic() < self._many_until
+
+    @property
+    def is_unknown(self) -> bool:
+        """Nobody has looked yet whether there are very many lanes, or that was long ago and there were."""
+        return not self._sampled or (self._many_until > 0.0 and not self.many)
+
+    def note_sample(self, *, many: bool) -> None:
+        self._sampled = True
+        self._many_until = monotonic() + MANY_FOR if many else 0.0
+
+    def note(self, outlook: Outlook) -> None:
+        if outlook.lines is not None and not self.many:
+            self._many_until = monotonic() + MANY_FOR
+
+
+class ClaimScope(NamedTuple):
+    """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
+    beside it. What it takes is added to `mine`. `expected`: what it probably sees. `look_again`: microseconds after which it
+    may find more. `outlook`: what it sees, if it has looked already. `turn`: its turn among those that claim under limits,
+    if it does. `earlier`: what it has taken already, for other wants."""
+
+    only: Sequence[str] | None
+    taking: list[set[str]]
+    mine: set[str]
+    expected: Expected
+    look_again: int = 0
+    turn: LimitTurn | None = None
+    outlook: Outlook | None = None
+    earlier: frozenset[str] = frozenset()
+
+    def others(self) -> set[str]:
+        return {id for each in (*self.taking, self.earlier) for id in each}
+
+    def after(self, earlier: frozenset[str]) -> ClaimScope:
+        """The same for another want of the claim, which has taken some jobs already."""
+        return self._replace(only=None, earlier=earlier)
+
+
+def claim(
+    claim: Claim, now: int, chunk: int, choice: ClaimScope, wakeups: list[Document], running: running_counts.Change
+) -> Steps[Claimed]:
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `wakeups`
+    and `running`: those of the same exchange, which are not stored yet. Wake-ups are stored only if this claim cannot use
+    them."""
+    limited = choice.turn is not None
+    outlook = choice.outlook or (yield from look_out(claim.wants, guess_of(claim, now, choice), limited=limited))
+    choice.expected.note(outlook)
+    ready: set[str] = set()
+    if outlook.next_due is not None and outlook.next_due <= now:
+        promoted = yield from promote(chunk, now)
+        ready = {record.queue for record in promoted}
+        outlook = yield from look_out(claim.wants, NO_GUESS._replace(many=outlook.lines is not None), limited=limited)
+    limits = None
+    if choice.turn is None:
+        yield from insert("notes", wakeups)
+    else:
+        limits = yield from _limits(outlook, now, wakeups, running, choice.turn)
+    taken: list[Record] = []
+    for number, want in enumerate(claim.wants):
+        if want.limited:
+            taken += (yield from limits.take(want)) if limits is not None else []
+        else:
+            earlier = frozenset(record.id for record in taken)
+            taken += yield from _best(claim, want, outlook, now, choice if number == 0 else choice.after(earlier))
+    yield from _write(taken, claim, now)
+    due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
+    if choice.only is not None and len(taken) < claim.wants[0].limit:
+        due.append(choice.look_again)  # others may leave some of what they are about to take
+    suspects = yield from _any_suspect(claim.wants, outlook, now)
+    if limits is not None:
+        under_limits = [want for want in claim.wants if want.limited]
+        due += yield from limits.ended(under_limits)
+        suspects = suspects or (yield from limits.any_suspect(under_limits))
+    return Claimed(taken, min(due, default=None), suspects, ready)
+
+
+def _limits(
+    outlook: Outlook, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
+) -> Steps[Limits | None]:
+    """The limits, after all wakeups; None if no job is under any."""
+    heard = yield from hear(outlook.paused, outlook.limits, wakeups)
+    if heard is None:
+        return None
+    limits = Limits(heard, now, running, turn)
+    yield from limits.listen()
+    return limits
+
+
+def promote(limit: int, now: int) -> Steps[list[Record]]:
+    """Make due jobs ready, the earliest first."""
+    due: Document = {"place": DUE, "order": {"$lte": now}}
+    ids = [place["_id"] for place in (yield from find("places", due, {"_id": 1}, sort=IN_ORDER, limit=limit))]
+    promoted, _ = yield from standing(ids, State.SCHEDULED, now, SLIM)
+    before = {record.id: copy(record) for record in promoted}
+    for record in promoted:
+        set_state(record, State.READY)
+        record.version += 1
+    yield from write(before, promoted)
+    yield from notify_limit_claimers((None, record) for record in promoted)
+    return promoted
+
+
+def finds_nothing(claim: Claim, outlook: Outlook, now: int) -> bool:
+    """Whether it is plain to see that a claim would find nothing."""
+    if outlook.next_due is not None and outlook.next_due <= now:
+        return False
+    if any(want.limited for want in claim.wants) and not is_quiet(outlook.limits):
+        return False
+    return not any(outlook.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
+
+
+def guess_of(claim: Claim, now: int, choice: ClaimScope) -> Guess:
+    want = claim.wants[0] if claim.wants else None
+    limited = sum(want.limit for want in claim.wants if want.limited)
+    gates = {} if choice.turn is None else choice.turn.guess(limited)
+    expected = choice.expected
+    if want is None or want.limited or want.limit <= 0 or choice.only is not None:
+        return Guess(now, NOWHERE, 0, gates, expected.many)
+    spots = expected.spots if len(expected.spots.names) <= LANES_AT_ONCE else NOWHERE
+    return Guess(now, spots, want.limit + len(choice.others()), gates, expected.many)
+
+
+def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]]:
+    """Where the best jobs of a want stand, and what comes after them. Read from the index alone if no queue is paused."""
+    outlook = yield from look_out((want,), NO_GUESS._replace(many=many))
+    positions, _ = yield from first_positions(outlook.spots(want, alone=want.alone), outlook.paused, {}, most)
+    return positions
+
+
+def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: ClaimScope) -> Steps[list[Record]]:
+    """The best of the wanted lanes."""
+    spots = outlook.spots(want, alone=want.alone)
+    if want.limit <= 0 or not spots.names:
+        return []
+    seen = None
+    if want is claim.wants[0]:
+        choice.expected.spots = spots
+        seen = outlook.best if outlook.best is not None and outlook.best.spots == spots else None
+    elif outlook.best is not None and outlook.best.leaves_nothing(spots, choice.earlier):
+        return []
+    best = yield from _best_of(spots, outlook.paused, want.limit, now, choice, seen)
+    return sorted(best, key=lambda record: (-record.priority, record.rank, record.id))
+
+
+def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
+    """Put on record who has taken them: at once for all wants of a claim."""
+    before = {record.id: copy(record) for record in records}
+    for record in records:
+        write_claim(record, claim, now)
+    yield from write(before, records)
+
+
+def _best_of(
+    spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope, seen: Best | None
+) -> Steps[list[Record]]:
+    """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
+    if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
+        records, gone = yield from standing(ids, State.READY, now, told_before=choice.outlook is not None)
+        if not gone:
+            return records
+    while True:
+        ids = yield from _best_places(spots, paused, limit, now, choice)
+        records, strays = yield from standing(ids, State.READY, now)
+        if not strays:
+            return records
+
+
+def standing(
+    ids: Sequence[str], state: State, now: int, projection: Document = WHOLE, *, told_before: bool = False
+) -> Steps[tuple[list[Record], list[str]]]:
+    """The jobs that stand at some places, and those that do not. Places are given up whose job somebody has removed or
+    changed by hand; but jobs of which we were `told_before` this transaction may have moved since. A job that cannot be read
+    is set aside."""
+    if not ids:
+        return [], []
+    found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
+    there = [document for document in found if document.get("state") == state.value]
+    by_id = {record.id: record for record in (yield from readable(there, now, whole=projection is WHOLE))}
+    strays = [id for id in ids if id not in by_id]
+    if not told_before:
+        yield from forget(strays)
+    return [by_id[id] for id in ids if id in by_id], strays
+
+
+def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope) -> Steps[list[str]]:
+    condition = takeable(now)
+    if choice.only is not None:
+        condition["_id"] = {"$in": list(choice.only)}
+    while True:
+        enough = limit + len(choice.others())
+        found, all = yield from first_ids(spots, paused, condition, enough, in_order=choice.only is None)
+        best = _free(found, limit, choice, all=all)
+        if best is not None:
+            return best
+
+
+def _free(found: Sequence[str], limit: int, choice: ClaimScope, *, all: bool) -> list[str] | None:
+    """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
+    They are ours at once: another claim may look while we read them."""
+    others = choice.others()
+    best = [id for id in found if id not in others][:limit]
+    if len(best) < limit and not all:
+        return None
+    choice.mine.update(best)
+    return best
+
+
+def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
+    names: dict[str, set[str]] = {}
+    for want in wants:
+        spots = outlook.spots(want, alone=True)
+        names.setdefault(spots.field, set()).update(spots.names)
+    for field, ours in names.items():
+        suspects, _ = yield from first_ids(Spots(field, sorted(ours)), outlook.paused, takeable(now), 1, in_order=False)
+        if suspects:
+            return True
+    return False

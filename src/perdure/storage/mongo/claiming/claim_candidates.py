@@ -1,0 +1,314 @@
+"""What waits in a store, as a claim sees it before it takes anything.
+
+Up to `FEW_LANES` lanes a claim looks at every lane. Beyond that it looks along lines. A line is the ready jobs of one task
+and routing key in all queues, in the order of a claim, so the best jobs are found without a look into each queue. A claim
+that names its queues looks at the lanes of these queues alone.
+
+The server reads all lanes to tell that there are too many. So a store first looks at some jobs at both ends of the index
+(`seems_to_have_many_lanes`), and one that has seen very many lanes looks along lines for some time and does not ask for the
+lanes. What it finds is the same either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from perdure.core.job import ANY
+from perdure.core.record import ROW_VERSION
+from perdure.storage.contract import Want
+
+from ..connection.operations import Steps, aggregate, find
+from ..limits.limit_gates import AT_ONCE, HEARD, WAKEUPS, Asked, head_stages, heads_in
+from ..reading.document_shapes import LARGEST, is_text, well_formed
+from ..reading.records import DUE, IN_A_LANE, Document, Lane, Line, known_lanes, known_lines, lanes_of_queue, queue_of
+from .claim_positions import IN_ORDER, takeable
+
+FEW_LANES = 128  # where there are more, a claim looks along lines
+LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
+QUEUES_AT_ONCE = 200  # named queues in one question: a pipeline has at most 1,000 stages
+SAMPLE = 1_000  # jobs at each end of the index of places by which a store tells whether there are very many lanes
+PAUSED_JOBS = 1_000  # jobs of paused queues that a claim passes by along lines before it looks at every lane
+Position = tuple[int, int, str]  # order, tie and id of a job
+_POSITION = {"order": 1, "tie": 1}
+
+_FIRST_DUE: list[Document] = [
+    {"$match": {"place": DUE, "order": {"$gte": -LARGEST, "$lte": LARGEST}}},
+    {"$sort": IN_ORDER},
+    {"$limit": 1},
+    {"$project": {"_id": 0, "order": 1}},
+]
+_PAUSED: list[Document] = [{"$match": {"paused": True}}, {"$project": {"_id": 1}}]
+_WAKEUPS: list[Document] = [{"$match": {"_id": WAKEUPS}}, {"$sort": {"_id": 1}}, {"$limit": HEARD + 1}]
+_FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
+
+
+def _different(field: str, condition: Document) -> list[Document]:
+    """List the different values of a field; the server skips from one to the next in the index."""
+    return [{"$match": {field: condition}}, {"$sort": {field: 1, **IN_ORDER}}, {"$group": {"_id": f"${field}"}}]
+
+
+# one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
+_ANY_JOB: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
+_EVERY_LANE = _different("place", IN_A_LANE)
+_FIRST_LANES = [*_EVERY_LANE, {"$limit": FEW_LANES + 1}]
+_LINES = _different("line", IN_A_LANE)
+_OUTLOOK: list[Document] = [
+    *_ANY_JOB,
+    {"$lookup": {"from": "perdure_queues", "pipeline": _PAUSED, "as": "paused"}},
+    {"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}},
+]
+_LANES: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_LANES, "as": "lanes"}}]
+_LIMITS: list[Document] = [
+    {"$lookup": {"from": "perdure_notes", "pipeline": _WAKEUPS, "as": "wakeups"}},
+    {"$lookup": {"from": "perdure_gates", "pipeline": _FEW, "as": "gates"}},
+    {"$lookup": {"from": "perdure_slots", "pipeline": _FEW, "as": "slots"}},
+]
+_OF_LIMITS = {"wakeups": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
+
+
+class Spots(NamedTuple):
+    """Where wanted jobs stand: in some lanes (`field` is place) or along some lines (`field` is line). Along lines there may
+    be jobs of paused queues too."""
+
+    field: str
+    names: list[str]
+
+    def groups(self) -> list[Spots]:
+        """The same, so many at a time that the server merges them."""
+        return [
+            Spots(self.field, self.names[begin : begin + LANES_AT_ONCE])
+            for begin in range(0, len(self.names), LANES_AT_ONCE)
+        ]
+
+    def allowed(self, places: Sequence[Document], paused: frozenset[str]) -> list[Document]:
+        """Those of some places here that are in no paused queue."""
+        if self.field == "place" or not paused:
+            return list(places)
+        return [place for place in places if queue_of(place["place"]) not in paused]
+
+
+NOWHERE = Spots("place", [])
+
+
+class Best(NamedTuple):
+    """The best jobs of some spots, and whether that is everything that waits there."""
+
+    spots: Spots
+    ids: list[str]
+    all: bool
+
+    def leaves_nothing(self, spots: Spots, taken: frozenset[str]) -> bool:
+        """Whether nobody else waits at some spots than those that are taken."""
+        known = self.spots.field == spots.field and set(self.spots.names).issuperset(spots.names)
+        return self.all and known and taken.issuperset(self.ids)
+
+
+class Outlook(NamedTuple):
+    """What waits. `lines` are known where there are very many lanes; then `lanes` has those of the named queues alone. Gates
+    and wakeups are known if limits were asked for, the best jobs if spots were."""
+
+    next_due: int | None
+    paused: frozenset[str]
+    lanes: list[Lane]
+    lines: list[Line] | None = None
+    limits: Asked | None = None
+    best: Best | None = None
+
+    def spots(self, want: Want, *, alone: bool) -> Spots:
+        """Where the jobs of a want stand; `alone`: the suspects."""
+        if self.lines is not None and want.queues is None:
+            return Spots("line", [line.text() for line in self.lines if _fits(line, want, alone=alone)])
+        lanes = [
+            lane.text()
+            for lane in self.lanes
+            if _fits(lane, want, alone=alone)
+            and lane.queue not in self.paused
+            and (want.queues is None or lane.queue in want.queues)
+        ]
+        return Spots("place", lanes)
+
+
+def _fits(jobs: Lane | Line, want: Want, *, alone: bool) -> bool:
+    return (
+        not want.limited
+        and bool(jobs.suspect) is alone
+        and jobs.min_version <= ROW_VERSION
+        and (want.tasks is None or jobs.task in want.tasks)
+        and (want.routing is ANY or jobs.routing_key == want.routing)
+    )
+
+
+class Guess(NamedTuple):
+    """What a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question. `many`: whether
+    there are probably very many lanes."""
+
+    now: int
+    spots: Spots
+    limit: int  # of their best jobs
+    gates: dict[str, int]  # how many of the jobs at each
+    many: bool = False
+
+    def stages(self) -> list[Document]:
+        stages = head_stages(self.gates, takeable(self.now))
+        if not self.spots.names:
+            return stages
+        best: list[Document] = [
+            {"$match": {self.spots.field: {"$in": self.spots.names}, **takeable(self.now)}},
+            {"$sort": IN_ORDER},
+            {"$limit": self.limit},
+            {"$project": {"_id": 1} if self.spots.field == "place" else {"_id": 1, "place": 1}},
+        ]
+        return [*stages, {"$lookup": {"from": "perdure_places", "pipeline": best, "as": "best"}}]
+
+    def best(self, found: Document, paused: frozenset[str]) -> Best | None:
+        if not self.spots.names:
+            return None
+        places = [place for place in found["best"] if is_text(place["_id"])]
+        ids = [place["_id"] for place in self.spots.allowed(places, paused)]
+        return Best(self.spots, ids, len(found["best"]) < self.limit)
+
+
+NO_GUESS = Guess(0, NOWHERE, 0, {})
+
+
+def look_out(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: bool = False) -> Steps[Outlook]:
+    """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
+    hear of."""
+    named = sorted({queue for want in wants for queue in want.queues or ()})
+    at_once = guess.many and len(named) <= QUEUES_AT_ONCE
+    lanes_of = _many_stages(named) if at_once else [] if guess.many else _LANES
+    seen = yield from aggregate("jobs", [*_OUTLOOK, *lanes_of, *(_LIMITS if limited else ()), *guess.stages()])
+    if not seen:  # there is no job at all
+        return Outlook(None, frozenset(), [], None, Asked([], [], []) if limited else None)
+    (outlook,) = seen
+    limits = None
+    if limited:
+        told = {name: well_formed(of, outlook[name]) for name, of in _OF_LIMITS.items()}
+        limits = Asked(told["wakeups"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
+    lines = None
+    if at_once:
+        lanes, lines = _many_in(outlook, named)
+    elif guess.many or len(outlook["lanes"]) > FEW_LANES:
+        lanes, lines = yield from _many(named)
+    else:
+        lanes = known_lanes(place["_id"] for place in outlook["lanes"])
+    paused = frozenset(queue["_id"] for queue in outlook["paused"] if is_text(queue["_id"]))
+    return Outlook(
+        int(outlook["due"][0]["order"]) if outlook["due"] else None,
+        paused,
+        lanes,
+        lines,
+        limits,
+        guess.best(outlook, paused),
+    )
+
+
+# ---- where there are very many lanes ---------------------------------------------------------------
+def seems_to_have_many_lanes() -> Steps[bool]:
+    """Whether there are more than few lanes among the first or the last ready jobs by lane: reads so many keys of an index,
+    however many lanes there are. False says nothing."""
+    ends = {"first": 1, "last": -1}
+    sampled = {
+        name: [
+            {"$match": {"place": IN_A_LANE}},
+            {"$sort": {"place": way, **{field: way * order for field, order in IN_ORDER.items()}}},
+            {"$limit": SAMPLE},
+            {"$group": {"_id": "$place"}},
+            {"$limit": FEW_LANES + 1},
+        ]
+        for name, way in ends.items()
+    }
+    lookups = [{"$lookup": {"from": "perdure_places", "pipeline": of, "as": name}} for name, of in sampled.items()]
+    seen = yield from aggregate("jobs", [*_ANY_JOB, *lookups])
+    return any(len(found[name]) > FEW_LANES for found in seen for name in ends)
+
+
+def _many(named: Sequence[str]) -> Steps[tuple[list[Lane], list[Line]]]:
+    """The lanes of the named queues, and the lines."""
+    lanes: list[Lane] = []
+    lines: list[Line] = []
+    for begin in range(0, max(1, len(named)), QUEUES_AT_ONCE):
+        ours = named[begin : begin + QUEUES_AT_ONCE]
+        for found in (yield from aggregate("jobs", [*_ANY_JOB, *_many_stages(ours)])):
+            more, lines = _many_in(found, ours)
+            lanes += more
+    return lanes, lines
+
+
+def _many_stages(named: Sequence[str]) -> list[Document]:
+    """Look up the lines, and the lanes of the named queues."""
+    listed = {"lines": _LINES}
+    for number, queue in enumerate(named):
+        listed[f"queue{number}"] = _different("place", lanes_of_queue(queue))
+    return [{"$lookup": {"from": "perdure_places", "pipeline": of, "as": name}} for name, of in listed.items()]
+
+
+def _many_in(found: Document, named: Sequence[str]) -> tuple[list[Lane], list[Line]]:
+    """What such stages have found."""
+    lanes = [place["_id"] for number in range(len(named)) for place in found[f"queue{number}"]]
+    return known_lanes(lanes), known_lines(line["_id"] for line in found["lines"])
+
+
+# ---- the first places ------------------------------------------------------------------------------
+def first_ids(
+    spots: Spots, paused: frozenset[str], condition: Document, most: int, *, in_order: bool = True
+) -> Steps[tuple[list[str], bool]]:
+    """The first jobs at some spots that fit a condition, and whether these are all of them."""
+    groups = spots.groups()
+    if len(groups) > 1:
+        positions, all = yield from first_positions(spots, paused, condition, most)
+        return [id for _, _, id in positions], all
+    found: list[Document] | None = []
+    for group in groups:
+        found = yield from _first_of(group, paused, condition, most, {"_id": 1}, in_order=in_order)
+    if found is None:
+        lanes = yield from _allowed_lanes(spots, paused)
+        return (yield from first_ids(lanes, paused, condition, most, in_order=in_order))
+    return [place["_id"] for place in found], len(found) < most
+
+
+def first_positions(
+    spots: Spots, paused: frozenset[str], condition: Document, most: int
+) -> Steps[tuple[list[Position], bool]]:
+    """The same with the position of each; of very many spots, group by group."""
+    positions: list[Position] = []
+    all = True
+    for group in spots.groups():
+        found = yield from _first_of(group, paused, condition, most, _POSITION)
+        if found is None:
+            lanes = yield from _allowed_lanes(spots, paused)
+            return (yield from first_positions(lanes, paused, condition, most))
+        positions += [(int(one["order"]), int(one.get("tie", 0)), one["_id"]) for one in found]
+        all = all and len(found) < most
+    return sorted(positions)[:most], all and len(positions) <= most
+
+
+def _first_of(
+    spots: Spots,
+    paused: frozenset[str],
+    condition: Document,
+    most: int,
+    projection: Document,
+    *,
+    in_order: bool = True,
+) -> Steps[list[Document] | None]:
+    """The first places of one group. None: too many jobs of paused queues come before them."""
+    filter: Document = {spots.field: {"$in": spots.names}, **condition}
+    if spots.field == "line" and paused:
+        projection = projection | {"place": 1}
+    for more in (0, PAUSED_JOBS):
+        limit = most + more
+        found = yield from find("places", filter, projection, sort=IN_ORDER if in_order else None, limit=limit)
+        allowed = spots.allowed(found, paused)
+        if len(allowed) >= most or len(found) < limit:
+            return allowed[:most]
+    return None
+
+
+def _allowed_lanes(lines: Spots, paused: frozenset[str]) -> Steps[Spots]:
+    """The lanes of some lines, without those of paused queues."""
+    found = known_lanes(place["_id"] for place in (yield from aggregate("places", _EVERY_LANE)))
+    names = set(lines.names)
+    lanes = [lane.text() for lane in found if lane.queue not in paused and lane.line().text() in names]
+    return Spots("place", lanes)

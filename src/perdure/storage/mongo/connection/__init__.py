@@ -1,0 +1,1 @@
+"""How the store reaches its server: address, client, operations, errors, clock and signals."""

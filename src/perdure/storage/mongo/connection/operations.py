@@ -1,0 +1,312 @@
+"""Work on the database as a list of steps that somebody else takes.
+
+A verb is a generator: it yields a step (find, insert, update …) and is sent what came of it. It knows no driver, so the same
+enqueue runs in our own transaction (awaited), in a caller's session (awaited or blocking), and again from the start when a
+transaction has to be repeated.
+
+    rows = yield from find("jobs", {"_id": {"$in": ids}})
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ..reading.document_shapes import SHAPED, well_formed
+from ..reading.records import Document
+
+T = TypeVar("T")
+PREFIX = "perdure_"
+STARTED_AT = "started_at"
+LARGEST_COMMAND = 8 << 20  # bytes: a command is one document, of which the server takes 16 MiB
+LONG = ("jobs", "logs")  # whose documents may be too long for one command; the driver cuts them
+MANY = 100_000  # documents in one answer of a cursor; it ends a batch at 16 MiB by itself
+
+
+class Find(NamedTuple):
+    collection: str
+    filter: Document
+    projection: Document | None = None
+    sort: Document | None = None
+    limit: int = 0
+    hint: str | None = None
+
+
+class Aggregate(NamedTuple):
+    collection: str
+    pipeline: list[Document]
+
+
+class Insert(NamedTuple):
+    collection: str
+    documents: Sequence[Document]
+
+
+class Update(NamedTuple):
+    """Update statements (q, u, multi, upsert) in order."""
+
+    collection: str
+    statements: Sequence[Document]
+
+
+class Delete(NamedTuple):
+    collection: str
+    filter: Document
+
+
+Step = Find | Aggregate | Insert | Update | Delete
+Steps = Generator[Step, Any, T]
+
+
+# ---- for those who write steps ---------------------------------------------------------------------
+def find(
+    collection: str,
+    filter: Document,
+    projection: Document | None = None,
+    *,
+    sort: Document | None = None,
+    limit: int = 0,
+    hint: str | None = None,
+) -> Steps[list[Document]]:
+    """The documents that fit; a limit of 0 means all. `hint` names the index to use. Documents beside the jobs that somebody
+    else wrote are left out."""
+    found: list[Document] = yield Find(collection, filter, projection, sort, limit, hint)
+    return well_formed(collection, found, projection) if collection in SHAPED else found
+
+
+def aggregate(collection: str, pipeline: list[Document]) -> Steps[list[Document]]:
+    """What comes out of a pipeline."""
+    found: list[Document] = yield Aggregate(collection, pipeline)
+    return found
+
+
+def insert(collection: str, documents: Sequence[Document]) -> Steps[None]:
+    if documents:
+        yield Insert(collection, documents)
+
+
+def update(collection: str, statements: Sequence[Document]) -> Steps[int]:
+    """Run update statements; gives how many documents they met."""
+    met: int = (yield Update(collection, statements)) if statements else 0
+    return met
+
+
+def delete(collection: str, filter: Document) -> Steps[None]:
+    yield Delete(collection, filter)
+
+
+def gathered(updates: Mapping[str, Document]) -> list[Document]:
+    """Statements for updates by id; equal ones are one statement, even if they started at different times."""
+    groups: dict[tuple[object, ...], tuple[Document, dict[str, int | None]]] = {}
+    for id, change in updates.items():
+        started_at = change.get("$set", {}).get(STARTED_AT)
+        groups.setdefault((started_at is None, *_likeness(change)), (change, {}))[1][id] = started_at
+    return [statement(change, starts) for change, starts in groups.values()]
+
+
+def _likeness(change: Document) -> Iterator[object]:
+    """What two changes have in common that differ in nothing but a start."""
+    for operator, part in change.items():
+        yield operator
+        for name, value in part.items():
+            yield name
+            if name != STARTED_AT:
+                yield tuple(value) if isinstance(value, list) else value
+
+
+def statement(change: Document, starts: dict[str, int | None]) -> Document:
+    """The statement that makes the same change of several documents, each with its own start, if it has one."""
+    ids = list(starts)
+    if len(ids) == 1:
+        return {"q": {"_id": ids[0]}, "u": change}
+    if len(set(starts.values())) > 1:
+        return {"q": {"_id": {"$in": ids}}, "u": _each_with_its_start(change, starts), "multi": True}
+    return {"q": {"_id": {"$in": ids}}, "u": change, "multi": True}
+
+
+def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> list[Document]:
+    """A pipeline: the server looks each document's start up by its id. Literals, because a text may begin with $."""
+    written: Document = {name: {"$literal": value} for name, value in change["$set"].items()}
+    which = {"$indexOfArray": [{"$literal": list(starts)}, "$_id"]}
+    written[STARTED_AT] = {"$arrayElemAt": [{"$literal": list(starts.values())}, which]}
+    removed = dict.fromkeys(change.get("$unset", ()), "$$REMOVE")
+    return [{"$set": written | removed}]
+
+
+class WouldWrite(Exception):
+    """The steps go on with one that writes."""
+
+
+def only_reading(steps: Steps[T]) -> Steps[T]:
+    """The same steps, as long as they read: most looks find nothing to do, and need no transaction."""
+    try:
+        step = next(steps)
+        while not isinstance(step, Insert | Update | Delete):
+            step = steps.send((yield step))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    steps.close()
+    raise WouldWrite
+
+
+def keeping_back(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
+    """The same steps without the inserts that somebody keeps: he is shown each in its turn."""
+    try:
+        step = next(steps)
+        while True:
+            if isinstance(step, Insert) and keeps(step):
+                step = steps.send(None)
+            else:
+                step = steps.send((yield step))
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def inserting_last(collection: str, steps: Steps[T]) -> Steps[T]:
+    """The same steps, but what they insert into a collection that they do not read is inserted by one command in the end."""
+    documents: list[Document] = []
+
+    def keeps(step: Insert) -> bool:
+        if step.collection != collection:
+            return False
+        documents.extend(step.documents)
+        return True
+
+    value = yield from keeping_back(steps, keeps)
+    yield from insert(collection, documents)
+    return value
+
+
+# ---- for those who take them -----------------------------------------------------------------------
+async def awaited(steps: Steps[T], database: Any, session: Any) -> T:
+    """Take the steps with the asynchronous driver."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                came = await _take(step, database, session)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(came)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+async def _take(step: Step, database: Any, session: Any) -> Any:
+    match step:
+        case Find() | Aggregate():
+            codec = database.codec_options
+            answer = await database.command(_question(step, database, session), codec_options=codec, session=session)
+            found: list[Document] = answer["cursor"]["firstBatch"]
+            while answer["cursor"]["id"]:
+                answer = await database.command(_more(step, answer), codec_options=codec, session=session)
+                found += answer["cursor"]["nextBatch"]
+            return found
+        case Insert() if step.collection in LONG:
+            await database[PREFIX + step.collection].insert_many(step.documents, session=session)
+            return None
+        case _:
+            return sum([_met(await database.command(command, session=session)) for command in _commands(step)])
+
+
+def blocking(steps: Steps[T], database: Any, session: Any) -> T:
+    """Take the steps with the blocking driver."""
+    try:
+        step = next(steps)
+        while True:
+            try:
+                came = _take_now(step, database, session)
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(came)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+
+
+def _take_now(step: Step, database: Any, session: Any) -> Any:
+    match step:
+        case Find() | Aggregate():
+            codec = database.codec_options
+            answer = database.command(_question(step, database, session), codec_options=codec, session=session)
+            found: list[Document] = answer["cursor"]["firstBatch"]
+            while answer["cursor"]["id"]:
+                answer = database.command(_more(step, answer), codec_options=codec, session=session)
+                found += answer["cursor"]["nextBatch"]
+            return found
+        case Insert() if step.collection in LONG:
+            database[PREFIX + step.collection].insert_many(step.documents, session=session)
+            return None
+        case _:
+            return sum(_met(database.command(command, session=session)) for command in _commands(step))
+
+
+# ---- steps as commands: the driver's own find, insert and delete cost up to twice as much of the client's time ----
+def _question(step: Find | Aggregate, database: Any, session: Any) -> Document:
+    """The command that asks; a transaction has said already what it reads."""
+    question: Document
+    if isinstance(step, Find):
+        question = {"find": PREFIX + step.collection, "filter": step.filter, "batchSize": step.limit or MANY}
+        for name in ("projection", "sort", "limit", "hint"):
+            if value := getattr(step, name):
+                question[name] = value
+    else:
+        question = {"aggregate": PREFIX + step.collection, "pipeline": step.pipeline, "cursor": {"batchSize": MANY}}
+    if not session.in_transaction and database.read_concern.level:
+        question["readConcern"] = database.read_concern.document
+    return question
+
+
+def _more(step: Find | Aggregate, answer: Document) -> Document:
+    return {"getMore": answer["cursor"]["id"], "collection": PREFIX + step.collection, "batchSize": MANY}
+
+
+def _commands(step: Insert | Update | Delete) -> list[Document]:
+    match step:
+        case Insert():
+            return [{"insert": PREFIX + step.collection, "documents": list(step.documents)}]
+        case Delete():
+            return [{"delete": PREFIX + step.collection, "deletes": [{"q": step.filter, "limit": 0}]}]
+        case Update():
+            return _update_commands(step)
+
+
+def _update_commands(step: Update) -> list[Document]:
+    """One command where it fits: the driver's own bulk write costs several times as much per statement."""
+    commands: list[Document] = []
+    size = LARGEST_COMMAND
+    for statement in step.statements:
+        weight = _weight(statement)
+        if size + weight > LARGEST_COMMAND:
+            commands.append({"update": PREFIX + step.collection, "updates": []})
+            size = 0
+        commands[-1]["updates"].append(statement)
+        size += weight
+    return commands
+
+
+def _weight(value: object) -> int:
+    """About how many bytes a value takes; never too few."""
+    if isinstance(value, str):
+        return 16 + (len(value) if value.isascii() else 4 * len(value))
+    if isinstance(value, dict):
+        return 16 + sum(len(name) + 2 + _weight(part) for name, part in value.items())
+    if isinstance(value, list | tuple):
+        if {*map(type, value)} == {str}:  # ids, mostly: hundreds
+            return 16 + 24 * len(value) + 4 * len("".join(value))
+        return 16 + sum(8 + _weight(part) for part in value)
+    return 16
+
+
+def _met(answer: Document) -> int:
+    if errors := answer.get("writeErrors"):
+        from pymongo.errors import BulkWriteError
+
+        raise BulkWriteError({"writeErrors": errors, "errorLabels": answer.get("errorLabels", [])})
+    met: int = answer["n"]
+    return met

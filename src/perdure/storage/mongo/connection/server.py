@@ -1,0 +1,326 @@
+"""The way to the server: one client per event loop, reads, and transactions that are repeated when they must be.
+
+Every write is a transaction, acknowledged by a majority and its journals. MongoDB never lets a transaction wait for another:
+who comes second to a document is aborted at once with a write conflict. Nothing of it was done, so it is repeated with what
+is true then, after a pause that is drawn anew each time. A commit whose answer was lost is asked for again, on the same
+session: the server knows whether it took place. One that has restarted may not know. Then the steps are repeated if that
+does no harm; else it is read back first whether they took place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from datetime import UTC
+from time import monotonic
+from typing import Any, TypeVar
+
+from bson.binary import UUID_SUBTYPE, Binary
+from bson.codec_options import CodecOptions
+from pymongo import AsyncMongoClient, monitoring
+from pymongo.errors import AutoReconnect, PyMongoError, ServerSelectionTimeoutError
+from pymongo.read_concern import ReadConcern
+from pymongo.read_preferences import ReadPreference
+from pymongo.uri_parser import split_options
+from pymongo.write_concern import WriteConcern
+
+from perdure.core.clock import instant_of
+from perdure.core.record import Hold
+from perdure.errors import StoreMisconfigured
+from perdure.storage.driver_calls import DriverCalls, GivenUp
+
+from ..address import MongoAddress
+from ..reading.records import Document
+from .errors import explained, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
+from .operations import PREFIX, Steps, WouldWrite, awaited, only_reading
+from .server_transactions import APPNAME, Abandoned
+
+T = TypeVar("T")
+_log = logging.getLogger("perdure")
+
+MAJORITY = WriteConcern("majority", j=True, wtimeout=10_000)
+LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
+# bytes that are no UTF-8 must not hide other documents; lone surrogates stand for them, which no text of ours has
+CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="surrogateescape")
+PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
+FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
+LONG = 0.25  # seconds of conflicts after which somebody may be in the way who will never be out of it
+CALLS_WITHIN, CLOSE_WITHIN = 2.0, 1.0  # seconds that calls, and then the client, get to end when the store is closed
+TROUBLE = (PyMongoError, GivenUp)  # what a call raises when something is wrong with the driver or the server
+SETTLED = 0.1  # seconds after which the driver has made its first connections
+# the driver's monitor asks every so often and hangs up on all connections when nobody answers it for the sum of the first
+# two; one that lay idle may have been forgotten on its way while the monitor's own lives. No socketTimeoutMS: with it the
+# driver may lose a cancellation on Python 3.11, and long listings end. The monitor polls: a standing stream, and a second
+# connection that measures round trips beside it, cost an idle worker some of its time; after an error it looks at once
+DEFAULTS = {
+    "heartbeatfrequencyms": 4_000,
+    "connecttimeoutms": 4_000,
+    "serverselectiontimeoutms": 5_000,
+    "maxidletimems": 60_000,
+    "servermonitoringmode": "poll",
+    "appname": APPNAME,
+}
+
+
+class Patience:
+    """How long to go on trying, and how to pause in between."""
+
+    def __init__(self, seconds: float = PATIENCE) -> None:
+        self._began = asyncio.get_running_loop().time()
+        self._until = self._began + seconds
+        self._pause = FIRST_PAUSE
+        self.commit_sent = False  # in this try
+
+    @property
+    def over(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._until
+
+    @property
+    def long(self) -> bool:
+        return asyncio.get_running_loop().time() >= self._began + LONG
+
+    async def pause(self) -> None:
+        await asyncio.sleep(self._pause * random.random())
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+
+
+class LostServers(monitoring.ServerListener):
+    """Notes when the driver last found a server gone."""
+
+    def __init__(self) -> None:
+        self.at = float("-inf")
+
+    def opened(self, event: Any) -> None:
+        pass
+
+    def description_changed(self, event: Any) -> None:
+        if not event.new_description.is_server_type_known:
+            self.at = monotonic()
+
+    def closed(self, event: Any) -> None:
+        pass
+
+
+class Server:
+    """One event loop's connections to the server."""
+
+    def __init__(self, address: MongoAddress, limit: float, replaced: Callable[[], None] = lambda: None) -> None:
+        """`limit`: seconds after which a call has answered, or its client is replaced; `replaced` is called then."""
+        self.address = address
+        self.patience = PATIENCE
+        self.sessions: set[str] = set()  # by which transactions were made; the driver uses a few again and again
+        self._limit = limit
+        self._replaced = replaced
+        self._closing: set[asyncio.Task[None]] = set()
+        self.lost_servers = LostServers()
+        self._connect()
+
+    def _connect(self) -> None:
+        self._made = monotonic()
+        options = {name: value for name, value in DEFAULTS.items() if name not in self.address.options}
+        options["event_listeners"] = [self.lost_servers]
+        with refusing_bad_options(self.address):
+            self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self.address.url, **options)  # type: ignore[arg-type]
+        self.calls = DriverCalls(self._limit, self.replace_client)
+        self.abandoned = Abandoned(self.client, self.calls, ours="appname" not in self.address.options)
+        database = self.client.get_database(
+            self.address.database, codec_options=CODEC, read_preference=ReadPreference.PRIMARY, write_concern=MAJORITY
+        )
+        self.database = database.with_options(read_concern=LOCAL)
+        self.committed = database.with_options(read_concern=COMMITTED)
+        self.quick = database.with_options(write_concern=WriteConcern(1))
+
+    def replace_client(self) -> None:
+        """Give the client and its calls up, and go on with a new one: a lock of the old one may be lost for good."""
+        _log.warning("%s: calls do not end; the client of MongoDB is replaced by a new one", self.address)
+        old, calls = self.client, self.calls
+        self._connect()
+        calls.give_up()
+        closing = asyncio.get_running_loop().create_task(_closed(old))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        self._replaced()
+
+    async def close(self) -> None:
+        """Close the client; calls that still run are given up."""
+        self.calls.give_up()
+        # the driver forgets the sockets of its monitors when it is closed while they still connect
+        await asyncio.sleep(max(0.0, self._made + SETTLED - monotonic()))
+        await _closed(self.client)
+
+    async def hello(self) -> dict[str, Any]:
+        """What the server says about itself; of a replica set, the primary. A secondary answers only for a set that may have
+        none: the driver may have met it first, and then the primary is looked for."""
+        with _words(self.address):
+            told = await self.command("hello", read_preference=ReadPreference.PRIMARY_PREFERRED)
+            if "setName" in told and not told.get("isWritablePrimary"):
+                told = await self.command("hello")
+            return told
+
+    async def command(self, *words: Any, **options: Any) -> dict[str, Any]:
+        """Run a command of the admin database. Errors are the driver's own."""
+        told: dict[str, Any] = await self.calls.run(self.client.admin.command(*words, **options))
+        return told
+
+    async def now(self) -> int:
+        """The server's clock, cut to milliseconds. A connection that was cut meanwhile is asked for once more: the callers
+        of enqueue and claim must not get an error that one repeated question avoids."""
+        with _words(self.address):
+            try:
+                told = await self.command("hello")
+            except AutoReconnect as error:
+                if isinstance(error, ServerSelectionTimeoutError):
+                    raise
+                told = await self.command("hello")
+        return instant_of(told["localTime"].replace(tzinfo=UTC))
+
+    async def jobs(self) -> int:
+        """About how many jobs there are."""
+        with _words(self.address):
+            return await self.calls.run(self.database[f"{PREFIX}jobs"].estimated_document_count())
+
+    async def read(self, steps: Callable[[], Steps[T]]) -> T:
+        """Read what is committed. Each step by itself; steps that must agree belong into a transaction."""
+        patience = Patience(self.patience)
+        while True:
+            try:
+                return await self.calls.run(self._read(steps()))
+            except TROUBLE as error:
+                if not is_broken(error) or patience.over:
+                    raise explained(error, self.address) from error
+            await patience.pause()
+
+    async def _read(self, steps: Steps[T]) -> T:
+        # a session of its own: a long answer comes in several parts, which belong to the session that asked
+        async with self.client.start_session(causal_consistency=False) as session:
+            return await awaited(steps, self.committed, session)
+
+    async def write(
+        self,
+        steps: Callable[[], Steps[T]],
+        *,
+        patience: float | None = None,
+        through_conflicts: bool = True,
+        read_back: Callable[[], Steps[T | None]] | None = None,
+    ) -> T:
+        """Take the steps in one transaction, again and again until it is committed. Without `through_conflicts` a conflict
+        is raised at once, as Conflict. `read_back`: for steps that must not be taken twice; their answer if they took
+        place, else None."""
+        trying = Patience(self.patience if patience is None else patience)
+        while True:
+            try:
+                return await self.calls.run(self._write(steps(), trying))
+            except TROUBLE as error:
+                forgotten = is_forgotten(error) and trying.commit_sent
+                unknown = isinstance(error, GivenUp) and trying.commit_sent
+                again = is_transient(error) or forgotten or (is_broken(error) and not unknown)
+                if not again or trying.over or (is_conflict(error) and not through_conflicts):
+                    raise explained(error, self.address) from error
+                if is_conflict(error) and trying.long:
+                    await self.abandoned.end()
+                # in a transaction of its own: what it reads is on a majority when it is committed
+                if forgotten and read_back is not None and (took_place := await self.write(read_back)) is not None:
+                    return took_place
+            await trying.pause()
+
+    async def _write(self, steps: Steps[T], trying: Patience) -> T:
+        trying.commit_sent = False
+        async with self.begun() as session:
+            answer = await awaited(steps, self.database, session)
+            await self.commit(session, trying)
+            return answer
+
+    async def replace(self, collection: str, id: str, document: Document) -> None:
+        """Write one document, whatever was there. By itself it needs no transaction: half the questions to the server."""
+        patience = Patience(self.patience)
+        while True:
+            try:
+                place = self.database[PREFIX + collection]
+                await self.calls.run(place.replace_one({"_id": id}, document, upsert=True))
+                return
+            except TROUBLE as error:
+                if not is_broken(error) or patience.over:
+                    raise explained(error, self.address) from error
+            await patience.pause()
+
+    async def look_first(self, steps: Callable[[], Steps[T]]) -> T:
+        """Take the steps without a transaction, if there is nothing to write after all; else in one."""
+        try:
+            return await self.read(lambda: only_reading(steps()))
+        except WouldWrite:
+            return await self.write(steps)
+
+    async def note_at_once(self, hold: Hold, now: int) -> None:
+        """Note that the handler of a held job has started, without waiting for the disk: it only helps to find out later who
+        ran when a worker died."""
+        held = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp, "started_at": None}
+        with suppress(*TROUBLE):
+            await self.calls.run(self.quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}}))
+
+    @asynccontextmanager
+    async def begun(self) -> AsyncIterator[Any]:
+        """A session in a transaction, which is undone unless it is committed."""
+        async with self.client.start_session(causal_consistency=False) as session:
+            await session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
+            self.sessions.add(bytes(session.session_id["id"]).hex())
+            yield session
+
+    async def end_sessions(self, sessions: Collection[str]) -> None:
+        """Undo the transactions of a process that is dead. The server would keep them, and what they have locked, for a
+        minute: they belong to a session, not to a connection."""
+        with _words(self.address):
+            ids = [{"id": Binary(bytes.fromhex(each), UUID_SUBTYPE)} for each in sessions]
+            await self.command("killSessions", ids)
+
+    async def commit(self, session: Any, patience: Patience) -> None:
+        patience.commit_sent = True
+        while True:
+            try:
+                await session.commit_transaction()
+                return
+            except PyMongoError as error:
+                if not is_unknown_commit(error) or patience.over:
+                    raise
+            await patience.pause()
+
+
+async def _closed(client: AsyncMongoClient[dict[str, Any]]) -> None:
+    """Close a client, but do not wait for it for ever."""
+    closing = asyncio.get_running_loop().create_task(client.close())
+    await asyncio.wait([closing], timeout=CLOSE_WITHIN)
+    if not closing.done():
+        closing.cancel()
+    elif not closing.cancelled():
+        closing.exception()
+
+
+class _words:
+    """Errors of the driver inside are told in ours."""
+
+    def __init__(self, address: MongoAddress) -> None:
+        self._address = address
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        if isinstance(error, TROUBLE):
+            raise explained(error, self._address) from error
+
+
+@contextmanager
+def refusing_bad_options(address: MongoAddress) -> Iterator[None]:
+    """Around the making of a client, which asks no server yet: whatever is wrong is wrong in the URL. Options that the
+    driver would only warn about, and then ignore, are refused too."""
+    option = ""
+    try:
+        for option in filter(None, address.url.partition("?")[2].split("&")):
+            split_options(option, validate=True, warn=False)
+        option = ""
+        yield
+    except (PyMongoError, ValueError, TypeError, OSError) as error:
+        where = f"option {option.partition('=')[0]} of the URL" if option else "the URL is not understood"
+        raise StoreMisconfigured(f"{address}: {where}: {error}") from error

@@ -1,0 +1,1 @@
+"""Jobs under limits: gates, counts of running jobs, and the claims that read them."""

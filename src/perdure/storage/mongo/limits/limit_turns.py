@@ -1,0 +1,178 @@
+"""Whose turn it is to claim under limits.
+
+Only one claimer at a time may count what runs under limits, and open and shut gates. Each writes the notes `TURNS`, both of
+them, so that two at once are a conflict, and one is repeated.
+
+Where nothing but room is left, a second claim of the same process goes **abreast**. The two open and shut nothing, and each
+writes one of the notes alone. That is safe because the last who wrote both was this process, which they see by the name in
+them: another that takes its turn meanwhile writes both, so it meets them, or they meet it. What one of the two cannot see of
+the other is counted as if the other took all that it asks for, and must find room under the limits too; and it leaves the
+other's jobs to it. Whatever is not as usual raises `NeedsExclusiveTurn`, and the claim is made again, alone.
+
+Two abreast hardly leave a gap for anybody else. Whoever meets somebody here says so beside any transaction, in the note
+`MET`. For a while all come one after the other then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from itertools import count
+from secrets import token_hex
+from time import monotonic
+
+from bson import ObjectId
+
+from perdure.core.clock import SECOND
+from perdure.storage.contract import Claim
+
+from ..connection.operations import PREFIX, Steps, update
+from ..connection.server import TROUBLE, Server
+from ..reading.records import Document
+from ..writing.small_documents import MET, TURNS
+
+MET_FOR = 30.0  # seconds that nobody goes abreast after two processes have met
+PAUSE = 1.0  # the same, after a claim abreast found something unusual
+ROOM = 4  # times as many as a claim asks for must find room before others go abreast
+
+
+class NeedsExclusiveTurn(Exception):
+    """A claim abreast of another would have to do more than to take jobs."""
+
+
+class LimitTurn:
+    """The turn of one claim, which asks for at most `limit` jobs under limits."""
+
+    def __init__(self, name: str, notes: Sequence[str], limit: int, rooms: dict[str, int]) -> None:
+        self.name = name
+        self.limit = limit
+        self.rooms = rooms  # how many might have started at the gates that the last claim here looked at
+        self.mine: set[str] = set()
+        self.beside: list[LimitTurn] = []  # those that were abreast at any time
+        self.met = False  # somebody else was there
+        self.usual = False  # nothing but room was left
+        self._notes = notes
+        self._written = False
+
+    @property
+    def concurrent(self) -> bool:
+        return len(self._notes) < len(TURNS)
+
+    @property
+    def spoken_for(self) -> int:
+        """How many jobs others may take, or have taken, unseen."""
+        return sum(turn.limit for turn in self.beside)
+
+    def others(self) -> set[str]:
+        """Their jobs, as far as they have chosen."""
+        return {id for turn in self.beside for id in turn.mine}
+
+    def expect(self, rooms: Mapping[str, int]) -> None:
+        """Let the next claim ask for the heads of these gates at once."""
+        self.rooms.clear()
+        self.rooms.update(rooms)
+
+    def guess(self, limit: int) -> dict[str, int]:
+        """The gates at which a claim for so many jobs probably looks, and how many of their heads it needs."""
+        more = 1 + len(self.others())
+        return {gate: min(limit, room) + more for gate, room in self.rooms.items()}
+
+    def begin(self) -> None:
+        """The transaction begins, perhaps anew."""
+        self.mine.clear()
+        self.usual = self.met = self._written = False
+
+    def lock(self, now: int) -> Steps[None]:
+        """From here on this claim is the only one, but for those abreast."""
+        if self._written:
+            return
+        self._written = True
+        mine: Document = {"$set": {"at": now, "by": self.name, "claims": ObjectId()}}
+        self.met = True  # unless the notes can be written
+        yield from update("notes", [{"q": {"_id": note}, "u": mine, "upsert": True} for note in self._notes])
+        self.met = False
+
+    def check(self, notes: Sequence[Document], now: int) -> None:
+        """Whether this process is still the last that was alone, and nobody has complained. `notes`: those of the turns."""
+        if any(note["_id"] == MET and note["at"] > now - MET_FOR * SECOND for note in notes):
+            self.met = True
+        names = [note.get("by") for note in notes if note["_id"] in TURNS]
+        if self.met or names != [self.name] * len(TURNS):
+            raise NeedsExclusiveTurn
+
+
+class Turns:
+    """The turns of one process, in the order in which they are asked for."""
+
+    def __init__(self) -> None:
+        self._door = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._under_way: list[LimitTurn] = []
+        self._own, self._numbers = token_hex(6), count(1)  # names of turns; to ask the system for each takes long
+        self._name: str | None = None  # in the notes, as far as is known
+        self._usual = False
+        self._rooms: dict[str, int] = {}
+        self._not_before = self._met_until = self._told = 0.0
+
+    @asynccontextmanager
+    async def taken(self, claim: Claim) -> AsyncIterator[LimitTurn]:
+        limits = [want.limit for want in claim.wants if want.limited]
+        plain = len(limits) == 1 and not any(want.alone for want in claim.wants)
+        async with self._door:
+            while self._under_way and not (plain and self._may_go_abreast()):
+                self._ended.clear()
+                await self._ended.wait()
+            turn = self._begin(sum(limits), abreast=plain and self._may_go_abreast())
+        try:
+            yield turn
+            self._usual = turn.usual
+            if not turn.concurrent:
+                self._name = turn.name
+        except BaseException:
+            self._name = None  # whether it is committed may be unknown: the next one, alone, sees it or meets it
+            raise
+        finally:
+            turn.beside = []
+            self._under_way.remove(turn)
+            self._ended.set()
+
+    def _may_go_abreast(self) -> bool:
+        return (
+            self._name is not None
+            and self._usual
+            and monotonic() >= max(self._not_before, self._met_until)
+            and len(self._under_way) < len(TURNS)
+            and all(turn.concurrent for turn in self._under_way)
+        )
+
+    def _begin(self, limit: int, *, abreast: bool) -> LimitTurn:
+        notes: Sequence[str] = TURNS
+        if abreast and self._name is not None:
+            written = [note for turn in self._under_way for note in turn._notes]
+            notes = [next(note for note in TURNS if note not in written)]
+            turn = LimitTurn(self._name, notes, limit, self._rooms)
+        else:
+            turn = LimitTurn(f"{self._own}.{next(self._numbers)}", notes, limit, self._rooms)
+        for other in self._under_way:
+            other.beside.append(turn)
+            turn.beside.append(other)
+        self._under_way.append(turn)
+        return turn
+
+    def unusual(self, turn: LimitTurn) -> None:
+        """A claim abreast could not be made."""
+        self._usual = False
+        self._not_before = monotonic() + PAUSE
+        if turn.met:
+            self._met_until = monotonic() + MET_FOR
+
+    async def meet(self, server: Server, now: int) -> None:
+        """Somebody else was there: tell it, and come one after the other for a while."""
+        self._met_until = monotonic() + MET_FOR
+        if monotonic() - self._told < MET_FOR / 3:
+            return
+        self._told = monotonic()
+        with suppress(*TROUBLE):
+            place = server.quick[f"{PREFIX}notes"]
+            await server.calls.run(place.update_one({"_id": MET}, {"$set": {"at": now}}, upsert=True))

@@ -1,0 +1,296 @@
+"""A claim under limits: who of the parked jobs may start now.
+
+What the rules of `rules.limits` ask for is read in the transaction: how many run under a key is the sum of its `slots`
+and of what this transaction has done so far; the starts under a rate are one note per key. Claims come
+one after the other (see `limit_turns`), so what one counts no other can add to; a hold that is given up meanwhile only makes
+room, and wakeups.
+
+Two claims of one process may go abreast where there is nothing to do but to take jobs: all gates that they want are open,
+few, without a rate, and have room for both. Neither hears wakeups, nor puts slots together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from perdure.core.job import State
+from perdure.core.record import Record
+from perdure.storage.contract import Want
+from perdure.storage.rules.limits import (
+    Admitted,
+    ClaimOrder,
+    Gate,
+    Starts,
+    Use,
+    admit_jobs,
+    keys_of,
+    limits_of,
+    recent_starts,
+    starts_of,
+    why_closed,
+)
+
+from ..claiming.claim_positions import takeable
+from ..connection.operations import Steps, find, update
+from ..reading.records import WHOLE, Document, gate_of
+from ..writing.updates import look
+from . import limit_gates, running_counts
+from .limit_turns import ROOM, LimitTurn, NeedsExclusiveTurn
+
+GUESSED = 8  # gates of which the next claim asks for the heads before it knows whether it wants them
+UNHEARD = 16  # wakeups that may wait while claims go abreast
+
+
+class Limits:
+    """The limits as one transaction sees and writes them."""
+
+    def __init__(self, heard: limit_gates.Heard, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
+        self._heard = heard
+        self._running = running
+        self._turn = turn
+        self._gates = limit_gates.Gates(heard.gates)
+        self._now = now
+        self._used: dict[str, Use] = {}
+        self._heads = heard.heads
+        self._rooms: dict[str, int] = {}  # by gate: how many might start there
+        self._full: set[str] = set()  # keys that were found used up
+        self._more = False  # keys have shut more gates than were opened again
+        self._is_sated = False  # a want got all that it asked for, and there are very many gates
+        self._left: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
+
+    def listen(self) -> Steps[None]:
+        """Open what the wakeups tell of."""
+        back = self._heard.last > self._now
+        if self._turn.concurrent:
+            self._check_that_nothing_opens(back)
+            if self._heard.fresh:  # nobody else may make something of them that is not seen here
+                yield from self._turn.lock(self._now)
+            return
+        if not (self._heard.wakeups or self._heard.fresh or back):
+            return
+        yield from self._turn.lock(self._now)
+        if back:
+            yield from self._gates.reopen_all_under_rates(self._now)
+        yield from self._gates.make_known(self._heard.places)
+        self._more = True
+        yield from self._reopen()
+
+    def take(self, want: Want) -> Steps[list[Record]]:
+        """The best jobs that may start, over all open gates that are wanted. That they do is the caller's to write."""
+        condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
+        taken: list[str] = []
+        seen: dict[str, None] = {}
+        if self._turn.concurrent and not self._gates.all_open(condition, self._now):
+            raise NeedsExclusiveTurn
+        most = self._gates.to_look_at(want.limit)
+        while len(taken) < want.limit:
+            found = yield from self._gates.open_ones(condition, self._now, seen, most)
+            if found:
+                yield from self._turn.lock(self._now)
+                seen |= dict.fromkeys(gate["_id"] for gate in found)
+                taken += yield from self._pass(found, want.limit - len(taken), most)
+            if len(found) < most and not (yield from self._reopen()):
+                break
+        self._is_sated = self._is_sated or (0 < want.limit <= len(taken) and not self._gates.at_hand)
+        self._turn.expect({gate: self._rooms[gate] for gate in seen} if len(seen) <= GUESSED else {})
+        self._turn.usual = (
+            bool(taken) and self._gates.all_open(condition, self._now) and self._is_tidy(seen, want.limit)
+        )
+        rows = yield from look(taken, WHOLE, now=self._now)
+        return [rows[id] for id in taken if id in rows and _may_start(rows[id])]
+
+    def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
+        """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
+        kept = (yield from self._gates.shut_by(self._free_keys())) if self._more else set[str]()
+        if not self._turn.concurrent:
+            yield from limit_gates.heard_of(self._heard, kept)
+        yield from self._gates.write(self._now)
+        if self._is_sated:  # nobody has looked whether that was all: the next claim does
+            return [0]
+        opens_at = yield from self._opens_at(wants)
+        waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
+        return [*waiting, 0] if kept or len(self._heard.wakeups) >= limit_gates.HEARD else waiting
+
+    def _opens_at(self, wants: Sequence[Want]) -> Steps[int | None]:
+        """When a job may start that one of these wants asks for: now, or when a rate lets it."""
+        opening: list[int] = []
+        for want in wants:
+            condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
+            found = yield from self._gates.open_sometime(condition)
+            unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._left}
+            heads = yield from limit_gates.heads(unknown, takeable(self._now))
+            self._left |= {gate: bool(head.jobs) for gate, head in heads.items()}
+            waiting = [gate["limits"] for gate in found if self._left[gate["_id"]]]
+            yield from self._look_up(waiting)
+            for limits in waiting:
+                why = why_closed(limits, self._used, self._now)
+                at = self._now if why is None else why.opens_at
+                opening += [] if at is None else [at]
+        return min(opening, default=None)
+
+    def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
+        for want in wants:
+            condition = limit_gates.wanted(want, self._heard.paused, alone=True)
+            found = yield from self._gates.any_ones(condition)
+            if found:
+                at_one: Document = {"place": {"$in": found}, **takeable(self._now)}
+                if (yield from find("places", at_one, {"_id": 1}, limit=1)):
+                    return True
+        return False
+
+    # -- below ---------------------------------------------------------------------------------------
+    def _reopen(self) -> Steps[bool]:
+        """Open some of the gates that keys have shut which have room, as far as is known; whether there were any."""
+        keys = self._free_keys()
+        if not (self._more and keys):
+            return False
+        most = max(limit_gates.AT_ONCE, 2 * len(keys))
+        opened = yield from self._gates.reopen(keys, most)
+        self._more = opened == most
+        return opened > 0
+
+    def _free_keys(self) -> list[str]:
+        return [key for key in self._heard.keys if key not in self._full]
+
+    def _pass(self, found: Sequence[Document], limit: int, most_gates: int) -> Steps[list[str]]:
+        """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
+        yield from self._look_up(gate["limits"] for gate in found)
+        if self._turn.concurrent and not self._has_room_for(
+            limit + self._turn.spoken_for, (gate["limits"] for gate in found)
+        ):
+            raise NeedsExclusiveTurn
+        self._rooms |= {gate["_id"]: self._room(gate["limits"]) for gate in found}
+        most = {gate["_id"]: min(limit, self._rooms[gate["_id"]]) for gate in found}
+        standing = yield from self._standing(most)
+        places = {gate: jobs[: most[gate]] for gate, jobs in standing.items() if jobs}
+        waiting = {gate["_id"]: gate for gate in found if gate["_id"] in places}
+        lines = [Gate(gate["limits"], places[id]) for id, gate in waiting.items()]
+        passed = admit_jobs(lines, self._used, limit, self._now)
+        self._note(places, waiting, passed)
+        through = set(passed.ids)
+        self._turn.mine |= through
+        self._left |= {gate: any(job[2] not in through for job in jobs) for gate, jobs in standing.items()}
+        if self._turn.concurrent:
+            return passed.ids
+        yield from self._write_starts(passed.starts, waiting.values())
+        yield from self._gates.shut(waiting.values(), passed.closed, self._now)
+        yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
+        if len(found) == most_gates:
+            still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
+            yield from self._gates.put_behind(still_open, self._now)
+        return passed.ids
+
+    def _standing(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
+        """The best jobs at some gates that neither an earlier want nor a claim abreast is taking, so many of each and one
+        more."""
+        heads, self._heads = self._heads, {}
+        while True:
+            others = self._turn.others() | self._turn.mine
+            standing = {gate: _free(heads.get(gate), jobs + 1, others) for gate, jobs in most.items()}
+            told = {gate: jobs for gate, jobs in standing.items() if jobs is not None}
+            if len(told) == len(most):
+                return told
+            enough = {gate: jobs + 1 + len(others) for gate, jobs in most.items()}
+            heads = yield from limit_gates.heads(enough, takeable(self._now))
+
+    def _check_that_nothing_opens(self, back: bool) -> None:
+        """A claim abreast of another hears nobody: those who have sent them must have time, or nothing to tell."""
+        heard = self._heard
+        if back or heard.gates is None or heard.slots is None:
+            raise NeedsExclusiveTurn
+        known = {gate["_id"] for gate in heard.gates}
+        shut = {gate["shut_by"] for gate in heard.gates}
+        if (
+            len(heard.wakeups) > UNHEARD
+            or not known.issuperset(heard.places)
+            or any(f"k{key}" in shut for key in heard.keys)
+        ):
+            raise NeedsExclusiveTurn
+        self._turn.check(heard.turns, self._now)
+
+    def _is_tidy(self, seen: Iterable[str], limit: int) -> bool:
+        """Whether the next claims may go abreast: there is room, and nothing that one alone should put in order."""
+        unheard = len(self._heard.wakeups) if self._turn.concurrent else 0
+        limits = [gate_of(gate).limits for gate in seen]
+        return (
+            2 * unheard <= UNHEARD
+            and not running_counts.are_many(self._heard.slots or (), keys_of(limits))
+            and self._has_room_for(ROOM * limit, limits)
+        )
+
+    def _has_room_for(self, jobs: int, limits: Iterable[str]) -> bool:
+        """Whether so many more could start under each of these limits, and no rate counts them."""
+        return all(
+            limit.starts is None and (limit.most is None or limit.most - self._used[limit.key].running >= jobs)
+            for text in limits
+            for limit in limits_of(text)
+        )
+
+    def _room(self, limits: str) -> int:
+        """How many may start under these limits, as far as they alone are concerned."""
+        room = []
+        for limit in limits_of(limits):
+            use = self._used[limit.key]
+            if limit.most is not None:
+                room.append(limit.most - use.running)
+            if limit.starts is not None and limit.window is not None:
+                room.append(limit.starts - sum(n for _, n in recent_starts(use.starts, limit.window, self._now)))
+        return max(1, min(room, default=1))
+
+    def _look_up(self, limits: Iterable[str]) -> Steps[None]:
+        """How much of the keys of these limits is used."""
+        limits = list(limits)
+        keys = [key for key in keys_of(limits) if key not in self._used]
+        if not keys:
+            return
+        running = yield from running_counts.running(keys, self._heard.slots, self._running)
+        rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
+        starts = yield from _read_starts(key for key in keys if key in rated)
+        self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}
+
+    def _note(
+        self, places: Mapping[str, Sequence[ClaimOrder]], waiting: Mapping[str, Document], passed: Admitted
+    ) -> None:
+        """Count those who were let through, and remember what is used up."""
+        self._full |= {why.key for why in passed.closed.values() if why.opens_at is None}
+        ids = set(passed.ids)
+        for gate, jobs in places.items():
+            through = sum(job[2] in ids for job in jobs)
+            for key in keys_of([waiting[gate]["limits"]]):
+                use = self._used[key]
+                self._used[key] = Use(use.running + through, use.starts)
+        for key, starts in passed.starts.items():
+            self._used[key] = Use(self._used[key].running, starts)
+
+    def _write_starts(self, changed: Mapping[str, Starts], waiting: Iterable[Document]) -> Steps[None]:
+        windows: dict[str, int] = {}
+        for limit in (limit for gate in waiting for limit in limits_of(gate["limits"])):
+            windows[limit.key] = max(windows.get(limit.key, 0), limit.window or 0)
+        yield from update("notes", [_started(key, starts, windows.get(key, 0)) for key, starts in changed.items()])
+
+
+def _may_start(record: Record) -> bool:
+    return record.state is State.READY and record.parked
+
+
+def _free(heads: limit_gates.Heads | None, jobs: int, others: set[str]) -> list[ClaimOrder] | None:
+    """So many of the best that are not others'; None, if they are too few and there may be more."""
+    if heads is None:
+        return None
+    best = [job for job in heads.jobs if job[2] not in others][:jobs]
+    return best if len(best) == jobs or heads.all else None
+
+
+def _read_starts(keys: Iterable[str]) -> Steps[dict[str, Starts]]:
+    ids = [f"starts/{key}" for key in keys]
+    if not ids:
+        return {}
+    found = yield from find("notes", {"_id": {"$in": ids}})
+    return {note["_id"].removeprefix("starts/"): starts_of(note["text"]) for note in found}
+
+
+def _started(key: str, starts: Starts, window: int) -> Document:
+    note: Document = {"text": msgspec.json.encode(starts).decode(), "over": starts[-1][0] + window if starts else 0}
+    return {"q": {"_id": f"starts/{key}"}, "u": {"$set": note}, "upsert": True}

@@ -1,0 +1,1 @@
+"""What upkeep does: lapsed leases, retention, inspection, documents that cannot be read."""

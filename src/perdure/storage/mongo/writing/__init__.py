@@ -1,0 +1,1 @@
+"""Enqueueing, applying changes, and the exchange that does both with a claim."""

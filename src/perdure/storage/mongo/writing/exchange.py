@@ -1,0 +1,239 @@
+"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns.
+
+A claim alone looks out before its transaction begins, and needs none if there is nothing for it: so an idle worker costs
+little. What it saw holds for the transaction as well, as if the claim had been a moment earlier.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import islice
+from typing import NamedTuple, Protocol, TypeVar
+
+from perdure.core.lifecycle import Change
+from perdure.core.record import Record
+from perdure.storage.contract import Claim, ExchangeResult, Started
+from perdure.storage.rules.guards import judge
+
+from ..claiming.claim import ClaimScope, Expected, finds_nothing, guess_of
+from ..claiming.claim import claim as claim_jobs
+from ..claiming.claim_candidates import look_out, seems_to_have_many_lanes
+from ..claiming.claim_reservations import ClaimReservations
+from ..connection.errors import Conflict
+from ..connection.operations import Steps, insert, inserting_last
+from ..connection.server import Patience, Server
+from ..edges.resolve_edges import EdgeResolution, settled, ways
+from ..limits import running_counts
+from ..limits.limit_gates import is_quiet
+from ..limits.limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
+from ..limits.limit_wakeups import without_wakeups
+from ..reading.records import Document
+from .apply import apply, holding, note_started
+from .updates import Outdated, as_claimed, look
+
+T = TypeVar("T")
+
+REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
+
+
+class ExchangeOutcome(NamedTuple):
+    """An answer, and what listeners are to hear of it."""
+
+    exchanged: ExchangeResult
+    ready: set[str]
+    changed: bool
+    left: list[str]  # entries on the list for `resolve_edges`
+    inside: bool = False  # the transaction carried the signal for them
+
+
+def exchange(
+    changes: Sequence[Change],
+    claim: Claim | None,
+    started: Sequence[Started],
+    now: int,
+    chunk: int,
+    choice: ClaimScope,
+    way: EdgeResolution,
+    claimed: Mapping[str, Record],
+    running: running_counts.Change,
+) -> Steps[ExchangeOutcome]:
+    """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
+    wakeups: list[Document] = []
+    applied = yield from without_wakeups(apply(changes, now, way, claimed), wakeups)
+    if started:
+        yield from note_started(started)
+    followed = yield from without_wakeups(settled(applied.parents, way, chunk, now, applied.written), wakeups)
+    left = applied.left + followed.left
+    ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
+    if claim is None:
+        yield from insert("notes", wakeups)
+        return ExchangeOutcome(ExchangeResult(applied.verdicts, unresolved=bool(left)), ready, changed, left)
+    taken = yield from claim_jobs(claim, now, chunk, choice, wakeups, running)
+    exchanged = ExchangeResult(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
+    return ExchangeOutcome(exchanged, ready | taken.ready, changed, left)
+
+
+class Write(Protocol):
+    """Take steps in a transaction."""
+
+    async def __call__(
+        self,
+        steps: Callable[[], Steps[ExchangeOutcome]],
+        *,
+        through_conflicts: bool,
+        read_back: Callable[[], Steps[ExchangeOutcome | None]] | None,
+    ) -> ExchangeOutcome: ...
+
+
+class Read(Protocol):
+    """Take steps that read what is committed."""
+
+    async def __call__(self, steps: Callable[[], Steps[T]]) -> T: ...
+
+
+class Exchanges:
+    """The exchanges of one store, as far as they know of each other."""
+
+    def __init__(
+        self,
+        server: Callable[[], Server],
+        write: Write,
+        read: Read,
+        now: Callable[[], int],
+        signal: Callable[[Collection[str], bool], list[Document]],
+        chunk: int,
+    ) -> None:
+        self._server = server
+        self._write = write
+        self._read = read
+        self._now = now
+        self._signal = signal
+        self._chunk = chunk
+        self._tickets = ClaimReservations()
+        self._turns = Turns()  # of claims under limits
+        self._under_way: list[ClaimScope] = []  # of the claims here
+        self._expected = Expected()
+        self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
+
+    async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> ExchangeOutcome:
+        if claim is not None and any(want.limited for want in claim.wants):
+            told = await self._take_turns(changes, claim, started)
+        else:
+            told = await self._take(changes, claim, started)
+        self._remember(changes, told.exchanged.claimed)
+        return told
+
+    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> ExchangeOutcome:
+        while True:
+            async with self._turns.taken(claim) as turn:
+                try:
+                    return await self._take(changes, claim, started, turn)
+                except NeedsExclusiveTurn:
+                    self._turns.unusual(turn)
+
+    def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
+        for change in ended:
+            self._claimed.pop(change.id, None)
+        for record in claimed:
+            self._claimed.pop(record.id, None)
+            self._claimed[record.id] = as_claimed(record)
+        for id in list(islice(self._claimed, max(0, len(self._claimed) - REMEMBERED))):
+            del self._claimed[id]
+
+    async def _take(
+        self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: LimitTurn | None = None
+    ) -> ExchangeOutcome:
+        """One claim after another, as far as claimers know of each other; see `claim_reservations`."""
+        claims = claim is not None and bool(claim.wants)
+        patience, ways_to_settle = Patience(), ways()
+        if claims and self._expected.is_unknown:
+            self._expected.note_sample(many=await self._read(seems_to_have_many_lanes))
+        while True:
+            try:
+                async with self._tickets.drawn(self._server(), claim, self._now(), self._expected.many) as only:
+                    with self._beside_others(only, turn) as choice:
+                        return await self._try(choice, changes, claim, started, ways_to_settle)
+            except Outdated as outdated:
+                for id in outdated.ids:  # they are read then
+                    self._claimed.pop(id, None)
+                continue
+            except Conflict:
+                if not claims or patience.over:
+                    raise
+                if patience.long:
+                    await self._server().abandoned.end()
+                if turn is not None and turn.met:
+                    await self._turns.meet(self._server(), self._now())
+                    if turn.concurrent:
+                        raise NeedsExclusiveTurn from None
+                else:
+                    self._tickets.conflict()
+            await patience.pause()
+
+    @contextmanager
+    def _beside_others(self, only: Sequence[str] | None, turn: LimitTurn | None = None) -> Iterator[ClaimScope]:
+        """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
+        they fail they take nothing."""
+        beside = [other.mine for other in self._under_way]
+        choice = ClaimScope(only, beside, set(), self._expected, self._tickets.look_again, turn)
+        for other in self._under_way:
+            other.taking.append(choice.mine)
+        self._under_way.append(choice)
+        try:
+            yield choice
+        except BaseException:
+            choice.mine.clear()
+            raise
+        finally:
+            self._under_way[:] = [each for each in self._under_way if each is not choice]
+
+    async def _try(
+        self,
+        choice: ClaimScope,
+        changes: Sequence[Change],
+        claim: Claim | None,
+        started: Sequence[Started],
+        ways_to_settle: Iterator[EdgeResolution],
+    ) -> ExchangeOutcome:
+        if claim is not None and choice.only is None and not changes and not started:
+            guess = guess_of(claim, self._now(), choice)
+            limited = choice.turn is not None
+            outlook = await self._read(lambda: look_out(claim.wants, guess, limited=limited))
+            choice.expected.note(outlook)
+            now = self._now()
+            if finds_nothing(claim, outlook, now):
+                due = None if outlook.next_due is None else outlook.next_due - now
+                return ExchangeOutcome(ExchangeResult([], next_due=due), set(), False, [])
+            if not limited or is_quiet(outlook.limits):  # gates are looked at inside alone
+                choice = choice._replace(outlook=outlook)
+        claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
+
+        def steps() -> Steps[ExchangeOutcome]:
+            choice.mine.clear()
+            if choice.turn is not None:
+                choice.turn.begin()
+            way = next(ways_to_settle)
+            running: running_counts.Change = Counter()
+            exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
+            told = yield from inserting_last("batches", running_counts.without_notes(exchanging, running))
+            yield from running_counts.note(running)
+            signal = self._signal(told.ready, told.changed)
+            yield from insert("signals", signal)
+            return told._replace(inside=bool(signal))
+
+        read_back = None if claim is None else partial(_read_back, changes, claim, self._now())
+        return await self._write(steps, through_conflicts=claim is None, read_back=read_back)
+
+
+def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[ExchangeOutcome | None]:
+    """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
+    since changes that took hold are told as repeated."""
+    records = yield from holding(claim.worker, claim.stamp)
+    if not records:
+        return None
+    rows = yield from look([change.id for change in changes])
+    verdicts = [judge(rows.get(change.id), change, now) for change in changes]
+    return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unresolved=True), set(), True, [])
