@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import UTC
 from time import monotonic
@@ -183,15 +183,8 @@ class Server:
             return await self.calls.run(self.database[f"{PREFIX}jobs"].estimated_document_count())
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
-        """Read what is committed. Each step by itself; steps that must agree belong into a transaction."""
-        patience = Patience(self.patience)
-        while True:
-            try:
-                return await self.calls.run(self._read(steps()))
-            except TROUBLE as error:
-                if not is_broken(error) or patience.over:
-                    raise explained(error, self.address) from error
-            await patience.pause()
+        """Read committed data. Each step sees its own snapshot; steps that must agree belong into a transaction."""
+        return await self._repeat_while_broken(lambda: self._read(steps()))
 
     async def _read(self, steps: Steps[T]) -> T:
         # a session of its own: a long answer comes in several parts, which belong to the session that asked
@@ -234,13 +227,19 @@ class Server:
             return answer
 
     async def replace(self, collection: str, id: str, document: Document) -> None:
-        """Write one document, whatever was there. By itself it needs no transaction: half the questions to the server."""
+        """Write one document, whatever was there. It needs no transaction, which saves half of the round trips."""
+
+        async def replace() -> None:
+            await self.database[PREFIX + collection].replace_one({"_id": id}, document, upsert=True)
+
+        await self._repeat_while_broken(replace)
+
+    async def _repeat_while_broken(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Make a call that may be repeated, until the connection holds."""
         patience = Patience(self.patience)
         while True:
             try:
-                place = self.database[PREFIX + collection]
-                await self.calls.run(place.replace_one({"_id": id}, document, upsert=True))
-                return
+                return await self.calls.run(call())
             except TROUBLE as error:
                 if not is_broken(error) or patience.over:
                     raise explained(error, self.address) from error
