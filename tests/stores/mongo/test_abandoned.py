@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 from perdure.core.job import State
 from perdure.core.lifecycle import RunnerLost, decide
 from perdure.storage.mongo.connection import server, server_transactions
-from perdure.storage.mongo.connection.server_transactions import found_in
+from perdure.storage.mongo.connection.server_transactions import abandoned_in
 from perdure.storage.urls import parse
 
 from .helpers import claim, fresh, held, job, store_at
@@ -124,10 +124,10 @@ async def test_who_was_taken_for_dead_begins_again(monkeypatch):
         here = store._in_use()
         commit, stopped, goes_on = here.commit, asyncio.Event(), asyncio.Event()
 
-        async def late(session, patience):
+        async def late(session, retries):
             stopped.set()
             await goes_on.wait()
-            await commit(session, patience)
+            await commit(session, retries)
 
         monkeypatch.setattr(here, "commit", late)
         slow = asyncio.create_task(store.claim(claim(4, limited=True)))
@@ -161,7 +161,7 @@ def test_which_are_abandoned(listed, is_ended):
         "transaction": {"timeInactiveMicros": 700_000},
     }
     others = [{"type": "op", "host": "here", "connectionId": 7}, {"type": "op", "host": "here"}]
-    assert found_in([session | listed, *others]).abandoned == (["s"] if is_ended else [])
+    assert abandoned_in([session | listed, *others]).abandoned == (["s"] if is_ended else [])
 
 
 async def test_transactions_of_other_programs_are_left_alone(monkeypatch):

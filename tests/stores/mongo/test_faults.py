@@ -1,4 +1,4 @@
-"""What is wrong with a server, and what it does in the middle of things: a clear error or patience, and nothing lost."""
+"""What is wrong with a server, and what it does in the middle of things: a clear error or retries, and nothing lost."""
 
 import asyncio
 import socket
@@ -15,7 +15,7 @@ from perdure.core.lifecycle import RunnerLost, Succeeded, decide
 from perdure.storage.contract import Filter
 from perdure.storage.mongo.address import address_of
 from perdure.storage.mongo.connection import health
-from perdure.storage.mongo.connection.errors import Unreachable, explained
+from perdure.storage.mongo.connection.errors import Unreachable, error_for
 from perdure.storage.urls import opener
 from servers.mongo import mongo
 from tests.support.real_servers import decline
@@ -268,7 +268,7 @@ async def test_a_server_that_is_gone_for_good_is_told_of_in_time():
         async with store_at(url) as store:
             await store.enqueue([job()])
             server.kill()
-            store._server.patience = 0.5
+            store._server.retry_for = 0.5
             with pytest.raises(StoreError, match=r"cannot be reached|connection broke") as error:
                 await store.enqueue([job()])
             assert isinstance(error.value, ConnectionError), "a caller may repeat it"
@@ -321,8 +321,8 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
 def test_a_server_that_is_just_coming_back_is_not_a_wrong_url():
     """The driver says so of a deployment of which it knows no member that bears data yet."""
     starting = errors.ConfigurationError("Sessions are not supported by this MongoDB deployment")
-    assert isinstance(explained(starting, "here"), Unreachable)
-    assert not isinstance(explained(errors.ConfigurationError("w must be an integer"), "here"), Unreachable)
+    assert isinstance(error_for(starting, "here"), Unreachable)
+    assert not isinstance(error_for(errors.ConfigurationError("w must be an integer"), "here"), Unreachable)
 
 
 async def test_pause_waits_for_a_claim_that_began_before_it(monkeypatch):

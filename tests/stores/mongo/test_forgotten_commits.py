@@ -44,8 +44,8 @@ def forget(request, forgetful, monkeypatch):
     def after() -> None:
         commit = Server.commit
 
-        async def committed(server, session, patience):
-            await commit(server, session, patience)
+        async def committed(server, session, retries):
+            await commit(server, session, retries)
             monkeypatch.setattr(Server, "commit", commit)
             raise OperationFailure("does not match any in-progress transactions", NO_SUCH_TRANSACTION, {})
 
@@ -104,22 +104,22 @@ async def test_a_text_that_is_written_by_its_version(forgetful, forget):
 
 async def test_the_transaction_of_a_handler(forgetful, forget, request):
     """It is told as done if it is, else as undone: then it is safe to run the job again."""
-    took_place = "it took place" in request.node.name
+    committed_answer = "it took place" in request.node.name
     async with store_at(forgetful.fresh()) as store:
         record = await held(store)
         transaction = await store.begin_for(Hold(record.id, record.attempt, record.stamp), 5_000_000)
         await transaction.enqueue([job()])
         change = decide(record, Succeeded())
         forget()
-        if took_place:
+        if committed_answer:
             assert await transaction.complete(change) is ACCEPTED
         else:
             with pytest.raises(StoreError, match="run it again"):
                 await transaction.complete(change)
         (ended,) = await store.get([record.id])
         assert ended is not None
-        assert ended.state is (State.SUCCEEDED if took_place else State.RUNNING)
-        assert await store.count(Filter()) == (2 if took_place else 1)
+        assert ended.state is (State.SUCCEEDED if committed_answer else State.RUNNING)
+        assert await store.count(Filter()) == (2 if committed_answer else 1)
 
 
 # ---- without any help ------------------------------------------------------------------------------

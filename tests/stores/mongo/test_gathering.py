@@ -5,7 +5,7 @@ import msgspec
 from perdure import State
 from perdure.core.lifecycle import Skipped, decide, succeeded
 from perdure.core.record import Record
-from perdure.storage.mongo.connection.operations import gathered
+from perdure.storage.mongo.connection.operations import group_by_update
 from perdure.storage.mongo.reading.records import update_of
 from perdure.storage.mongo.writing.updates import differences
 
@@ -33,18 +33,18 @@ async def test_a_text_with_a_dollar_in_front_stays_a_text():
 
 def test_changes_that_differ_only_in_their_start_are_one_statement():
     updates = {str(start): {"$set": {"state": "succeeded", "started_at": start}} for start in range(5)}
-    assert len(gathered(updates)) == 1
+    assert len(group_by_update(updates)) == 1
 
 
 def test_changes_that_differ_in_more_are_statements_of_their_own():
     updates = {str(start): {"$set": {"result": str(start), "started_at": start}} for start in range(5)}
-    assert len(gathered(updates)) == 5
+    assert len(group_by_update(updates)) == 5
 
 
 def test_a_change_with_a_start_is_not_taken_for_one_without():
     one = {"$set": {"state": "succeeded", "started_at": 1}}
     other = {"$set": {"state": "succeeded"}}
-    assert [statement["u"] for statement in gathered({"a": one, "b": other})] == [one, other]
+    assert [statement["u"] for statement in group_by_update({"a": one, "b": other})] == [one, other]
 
 
 async def test_a_claim_of_jobs_that_are_alike_is_one_statement():

@@ -127,7 +127,7 @@ async def test_a_server_that_is_no_longer_the_primary(members, database):
         kept = job()
         await store.enqueue([kept])
         await asyncio.to_thread(_step_down, members)
-        store._server.patience = 1.0
+        store._server.retry_for = 1.0
         with pytest.raises(StoreError, match=r"not the primary|no longer the primary") as told:
             await store.enqueue([job()])
         assert isinstance(told.value, ConnectionError), "a caller may repeat it: the set may choose it again"
@@ -142,7 +142,7 @@ async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
         "perdure.storage.mongo.connection.server.MAJORITY", WriteConcern("majority", j=True, wtimeout=300)
     )
     async with store_at(members.url(database)) as store:
-        store._server.patience = 1.0
+        store._server.retry_for = 1.0
         kept = job()
         with locked(await asyncio.to_thread(members.secondaries)):
             with pytest.raises(
@@ -150,7 +150,7 @@ async def test_too_few_members_confirm_a_write(members, database, monkeypatch):
             ) as told:
                 await store.enqueue([kept])
             assert isinstance(told.value, ConnectionError), "a caller may repeat it"
-        store._server.patience = 20.0
+        store._server.retry_for = 20.0
         await store.enqueue([kept])
         assert [record.id for record in await store.claim(claim(9))] == [kept.id]
 

@@ -13,7 +13,7 @@ async def place_of(store, id):
 
 
 async def learn_the_lane(store):
-    """Claim once, so that the next claim asks for the best places of the lane along with its outlook."""
+    """Claim once, so that the next claim asks for the best places of the lane along with its candidates."""
     await store.enqueue([job()])
     assert len(await store.claim(claim())) == 1
 

@@ -40,9 +40,9 @@ async def test_one_that_began_before_another_was_committed_takes_other_jobs(monk
         server = store._in_use()
         commit = server.commit
 
-        async def committed_late(session, patience):
+        async def committed_late(session, retries):
             await begun.wait()
-            await commit(session, patience)
+            await commit(session, retries)
 
         monkeypatch.setattr(operations, "_take", step_taken)
         monkeypatch.setattr(server, "commit", committed_late)
@@ -62,7 +62,7 @@ async def test_what_another_failed_to_take_is_taken(monkeypatch):
         server = store._in_use()
         failing, failed = asyncio.Event(), asyncio.Event()
 
-        async def no_commit(session, patience):
+        async def no_commit(session, retries):
             failing.set()
             await failed.wait()
             raise Conflict("nothing of it was done")

@@ -33,10 +33,10 @@ async def commits_held_back(store):
     server = store._in_use()
     commit, let_go, waiting = server.commit, asyncio.Event(), []
 
-    async def late(session, patience):
+    async def late(session, retries):
         waiting.append(session)
         await let_go.wait()
-        await commit(session, patience)
+        await commit(session, retries)
 
     server.commit = late
     try:
@@ -165,7 +165,7 @@ async def test_after_a_claim_that_broke_the_next_one_is_alone():
         server = store._in_use()
         commit = server.commit
 
-        async def lost(session, patience):
+        async def lost(session, retries):
             raise StoreError("nobody answers")
 
         server.commit = lost

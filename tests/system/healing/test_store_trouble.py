@@ -266,7 +266,8 @@ async def test_sqlite_that_others_keep_locked(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", OF_EACH_KIND)
 async def test_the_error_of_a_server_that_is_gone_names_the_store(kind, tmp_path, monkeypatch):
-    for module in (mongo_server, postgres_server, redis_client):
+    monkeypatch.setattr(mongo_server, "RETRY_FOR", 0.3)
+    for module in (postgres_server, redis_client):
         monkeypatch.setattr(module, "PATIENCE", 0.3)
     with Proxy(address(kind, tmp_path)) as proxy:
         async with Perdure(proxy.url) as app:

@@ -18,9 +18,9 @@ from perdure.errors import StoreError
 from perdure.storage.migrations import Migration, migrations_in, version_in
 
 from .address import MongoAddress
-from .connection.errors import explained
+from .connection.errors import error_for
 from .connection.operations import PREFIX
-from .connection.server import CODEC, DEFAULTS, MAJORITY, refusing_bad_options
+from .connection.server import CODEC, DEFAULTS, MAJORITY, refuse_bad_options
 
 META = f"{PREFIX}meta"
 ALREADY_THERE = 48
@@ -34,7 +34,7 @@ def load_migrations() -> list[Migration]:
 def connect(address: MongoAddress) -> MongoClient[dict[str, Any]]:
     """A blocking client, for the ledger."""
     options = {name: value for name, value in DEFAULTS.items() if name not in address.options}
-    with refusing_bad_options(address):
+    with refuse_bad_options(address):
         return MongoClient(address.url, **options)  # type: ignore[arg-type]
 
 
@@ -54,7 +54,7 @@ class MongoLedger:
         try:
             return self._version()
         except PyMongoError as error:
-            raise explained(error, self._address) from error
+            raise error_for(error, self._address) from error
 
     def run(self, migration: Migration) -> bool:
         try:
@@ -64,7 +64,7 @@ class MongoLedger:
             noted = {"_id": "schema", "version": {"$lt": migration.number}}
             return self._database[META].update_one(noted, {"$set": {"version": migration.number}}).modified_count == 1
         except PyMongoError as error:
-            raise explained(error, self._address) from error
+            raise error_for(error, self._address) from error
 
     def _version(self) -> int:
         """A step of which an index is missing counts as not run."""

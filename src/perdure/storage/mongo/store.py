@@ -53,19 +53,19 @@ from .connection.server_clock import ServerClock
 from .connection.server_transactions import wait_for_earlier_transactions
 from .connection.signals import Signals
 from .edges import edges
-from .edges.resolve_edges import Afterwards, settle, ways
+from .edges.resolve_edges import Afterwards, edge_resolutions, settle
 from .reading import listing, queues, transfer
 from .schema import META, MongoLedger, connect, load_migrations
 from .transaction import MongoTransaction
 from .upkeep import inspection, unreadable, upkeep
-from .writing.apply import check, holding, note, noted, renew_started
+from .writing.apply import check, find_held, note, noted, renew_and_write_starts
 from .writing.caller_insert import SessionEnqueue
 from .writing.enqueue import Enqueued, enqueue
 from .writing.exchange import Exchanges
 
 T = TypeVar("T")
 _log = logging.getLogger("perdure")
-RENEW_PATIENCE = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
+RENEW_RETRY_FOR = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
 
 
 class MongoStorage(Storage):
@@ -141,7 +141,7 @@ class MongoStorage(Storage):
 
     def _client_replaced(self) -> None:
         if self._server is not None:  # else it is just being opened
-            self._signals.start_anew()
+            self._signals.restart()
 
     async def durability(self) -> Durability:
         server = self._in_use()
@@ -174,17 +174,17 @@ class MongoStorage(Storage):
             return await self._enqueue(jobs, boldly=False)
 
     async def _enqueue(self, jobs: Sequence[NewJob], *, boldly: bool) -> list[EnqueueResult]:
-        ways_to_settle = ways()
+        resolutions = edge_resolutions()
 
         def steps() -> Steps[tuple[Enqueued, bool]]:
-            done = yield from enqueue(jobs, self._now(), self.chunk, next(ways_to_settle), boldly=boldly)
+            done = yield from enqueue(jobs, self._now(), self.chunk, next(resolutions), boldly=boldly)
             signal = self._signals.inside(done.ready, done.changed)
             yield from insert("signals", signal)
             return done, bool(signal)
 
         done, told = await self._write(steps)
         if told:
-            self._signals.told_inside(done.ready, done.changed)
+            self._signals.note_sent_inside(done.ready, done.changed)
         else:
             self._signals.tell(done.ready, done.changed)
         await self._afterwards.settle(done.left)
@@ -206,7 +206,7 @@ class MongoStorage(Storage):
         started = self._free(started)
         told = await self._exchanges.take(changes, claim, started)
         if told.inside:
-            self._signals.told_inside(told.ready, told.changed)
+            self._signals.note_sent_inside(told.ready, told.changed)
         else:
             self._signals.tell(told.ready, told.changed)
         await self._afterwards.settle(told.left)
@@ -228,7 +228,9 @@ class MongoStorage(Storage):
         if not holds and not started:
             return []
         try:
-            return await self._write(lambda: renew_started(holds, started, lease, self._now()), patience=RENEW_PATIENCE)
+            return await self._write(
+                lambda: renew_and_write_starts(holds, started, lease, self._now()), retry_for=RENEW_RETRY_FOR
+            )
         except Conflict:
             pass
         if len(holds) <= 1:
@@ -241,7 +243,7 @@ class MongoStorage(Storage):
         return await self._read(lambda: check(holds))
 
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
-        return await self._look_first(lambda: holding(worker, stamp, self._now()))
+        return await self._look_first(lambda: find_held(worker, stamp, self._now()))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         if any(note.hold.id in self._pinned for note in notes):
@@ -272,10 +274,10 @@ class MongoStorage(Storage):
         return await self._read(lambda: kv.look(kind, names, job, self._now() if due else None, limit))
 
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
-        ways_to_settle = ways()
+        resolutions = edge_resolutions()
 
         done, enqueued = await self._write(
-            lambda: kv.write(writes, self._pinned, self._now(), self.chunk, next(ways_to_settle)),
+            lambda: kv.write(writes, self._pinned, self._now(), self.chunk, next(resolutions)),
             read_back=lambda: kv.answer_if_written(writes),
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
@@ -347,7 +349,7 @@ class MongoStorage(Storage):
 
     async def heartbeat(self, worker: WorkerRow) -> None:
         async with self._work() as server:
-            await server.replace("workers", worker.id, queues.sign_of_life(worker, self._now()))
+            await server.replace("workers", worker.id, queues.heartbeat_document(worker, self._now()))
 
     async def remove_worker(self, worker: str) -> None:
         await self._write(lambda: queues.leave(worker))
@@ -413,18 +415,18 @@ class MongoStorage(Storage):
         self,
         steps: Callable[[], Steps[T]],
         *,
-        patience: float | None = None,
+        retry_for: float | None = None,
         through_conflicts: bool = True,
         read_back: Callable[[], Steps[T | None]] | None = None,
     ) -> T:
         async with self._work() as server:
             return await server.write(
-                steps, patience=patience, through_conflicts=through_conflicts, read_back=read_back
+                steps, retry_for=retry_for, through_conflicts=through_conflicts, read_back=read_back
             )
 
     async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:
-            return await server.look_first(steps)
+            return await server.read_then_write(steps)
 
     async def _read(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:

@@ -27,14 +27,14 @@ from perdure.storage.rules.guards import judge
 from .connection.errors import (
     NO_SUCH_TRANSACTION,
     OUT_OF_DISK,
-    explained,
+    error_for,
     has_code,
     is_conflict,
     is_transient,
     is_unavailable,
 )
-from .connection.operations import Steps, awaited, update
-from .connection.server import TROUBLE, Patience, Server
+from .connection.operations import Steps, run_async, update
+from .connection.server import TROUBLE, Retries, Server
 from .edges.resolve_edges import EdgeResolution, settled
 from .writing.apply import Applied, apply
 from .writing.enqueue import enqueue
@@ -84,20 +84,20 @@ class MongoTransaction(StoreTransaction):
     async def _begin(self, hold: Hold | None) -> None:
         """Begin, and pin the job. A renewal under way is a conflict before anything was done: begin again."""
         if hold is not None:
-            await self._server.note_at_once(hold, self._now())
-        patience = Patience(self._longest)
+            await self._server.write_start_now(hold, self._now())
+        retries = Retries(self._longest)
         while True:
             self.connection = await self._stack.enter_async_context(self._server.begun())
             if hold is None:
                 return
             try:
-                await self._run(awaited(_pin(hold), self._server.database, self.connection))
+                await self._run(run_async(_pin(hold), self._server.database, self.connection))
                 return
             except TROUBLE as error:
-                if not is_transient(error) or patience.over:
-                    raise explained(error, self._server.address) from error
+                if not is_transient(error) or retries.over:
+                    raise error_for(error, self._server.address) from error
             await self._run(self._stack.aclose())
-            await patience.pause()
+            await retries.pause()
 
     async def _run(self, call: Coroutine[Any, Any, T]) -> T:
         """Run a call of the session to its end, after those before it, also if its caller is cancelled."""
@@ -144,8 +144,8 @@ class MongoTransaction(StoreTransaction):
     async def _complete(self, change: Change) -> Verdict:
         try:
             try:
-                steps = _last_word(change, self._now())
-                applied = await self._run(awaited(steps, self._server.database, self.connection))
+                steps = _apply_completion(change, self._now())
+                applied = await self._run(run_async(steps, self._server.database, self.connection))
             except TROUBLE as error:
                 if not is_conflict(error):
                     raise
@@ -155,13 +155,13 @@ class MongoTransaction(StoreTransaction):
                 await self._undo("its completion was refused")
                 return verdict
             try:
-                await self._run(self._server.commit(self.connection, Patience()))
+                await self._run(self._server.commit(self.connection, Retries()))
             except TROUBLE as error:
-                if not has_code(error, NO_SUCH_TRANSACTION) or not await self._took_place(change):
+                if not has_code(error, NO_SUCH_TRANSACTION) or not await self._was_committed(change):
                     raise
         except TROUBLE as error:
             await self._undo("it could not be committed")
-            raise explained(error, self._server.address) from error
+            raise error_for(error, self._server.address) from error
         except BaseException:
             await self._undo("it could not be committed")
             raise
@@ -171,15 +171,15 @@ class MongoTransaction(StoreTransaction):
             await self._settle(left)
         return verdict
 
-    async def _took_place(self, change: Change) -> bool:
+    async def _was_committed(self, change: Change) -> bool:
         """Whether a transaction that the server has forgotten was committed: then the job has ended by this change."""
-        verdict = await self._server.write(lambda: _judged(change, self._now()))
+        verdict = await self._server.write(lambda: _judge(change, self._now()))
         return verdict is REPEATED
 
     async def _overtaken(self, change: Change) -> Verdict:
         """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
         await self._undo("its job was moved meanwhile")
-        verdict = await self._server.read(lambda: _judged(change, self._now()))
+        verdict = await self._server.read(lambda: _judge(change, self._now()))
         if verdict is ACCEPTED:
             raise StoreError("the transaction met another move of its job and was rolled back; run it again")
         return verdict
@@ -187,10 +187,10 @@ class MongoTransaction(StoreTransaction):
     async def _take(self, steps: Steps[T]) -> T:
         self._check()
         try:
-            return await self._run(awaited(steps, self._server.database, self.connection))
+            return await self._run(run_async(steps, self._server.database, self.connection))
         except TROUBLE as error:
             self._check()
-            raise explained(error, self._server.address) from error
+            raise error_for(error, self._server.address) from error
 
     def _check(self) -> None:
         if self._late_by_the_server:
@@ -224,14 +224,14 @@ class MongoTransaction(StoreTransaction):
                 self._job = None
 
 
-def _last_word(change: Change, now: int) -> Steps[Applied]:
+def _apply_completion(change: Change, now: int) -> Steps[Applied]:
     """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
     applied = yield from apply([change], now, EdgeResolution.AFTERWARDS)
     followed = yield from settled(applied.parents, EdgeResolution.AFTERWARDS, 0, now)
     return applied._replace(left=applied.left + followed.left)
 
 
-def _judged(change: Change, now: int) -> Steps[Verdict]:
+def _judge(change: Change, now: int) -> Steps[Verdict]:
     rows = yield from look([change.id])
     return judge(rows.get(change.id), change, now)
 

@@ -3,7 +3,7 @@
 A lane is the ready jobs of one queue, task and routing key; the index of places keeps each in claim order. The server lists
 the lanes by skipping from one to the next, and merges those that are wanted by their heads, so a claim reads as many jobs as
 it takes plus one per lane, whatever waits behind or beside them. Where there are very many lanes it merges lines instead:
-see `outlook`.
+see `claim_candidates`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from .claim_candidates import (
     NO_GUESS,
     NOWHERE,
     Best,
+    Candidates,
     Guess,
-    Outlook,
     Position,
     Spots,
     first_ids,
     first_positions,
-    look_out,
+    read_candidates,
 )
-from .claim_positions import IN_ORDER, forget, takeable
+from .claim_positions import IN_ORDER, forget, not_expired
 
 MANY_FOR = 600.0  # seconds that a store expects very many lanes after it has seen so many
 
@@ -52,7 +52,7 @@ class Claimed(NamedTuple):
     ready: set[str]  # queues of promoted jobs
 
 
-class Expected:
+class Expectation:
     """What the last claim of this store saw, and the next one probably sees too: the `spots` that it wanted, and whether
     there are very `many` lanes."""
 
@@ -74,24 +74,31 @@ class Expected:
         self._sampled = True
         self._many_until = monotonic() + MANY_FOR if many else 0.0
 
-    def note(self, outlook: Outlook) -> None:
-        if outlook.lines is not None and not self.many:
+    def note(self, candidates: Candidates) -> None:
+        if candidates.lines is not None and not self.many:
             self._many_until = monotonic() + MANY_FOR
 
 
 class ClaimScope(NamedTuple):
-    """What a claim may take: `only` these jobs, if they are named, and none that other claims of this process are `taking`
-    beside it. What it takes is added to `mine`. `expected`: what it probably sees. `look_again`: microseconds after which it
-    may find more. `outlook`: what it sees, if it has looked already. `turn`: its turn among those that claim under limits,
-    if it does. `earlier`: what it has taken already, for other wants."""
+    """Which jobs one claim may take.
+
+    only        these jobs alone, if they are named
+    taking      jobs that concurrent claims of this process are taking
+    mine        jobs that this claim takes; it adds them
+    expected    what this store's last claim saw
+    look_again  microseconds after which this claim may find more
+    turn        its turn among claims under limits, if it is one
+    candidates  what it has read before its transaction, if it has
+    earlier     jobs that it has taken for its earlier wants
+    """
 
     only: Sequence[str] | None
     taking: list[set[str]]
     mine: set[str]
-    expected: Expected
+    expected: Expectation
     look_again: int = 0
     turn: LimitTurn | None = None
-    outlook: Outlook | None = None
+    candidates: Candidates | None = None
     earlier: frozenset[str] = frozenset()
 
     def others(self) -> set[str]:
@@ -109,30 +116,34 @@ def claim(
     and `running`: those of the same exchange, which are not stored yet. Wake-ups are stored only if this claim cannot use
     them."""
     limited = choice.turn is not None
-    outlook = choice.outlook or (yield from look_out(claim.wants, guess_of(claim, now, choice), limited=limited))
-    choice.expected.note(outlook)
+    candidates = choice.candidates or (
+        yield from read_candidates(claim.wants, guess_of(claim, now, choice), limited=limited)
+    )
+    choice.expected.note(candidates)
     ready: set[str] = set()
-    if outlook.next_due is not None and outlook.next_due <= now:
+    if candidates.next_due is not None and candidates.next_due <= now:
         promoted = yield from promote(chunk, now)
         ready = {record.queue for record in promoted}
-        outlook = yield from look_out(claim.wants, NO_GUESS._replace(many=outlook.lines is not None), limited=limited)
+        candidates = yield from read_candidates(
+            claim.wants, NO_GUESS._replace(many=candidates.lines is not None), limited=limited
+        )
     limits = None
     if choice.turn is None:
         yield from insert("notes", wakeups)
     else:
-        limits = yield from _limits(outlook, now, wakeups, running, choice.turn)
+        limits = yield from _limits(candidates, now, wakeups, running, choice.turn)
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
             taken += (yield from limits.take(want)) if limits is not None else []
         else:
             earlier = frozenset(record.id for record in taken)
-            taken += yield from _best(claim, want, outlook, now, choice if number == 0 else choice.after(earlier))
+            taken += yield from _best(claim, want, candidates, now, choice if number == 0 else choice.after(earlier))
     yield from _write(taken, claim, now)
-    due = [] if outlook.next_due is None else [max(0, outlook.next_due - now)]
+    due = [] if candidates.next_due is None else [max(0, candidates.next_due - now)]
     if choice.only is not None and len(taken) < claim.wants[0].limit:
         due.append(choice.look_again)  # others may leave some of what they are about to take
-    suspects = yield from _any_suspect(claim.wants, outlook, now)
+    suspects = yield from _any_suspect(claim.wants, candidates, now)
     if limits is not None:
         under_limits = [want for want in claim.wants if want.limited]
         due += yield from limits.ended(under_limits)
@@ -141,10 +152,10 @@ def claim(
 
 
 def _limits(
-    outlook: Outlook, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
+    candidates: Candidates, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
 ) -> Steps[Limits | None]:
     """The limits, after all wakeups; None if no job is under any."""
-    heard = yield from hear(outlook.paused, outlook.limits, wakeups)
+    heard = yield from hear(candidates.paused, candidates.limits, wakeups)
     if heard is None:
         return None
     limits = Limits(heard, now, running, turn)
@@ -166,13 +177,13 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     return promoted
 
 
-def finds_nothing(claim: Claim, outlook: Outlook, now: int) -> bool:
+def is_nothing_to_claim(claim: Claim, candidates: Candidates, now: int) -> bool:
     """Whether it is plain to see that a claim would find nothing."""
-    if outlook.next_due is not None and outlook.next_due <= now:
+    if candidates.next_due is not None and candidates.next_due <= now:
         return False
-    if any(want.limited for want in claim.wants) and not is_quiet(outlook.limits):
+    if any(want.limited for want in claim.wants) and not is_quiet(candidates.limits):
         return False
-    return not any(outlook.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
+    return not any(candidates.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
 
 
 def guess_of(claim: Claim, now: int, choice: ClaimScope) -> Guess:
@@ -188,23 +199,23 @@ def guess_of(claim: Claim, now: int, choice: ClaimScope) -> Guess:
 
 def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]]:
     """Where the best jobs of a want stand, and what comes after them. Read from the index alone if no queue is paused."""
-    outlook = yield from look_out((want,), NO_GUESS._replace(many=many))
-    positions, _ = yield from first_positions(outlook.spots(want, alone=want.alone), outlook.paused, {}, most)
+    candidates = yield from read_candidates((want,), NO_GUESS._replace(many=many))
+    positions, _ = yield from first_positions(candidates.spots(want, alone=want.alone), candidates.paused, {}, most)
     return positions
 
 
-def _best(claim: Claim, want: Want, outlook: Outlook, now: int, choice: ClaimScope) -> Steps[list[Record]]:
+def _best(claim: Claim, want: Want, candidates: Candidates, now: int, choice: ClaimScope) -> Steps[list[Record]]:
     """The best of the wanted lanes."""
-    spots = outlook.spots(want, alone=want.alone)
+    spots = candidates.spots(want, alone=want.alone)
     if want.limit <= 0 or not spots.names:
         return []
     seen = None
     if want is claim.wants[0]:
         choice.expected.spots = spots
-        seen = outlook.best if outlook.best is not None and outlook.best.spots == spots else None
-    elif outlook.best is not None and outlook.best.leaves_nothing(spots, choice.earlier):
+        seen = candidates.best if candidates.best is not None and candidates.best.spots == spots else None
+    elif candidates.best is not None and candidates.best.leaves_nothing(spots, choice.earlier):
         return []
-    best = yield from _best_of(spots, outlook.paused, want.limit, now, choice, seen)
+    best = yield from _best_of(spots, candidates.paused, want.limit, now, choice, seen)
     return sorted(best, key=lambda record: (-record.priority, record.rank, record.id))
 
 
@@ -221,7 +232,7 @@ def _best_of(
 ) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
     if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
-        records, gone = yield from standing(ids, State.READY, now, told_before=choice.outlook is not None)
+        records, gone = yield from standing(ids, State.READY, now, told_before=choice.candidates is not None)
         if not gone:
             return records
     while True:
@@ -249,7 +260,7 @@ def standing(
 
 
 def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope) -> Steps[list[str]]:
-    condition = takeable(now)
+    condition = not_expired(now)
     if choice.only is not None:
         condition["_id"] = {"$in": list(choice.only)}
     while True:
@@ -271,13 +282,15 @@ def _free(found: Sequence[str], limit: int, choice: ClaimScope, *, all: bool) ->
     return best
 
 
-def _any_suspect(wants: Sequence[Want], outlook: Outlook, now: int) -> Steps[bool]:
+def _any_suspect(wants: Sequence[Want], candidates: Candidates, now: int) -> Steps[bool]:
     names: dict[str, set[str]] = {}
     for want in wants:
-        spots = outlook.spots(want, alone=True)
+        spots = candidates.spots(want, alone=True)
         names.setdefault(spots.field, set()).update(spots.names)
     for field, ours in names.items():
-        suspects, _ = yield from first_ids(Spots(field, sorted(ours)), outlook.paused, takeable(now), 1, in_order=False)
+        suspects, _ = yield from first_ids(
+            Spots(field, sorted(ours)), candidates.paused, not_expired(now), 1, in_order=False
+        )
         if suspects:
             return True
     return False

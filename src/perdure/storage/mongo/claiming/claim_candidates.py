@@ -5,7 +5,7 @@ and routing key in all queues, in the order of a claim, so the best jobs are fou
 that names its queues looks at the lanes of these queues alone.
 
 The server reads all lanes to tell that there are too many. So a store first looks at some jobs at both ends of the index
-(`seems_to_have_many_lanes`), and one that has seen very many lanes looks along lines for some time and does not ask for the
+(`sample_for_many_lanes`), and one that has seen very many lanes looks along lines for some time and does not ask for the
 lanes. What it finds is the same either way.
 """
 
@@ -19,10 +19,10 @@ from perdure.core.record import ROW_VERSION
 from perdure.storage.contract import Want
 
 from ..connection.operations import Steps, aggregate, find
-from ..limits.limit_gates import AT_ONCE, HEARD, WAKEUPS, Asked, head_stages, heads_in
+from ..limits.limit_gates import AT_ONCE, HEARD, WAKEUPS, LimitDocuments, head_stages, heads_in
 from ..reading.document_shapes import LARGEST, is_text, well_formed
 from ..reading.records import DUE, IN_A_LANE, Document, Lane, Line, known_lanes, known_lines, lanes_of_queue, queue_of
-from .claim_positions import IN_ORDER, takeable
+from .claim_positions import IN_ORDER, not_expired
 
 FEW_LANES = 128  # where there are more, a claim looks along lines
 LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merging lanes
@@ -53,7 +53,7 @@ _ANY_JOB: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
 _EVERY_LANE = _different("place", IN_A_LANE)
 _FIRST_LANES = [*_EVERY_LANE, {"$limit": FEW_LANES + 1}]
 _LINES = _different("line", IN_A_LANE)
-_OUTLOOK: list[Document] = [
+_CANDIDATES: list[Document] = [
     *_ANY_JOB,
     {"$lookup": {"from": "perdure_queues", "pipeline": _PAUSED, "as": "paused"}},
     {"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}},
@@ -64,7 +64,7 @@ _LIMITS: list[Document] = [
     {"$lookup": {"from": "perdure_gates", "pipeline": _FEW, "as": "gates"}},
     {"$lookup": {"from": "perdure_slots", "pipeline": _FEW, "as": "slots"}},
 ]
-_OF_LIMITS = {"wakeups": "notes", "gates": "gates", "slots": "slots"}  # what of the outlook is of which collection
+_OF_LIMITS = {"wakeups": "notes", "gates": "gates", "slots": "slots"}  # what of the candidates is of which collection
 
 
 class Spots(NamedTuple):
@@ -104,7 +104,7 @@ class Best(NamedTuple):
         return self.all and known and taken.issuperset(self.ids)
 
 
-class Outlook(NamedTuple):
+class Candidates(NamedTuple):
     """What waits. `lines` are known where there are very many lanes; then `lanes` has those of the named queues alone. Gates
     and wakeups are known if limits were asked for, the best jobs if spots were."""
 
@@ -112,7 +112,7 @@ class Outlook(NamedTuple):
     paused: frozenset[str]
     lanes: list[Lane]
     lines: list[Line] | None = None
-    limits: Asked | None = None
+    limits: LimitDocuments | None = None
     best: Best | None = None
 
     def spots(self, want: Want, *, alone: bool) -> Spots:
@@ -140,8 +140,8 @@ def _fits(jobs: Lane | Line, want: Want, *, alone: bool) -> bool:
 
 
 class Guess(NamedTuple):
-    """What a claim probably means: if it does, the outlook tells it the best jobs too, and saves a question. `many`: whether
-    there are probably very many lanes."""
+    """What a claim will probably ask for. If the guess is right, the candidates contain the best jobs too, which saves a
+    round trip. `many`: there are probably very many lanes."""
 
     now: int
     spots: Spots
@@ -150,11 +150,11 @@ class Guess(NamedTuple):
     many: bool = False
 
     def stages(self) -> list[Document]:
-        stages = head_stages(self.gates, takeable(self.now))
+        stages = head_stages(self.gates, not_expired(self.now))
         if not self.spots.names:
             return stages
         best: list[Document] = [
-            {"$match": {self.spots.field: {"$in": self.spots.names}, **takeable(self.now)}},
+            {"$match": {self.spots.field: {"$in": self.spots.names}, **not_expired(self.now)}},
             {"$sort": IN_ORDER},
             {"$limit": self.limit},
             {"$project": {"_id": 1} if self.spots.field == "place" else {"_id": 1, "place": 1}},
@@ -172,40 +172,40 @@ class Guess(NamedTuple):
 NO_GUESS = Guess(0, NOWHERE, 0, {})
 
 
-def look_out(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: bool = False) -> Steps[Outlook]:
+def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: bool = False) -> Steps[Candidates]:
     """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
     hear of."""
     named = sorted({queue for want in wants for queue in want.queues or ()})
     at_once = guess.many and len(named) <= QUEUES_AT_ONCE
     lanes_of = _many_stages(named) if at_once else [] if guess.many else _LANES
-    seen = yield from aggregate("jobs", [*_OUTLOOK, *lanes_of, *(_LIMITS if limited else ()), *guess.stages()])
+    seen = yield from aggregate("jobs", [*_CANDIDATES, *lanes_of, *(_LIMITS if limited else ()), *guess.stages()])
     if not seen:  # there is no job at all
-        return Outlook(None, frozenset(), [], None, Asked([], [], []) if limited else None)
-    (outlook,) = seen
+        return Candidates(None, frozenset(), [], None, LimitDocuments([], [], []) if limited else None)
+    (candidates,) = seen
     limits = None
     if limited:
-        told = {name: well_formed(of, outlook[name]) for name, of in _OF_LIMITS.items()}
-        limits = Asked(told["wakeups"], told["gates"], told["slots"], heads_in(outlook, guess.gates))
+        told = {name: well_formed(of, candidates[name]) for name, of in _OF_LIMITS.items()}
+        limits = LimitDocuments(told["wakeups"], told["gates"], told["slots"], heads_in(candidates, guess.gates))
     lines = None
     if at_once:
-        lanes, lines = _many_in(outlook, named)
-    elif guess.many or len(outlook["lanes"]) > FEW_LANES:
+        lanes, lines = _many_in(candidates, named)
+    elif guess.many or len(candidates["lanes"]) > FEW_LANES:
         lanes, lines = yield from _many(named)
     else:
-        lanes = known_lanes(place["_id"] for place in outlook["lanes"])
-    paused = frozenset(queue["_id"] for queue in outlook["paused"] if is_text(queue["_id"]))
-    return Outlook(
-        int(outlook["due"][0]["order"]) if outlook["due"] else None,
+        lanes = known_lanes(place["_id"] for place in candidates["lanes"])
+    paused = frozenset(queue["_id"] for queue in candidates["paused"] if is_text(queue["_id"]))
+    return Candidates(
+        int(candidates["due"][0]["order"]) if candidates["due"] else None,
         paused,
         lanes,
         lines,
         limits,
-        guess.best(outlook, paused),
+        guess.best(candidates, paused),
     )
 
 
 # ---- where there are very many lanes ---------------------------------------------------------------
-def seems_to_have_many_lanes() -> Steps[bool]:
+def sample_for_many_lanes() -> Steps[bool]:
     """Whether there are more than few lanes among the first or the last ready jobs by lane: reads so many keys of an index,
     however many lanes there are. False says nothing."""
     ends = {"first": 1, "last": -1}

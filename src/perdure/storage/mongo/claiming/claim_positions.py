@@ -43,6 +43,6 @@ def forget(ids: Sequence[str]) -> Steps[None]:
         yield from delete("places", {"_id": {"$in": list(ids)}})
 
 
-def takeable(now: int) -> Document:
+def not_expired(now: int) -> Document:
     """The condition for jobs that are not expired; one that has been started before may be retried for ever."""
     return {"expires_at": {"$not": {"$lte": now}}}

@@ -93,7 +93,7 @@ def is_duplicate(error: BaseException) -> bool:
     return isinstance(error, errors.OperationFailure) and error.code == DUPLICATE_KEY
 
 
-def explained(error: Exception, place: object) -> PerdureError:
+def error_for(error: Exception, place: object) -> PerdureError:
     """Our error for one of the driver. What is too large is the caller's mistake, not the store's trouble: it must not be
     tried again and again."""
     words = f"{place}: {_words(error)}"

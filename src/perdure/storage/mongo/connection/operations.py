@@ -1,8 +1,8 @@
-"""Work on the database as a list of steps that somebody else takes.
+"""Operations on the database, described by generators and run by one of two drivers.
 
-A verb is a generator: it yields a step (find, insert, update …) and is sent what came of it. It knows no driver, so the same
-enqueue runs in our own transaction (awaited), in a caller's session (awaited or blocking), and again from the start when a
-transaction has to be repeated.
+A verb of the store is a generator: it yields an operation (find, insert, update …) and receives the result. It knows no
+driver. So the same enqueue runs in our own transaction, in a caller's asynchronous or blocking session, and again from the
+start when a transaction has to be repeated.
 
     rows = yield from find("jobs", {"_id": {"$in": ids}})
 """
@@ -95,7 +95,7 @@ def delete(collection: str, filter: Document) -> Steps[None]:
     yield Delete(collection, filter)
 
 
-def gathered(updates: Mapping[str, Document]) -> list[Document]:
+def group_by_update(updates: Mapping[str, Document]) -> list[Document]:
     """Statements for updates by id; equal ones are one statement, even if they started at different times."""
     groups: dict[tuple[object, ...], tuple[Document, dict[str, int | None]]] = {}
     for id, change in updates.items():
@@ -137,7 +137,7 @@ class WouldWrite(Exception):
     """The steps go on with one that writes."""
 
 
-def only_reading(steps: Steps[T]) -> Steps[T]:
+def read_only(steps: Steps[T]) -> Steps[T]:
     """The same steps, as long as they read: most looks find nothing to do, and need no transaction."""
     try:
         step = next(steps)
@@ -150,7 +150,7 @@ def only_reading(steps: Steps[T]) -> Steps[T]:
     raise WouldWrite
 
 
-def keeping_back(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
+def hold_back_inserts(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
     """The same steps without the inserts that somebody keeps: he is shown each in its turn."""
     try:
         step = next(steps)
@@ -164,7 +164,7 @@ def keeping_back(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
         return value
 
 
-def inserting_last(collection: str, steps: Steps[T]) -> Steps[T]:
+def insert_last(collection: str, steps: Steps[T]) -> Steps[T]:
     """The same steps, but what they insert into a collection that they do not read is inserted by one command in the end."""
     documents: list[Document] = []
 
@@ -174,13 +174,13 @@ def inserting_last(collection: str, steps: Steps[T]) -> Steps[T]:
         documents.extend(step.documents)
         return True
 
-    value = yield from keeping_back(steps, keeps)
+    value = yield from hold_back_inserts(steps, keeps)
     yield from insert(collection, documents)
     return value
 
 
 # ---- for those who take them -----------------------------------------------------------------------
-async def awaited(steps: Steps[T], database: Any, session: Any) -> T:
+async def run_async(steps: Steps[T], database: Any, session: Any) -> T:
     """Take the steps with the asynchronous driver."""
     try:
         step = next(steps)

@@ -34,8 +34,8 @@ from perdure.storage.driver_calls import DriverCalls, GivenUp
 
 from ..address import MongoAddress
 from ..reading.records import Document
-from .errors import explained, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
-from .operations import PREFIX, Steps, WouldWrite, awaited, only_reading
+from .errors import error_for, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
+from .operations import PREFIX, Steps, WouldWrite, read_only, run_async
 from .server_transactions import APPNAME, Abandoned
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ MAJORITY = WriteConcern("majority", j=True, wtimeout=10_000)
 LOCAL, COMMITTED = ReadConcern("local"), ReadConcern("majority")
 # bytes that are no UTF-8 must not hide other documents; lone surrogates stand for them, which no text of ours has
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(unicode_decode_error_handler="surrogateescape")
-PATIENCE = 20.0  # seconds that a verb is repeated before it gives up
+RETRY_FOR = 20.0  # seconds that a verb is repeated before it gives up
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.25
 LONG = 0.25  # seconds of conflicts after which somebody may be in the way who will never be out of it
 CALLS_WITHIN, CLOSE_WITHIN = 2.0, 1.0  # seconds that calls, and then the client, get to end when the store is closed
@@ -65,10 +65,10 @@ DEFAULTS = {
 }
 
 
-class Patience:
+class Retries:
     """How long to go on trying, and how to pause in between."""
 
-    def __init__(self, seconds: float = PATIENCE) -> None:
+    def __init__(self, seconds: float = RETRY_FOR) -> None:
         self._began = asyncio.get_running_loop().time()
         self._until = self._began + seconds
         self._pause = FIRST_PAUSE
@@ -110,7 +110,7 @@ class Server:
     def __init__(self, address: MongoAddress, limit: float, replaced: Callable[[], None] = lambda: None) -> None:
         """`limit`: seconds after which a call has answered, or its client is replaced; `replaced` is called then."""
         self.address = address
-        self.patience = PATIENCE
+        self.retry_for = RETRY_FOR
         self.sessions: set[str] = set()  # by which transactions were made; the driver uses a few again and again
         self._limit = limit
         self._replaced = replaced
@@ -122,7 +122,7 @@ class Server:
         self._made = monotonic()
         options = {name: value for name, value in DEFAULTS.items() if name not in self.address.options}
         options["event_listeners"] = [self.lost_servers]
-        with refusing_bad_options(self.address):
+        with refuse_bad_options(self.address):
             self.client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(self.address.url, **options)  # type: ignore[arg-type]
         self.calls = DriverCalls(self._limit, self.replace_client)
         self.abandoned = Abandoned(self.client, self.calls, ours="appname" not in self.address.options)
@@ -189,20 +189,20 @@ class Server:
     async def _read(self, steps: Steps[T]) -> T:
         # a session of its own: a long answer comes in several parts, which belong to the session that asked
         async with self.client.start_session(causal_consistency=False) as session:
-            return await awaited(steps, self.committed, session)
+            return await run_async(steps, self.committed, session)
 
     async def write(
         self,
         steps: Callable[[], Steps[T]],
         *,
-        patience: float | None = None,
+        retry_for: float | None = None,
         through_conflicts: bool = True,
         read_back: Callable[[], Steps[T | None]] | None = None,
     ) -> T:
         """Take the steps in one transaction, again and again until it is committed. Without `through_conflicts` a conflict
         is raised at once, as Conflict. `read_back`: for steps that must not be taken twice; their answer if they took
         place, else None."""
-        trying = Patience(self.patience if patience is None else patience)
+        trying = Retries(self.retry_for if retry_for is None else retry_for)
         while True:
             try:
                 return await self.calls.run(self._write(steps(), trying))
@@ -211,18 +211,22 @@ class Server:
                 unknown = isinstance(error, GivenUp) and trying.commit_sent
                 again = is_transient(error) or forgotten or (is_broken(error) and not unknown)
                 if not again or trying.over or (is_conflict(error) and not through_conflicts):
-                    raise explained(error, self.address) from error
+                    raise error_for(error, self.address) from error
                 if is_conflict(error) and trying.long:
                     await self.abandoned.end()
                 # in a transaction of its own: what it reads is on a majority when it is committed
-                if forgotten and read_back is not None and (took_place := await self.write(read_back)) is not None:
-                    return took_place
+                if (
+                    forgotten
+                    and read_back is not None
+                    and (committed_answer := await self.write(read_back)) is not None
+                ):
+                    return committed_answer
             await trying.pause()
 
-    async def _write(self, steps: Steps[T], trying: Patience) -> T:
+    async def _write(self, steps: Steps[T], trying: Retries) -> T:
         trying.commit_sent = False
         async with self.begun() as session:
-            answer = await awaited(steps, self.database, session)
+            answer = await run_async(steps, self.database, session)
             await self.commit(session, trying)
             return answer
 
@@ -236,23 +240,23 @@ class Server:
 
     async def _repeat_while_broken(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Make a call that may be repeated, until the connection holds."""
-        patience = Patience(self.patience)
+        retries = Retries(self.retry_for)
         while True:
             try:
                 return await self.calls.run(call())
             except TROUBLE as error:
-                if not is_broken(error) or patience.over:
-                    raise explained(error, self.address) from error
-            await patience.pause()
+                if not is_broken(error) or retries.over:
+                    raise error_for(error, self.address) from error
+            await retries.pause()
 
-    async def look_first(self, steps: Callable[[], Steps[T]]) -> T:
+    async def read_then_write(self, steps: Callable[[], Steps[T]]) -> T:
         """Take the steps without a transaction, if there is nothing to write after all; else in one."""
         try:
-            return await self.read(lambda: only_reading(steps()))
+            return await self.read(lambda: read_only(steps()))
         except WouldWrite:
             return await self.write(steps)
 
-    async def note_at_once(self, hold: Hold, now: int) -> None:
+    async def write_start_now(self, hold: Hold, now: int) -> None:
         """Note that the handler of a held job has started, without waiting for the disk: it only helps to find out later who
         ran when a worker died."""
         held = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp, "started_at": None}
@@ -274,16 +278,16 @@ class Server:
             ids = [{"id": Binary(bytes.fromhex(each), UUID_SUBTYPE)} for each in sessions]
             await self.command("killSessions", ids)
 
-    async def commit(self, session: Any, patience: Patience) -> None:
-        patience.commit_sent = True
+    async def commit(self, session: Any, retries: Retries) -> None:
+        retries.commit_sent = True
         while True:
             try:
                 await session.commit_transaction()
                 return
             except PyMongoError as error:
-                if not is_unknown_commit(error) or patience.over:
+                if not is_unknown_commit(error) or retries.over:
                     raise
-            await patience.pause()
+            await retries.pause()
 
 
 async def _closed(client: AsyncMongoClient[dict[str, Any]]) -> None:
@@ -307,11 +311,11 @@ class _words:
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         if isinstance(error, TROUBLE):
-            raise explained(error, self._address) from error
+            raise error_for(error, self._address) from error
 
 
 @contextmanager
-def refusing_bad_options(address: MongoAddress) -> Iterator[None]:
+def refuse_bad_options(address: MongoAddress) -> Iterator[None]:
     """Around the making of a client, which asks no server yet: whatever is wrong is wrong in the URL. Options that the
     driver would only warn about, and then ignore, are refused too."""
     option = ""

@@ -100,7 +100,7 @@ class Abandoned:
         return False
 
     async def _end(self) -> bool:
-        found = found_in(await _list_operations(self._client, _IDLE, connections=True))
+        found = abandoned_in(await _list_operations(self._client, _IDLE, connections=True))
         if found.abandoned:
             await self._client.admin.command("killSessions", [{"id": id} for id in found.abandoned])
         return not found.unsure
@@ -113,7 +113,7 @@ class Found(NamedTuple):
     unsure: list[Any]
 
 
-def found_in(listed: list[Document]) -> Found:
+def abandoned_in(listed: list[Document]) -> Found:
     """Which of our transactions in the server's list are abandoned."""
     connected = {_Connection.of(one) for one in listed if one.get("type") != "idleSession"}
     found = Found([], [])

@@ -1,13 +1,13 @@
 """Wake-ups: to this process directly, to others through a collection of signals that they watch.
 
-After a commit one small document says which queues have something ready and whether some job changed. It is written beside
-the verb, gathered with what else is to be told, and removed by the server a minute later; an enqueue or an exchange that
-comes alone writes it inside its own transaction, which saves whoever waits for it a wait for the disk. Others see it
-through a change stream. The jobs themselves are not watched: a stream would be shown every move of every job. An enqueue in
-a caller's transaction writes its signal inside, so it is seen when, and only when, the caller commits.
+After a commit one small document names the queues with ready jobs, and says whether some job changed. The store writes it
+after the verb, together with other signals of the same moment; the server removes it a minute later. An enqueue or exchange
+that comes alone writes it in its own transaction, which saves one wait for the disk. Other processes read signals through a
+change stream. The jobs themselves are not watched: the stream would carry every change of every job. An enqueue in a
+caller's transaction writes its signal there, so others see it if and when the caller commits.
 
-A signal may be lost, a listener may not go deaf: a stream that breaks is opened again, for ever, and whoever opens one looks
-at everything once.
+A signal may be lost. A listener never stops for good: a stream that breaks is opened again, and every listener is woken
+once when a stream has opened.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from perdure.storage.contract import Topic
 from perdure.storage.wakeups import Listener, Listeners
 
 from ..reading.records import Document
-from .errors import explained
+from .errors import error_for
 from .operations import PREFIX
 from .server import TROUBLE, Server
 
@@ -58,9 +58,9 @@ class Signals:
         self._ready: set[str] = set()
         self._changed = False
         self._sent = 0.0
-        self._post: asyncio.Task[None] | None = None
-        self._ears: dict[Topic, asyncio.Task[None]] = {}
-        self._told_of_trouble = False
+        self._sending: asyncio.Task[None] | None = None
+        self._streams: dict[Topic, asyncio.Task[None]] = {}
+        self._logged_trouble = False
         self._closed = False
 
     # -- telling -------------------------------------------------------------------------------------
@@ -68,11 +68,11 @@ class Signals:
         """The signal that a transaction may carry itself; none when others were sent just now."""
         if not (ready or changed) or not self._server.address.signals:
             return []
-        if self._post is not None or monotonic() - self._sent < GAP:
+        if self._sending is not None or monotonic() - self._sent < GAP:
             return []
         return [signal_document(ready, changed, self._name)]
 
-    def told_inside(self, ready: Collection[str], changed: bool) -> None:
+    def note_sent_inside(self, ready: Collection[str], changed: bool) -> None:
         """A transaction that carried its signal was committed."""
         self._sent = monotonic()
         self._listeners.notify(ready, changed)
@@ -86,8 +86,8 @@ class Signals:
             return
         self._ready |= set(ready)
         self._changed |= changed
-        if self._post is None:
-            self._post = asyncio.create_task(self._send(), name="perdure signals")
+        if self._sending is None:
+            self._sending = asyncio.create_task(self._send(), name="perdure signals")
 
     async def _send(self) -> None:
         try:
@@ -101,7 +101,7 @@ class Signals:
                     await self._server.calls.run(self._server.database[COLLECTION].insert_one(document))
                 await asyncio.sleep(GAP)
         finally:
-            self._post = None
+            self._sending = None
 
     # -- listening -----------------------------------------------------------------------------------
     def listen(
@@ -109,32 +109,32 @@ class Signals:
     ) -> Callable[[], None]:
         listener = Listener(topic, wake, queues)
         self._listeners.add(listener)
-        if topic not in self._ears and self._server.address.signals:
-            self._start_ear(topic)
+        if topic not in self._streams and self._server.address.signals:
+            self._start_listening(topic)
         return listener.stop
 
-    def start_anew(self) -> None:
+    def restart(self) -> None:
         """The client was replaced: open the change streams on the new one."""
-        for topic, ear in list(self._ears.items()):
+        for topic, ear in list(self._streams.items()):
             ear.cancel()
-            self._start_ear(topic)
+            self._start_listening(topic)
 
-    def _start_ear(self, topic: Topic) -> None:
-        self._ears[topic] = asyncio.create_task(self._hear(topic), name=f"perdure ear for {topic}")
+    def _start_listening(self, topic: Topic) -> None:
+        self._streams[topic] = asyncio.create_task(self._listen(topic), name=f"perdure ear for {topic}")
 
-    async def _hear(self, topic: Topic) -> None:
+    async def _listen(self, topic: Topic) -> None:
         pause = FIRST_PAUSE
         while True:
             try:
                 async with await self._stream(topic) as stream:
-                    self._tell_all(topic)
+                    self._wake_all(topic)
                     async for event in stream:
-                        self._heard(topic, event["fullDocument"])
+                        self._pass_on(topic, event["fullDocument"])
                         pause = FIRST_PAUSE
             except Exception as error:
                 _log.debug("a change stream broke and is opened again", exc_info=True)
-                if pause == LONGEST_PAUSE and not self._told_of_trouble:
-                    self._told_of_trouble = True
+                if pause == LONGEST_PAUSE and not self._logged_trouble:
+                    self._logged_trouble = True
                     _log.warning("%s; until it does, workers only poll", _trouble(error, self._server))
             await asyncio.sleep(pause * random.uniform(0.5, 1.0))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -149,24 +149,24 @@ class Signals:
         pipeline = [{"$match": others}, {"$project": {"fullDocument.ready": 1}}]
         return await self._server.committed[COLLECTION].watch(pipeline, max_await_time_ms=AWAIT)
 
-    def _heard(self, topic: Topic, document: Document) -> None:
+    def _pass_on(self, topic: Topic, document: Document) -> None:
         self._listeners.notify(document.get("ready", ()) if topic == "ready" else (), topic == "changed")
 
-    def _tell_all(self, topic: Topic) -> None:
+    def _wake_all(self, topic: Topic) -> None:
         self._listeners.notify(None if topic == "ready" else (), topic == "changed")
 
     async def close(self) -> None:
         self._closed = True
-        if self._post is not None:
-            await asyncio.wait([self._post], timeout=FLUSH)
-        tasks = [*self._ears.values(), *([self._post] if self._post is not None else [])]
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=FLUSH)
+        tasks = [*self._streams.values(), *([self._sending] if self._sending is not None else [])]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=FLUSH)
-        self._ears = {}
+        self._streams = {}
         self._listeners.clear()
 
 
 def _trouble(error: Exception, server: Server) -> str:
-    return f"the change stream that carries signals does not open: {explained(error, server.address)}"
+    return f"the change stream that carries signals does not open: {error_for(error, server.address)}"

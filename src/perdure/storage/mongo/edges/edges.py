@@ -250,7 +250,7 @@ def _ends(this: str, other: str, ids: Iterable[str]) -> Steps[dict[str, list[str
     return ends
 
 
-def to_put(waiting: Iterable[tuple[Record | NewJob, Sequence[str]]]) -> list[Document]:
+def edges_to_put(waiting: Iterable[tuple[Record | NewJob, Sequence[str]]]) -> list[Document]:
     """The edges by which jobs wait for these."""
     return [_edge(parent, job.id, job.run_when) for job, parents in waiting for parent in parents]
 

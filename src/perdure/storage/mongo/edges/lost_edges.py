@@ -19,7 +19,7 @@ from ..limits.limit_wakeups import notify_limit_claimers
 from ..reading.records import Document
 from ..writing import updates
 from ..writing.small_documents import kind
-from .edges import leave, put, to_put
+from .edges import edges_to_put, leave, put
 
 Parents = Mapping[str, set[str]]  # by child
 
@@ -30,20 +30,20 @@ def mend(records: Sequence[Record], now: int) -> Steps[int]:
     blocked = yield from _not_on_the_list(blocked)
     if not blocked:
         return 0
-    open_ones = yield from _open_edges([record.id for record in blocked])
-    lost = [record for record in blocked if edges_are_lost(record.waits, len(open_ones[record.id]))]
+    find_open = yield from _open_edges([record.id for record in blocked])
+    lost = [record for record in blocked if edges_are_lost(record.waits, len(find_open[record.id]))]
     before = {record.id: copy(record) for record in lost}
     named = {record.id: parents_of(record.after) for record in lost}
-    yield from put(to_put((record, named[record.id]) for record in lost))
+    yield from put(edges_to_put((record, named[record.id]) for record in lost))
     for record in lost:
         if named[record.id]:
-            record.waits = len(open_ones[record.id].union(named[record.id]))
-        elif not open_ones[record.id] and record.waits == 0:
+            record.waits = len(find_open[record.id].union(named[record.id]))
+        elif not find_open[record.id] and record.waits == 0:
             record.waits = 1
             write_close(record, now)
     yield from updates.write(before, [record for record in lost if record != before[record.id]])
     yield from notify_limit_claimers((before[record.id], record) for record in lost)
-    unaware = yield from _unaware([record for record in blocked if record.id not in before], open_ones)
+    unaware = yield from _unaware([record for record in blocked if record.id not in before], find_open)
     yield from leave(sorted(unaware.union(*named.values())))
     return len(unaware) + sum(bool(named[record.id]) or record != before[record.id] for record in lost)
 
@@ -68,12 +68,12 @@ def _open_edges(ids: Sequence[str]) -> Steps[Parents]:
     return found
 
 
-def _unaware(children: Sequence[Record], open_ones: Parents) -> Steps[set[str]]:
+def _unaware(children: Sequence[Record], find_open: Parents) -> Steps[set[str]]:
     """Parents that are to be looked at, and are on no list: not on record, not marked as followed, or ended in a way that
     does not leave a child waiting."""
     wanted: dict[str, set[str]] = defaultdict(set)  # how the children of a parent wait
     for child in children:
-        for parent in open_ones[child.id]:
+        for parent in find_open[child.id]:
             wanted[parent].add(child.run_when)
     if not wanted:
         return set()

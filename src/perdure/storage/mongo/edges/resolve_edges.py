@@ -26,11 +26,11 @@ from ..connection.operations import Steps, find, update
 from ..reading import transfer
 from ..reading.records import WHOLE, Document
 from ..writing import updates
-from ..writing.small_documents import first, take_off
-from .edges import AT_ONCE, Followed, follow, leave, loosen, put, to_put
+from ..writing.small_documents import first, remove_notes
+from .edges import AT_ONCE, Followed, edges_to_put, follow, leave, loosen, put
 
 _log = logging.getLogger("perdure")
-PATIENCE = 0.5  # seconds; others may be at it, and what is left is found by upkeep
+RETRY_FOR = 0.5  # seconds; others may be at it, and what is left is found by upkeep
 
 
 class EdgeResolution(Enum):
@@ -45,7 +45,7 @@ TRIES_TOGETHER = 3
 NOTHING = Followed(0, [], set(), False)
 
 
-def ways() -> Iterator[EdgeResolution]:
+def edge_resolutions() -> Iterator[EdgeResolution]:
     """How each try of a transaction deals with them."""
     return chain(repeat(EdgeResolution.TOGETHER, TRIES_TOGETHER), repeat(EdgeResolution.AFTERWARDS))
 
@@ -96,7 +96,7 @@ def _follow(entries: Sequence[Document], limit: int, now: int) -> Steps[Followed
     parents = {entry["job"] for entry in entries}
     followed = yield from follow(parents, limit, now)
     left = set(followed.left)
-    yield from take_off(entry["_id"] for entry in entries if entry["job"] not in left)
+    yield from remove_notes(entry["_id"] for entry in entries if entry["job"] not in left)
     yield from leave(id for id in followed.left if id not in parents)
     return followed
 
@@ -106,7 +106,7 @@ def _give(entries: Sequence[Document], now: int) -> Steps[Followed]:
     if not entries:
         return NOTHING
     released = yield from fair_ranks.give(list(dict.fromkeys(entry["job"] for entry in entries)), now)
-    yield from take_off(entry["_id"] for entry in entries)
+    yield from remove_notes(entry["_id"] for entry in entries)
     return Followed(len(entries), [], {row.queue for row in released}, False)
 
 
@@ -114,17 +114,17 @@ def _make(entry: Document, limit: int, now: int) -> Steps[Followed]:
     """Make the next edges of a job that waits for very many, and look at them. The last step lets it go by one."""
     child = (yield from updates.look([entry["job"]], WHOLE, now=now)).get(entry["job"])
     if child is None or child.state is not State.BLOCKED:
-        yield from take_off([entry["_id"]])
+        yield from remove_notes([entry["_id"]])
         return Followed(1, [], set(), False)
     begin = entry.get("made", 0)
     parents = parents_of(child.after)[begin : begin + limit]
-    yield from put(to_put([(child, parents)]))
+    yield from put(edges_to_put([(child, parents)]))
     followed = yield from follow(parents, 2 * limit, now)
     yield from leave(followed.left)
     if len(parents) == limit:
         yield from update("notes", [{"q": {"_id": entry["_id"]}, "u": {"$set": {"made": begin + limit}}}])
         return followed
-    yield from take_off([entry["_id"]])
+    yield from remove_notes([entry["_id"]])
     released = yield from fair_ranks.let_go([entry["job"]], {}, now)
     return _both(followed, Followed(1, [], {row.queue for row in released}, False))
 
@@ -132,14 +132,14 @@ def _make(entry: Document, limit: int, now: int) -> Steps[Followed]:
 def _loosen(entry: Document) -> Steps[Followed]:
     """Close the next edges of a job that waits for nobody any more."""
     if not (yield from loosen([entry["job"]])):
-        yield from take_off([entry["_id"]])
+        yield from remove_notes([entry["_id"]])
     return Followed(1, [], set(), False)
 
 
 class Write(Protocol):
     """Take steps in a transaction."""
 
-    async def __call__(self, steps: Callable[[], Steps[Any]], *, patience: float | None = None) -> Any: ...
+    async def __call__(self, steps: Callable[[], Steps[Any]], *, retry_for: float | None = None) -> Any: ...
 
 
 class Afterwards:
@@ -159,7 +159,7 @@ class Afterwards:
         if not entries:
             return
         try:
-            followed = await self._write(lambda: settle(self._chunk, self._now(), entries), patience=PATIENCE)
+            followed = await self._write(lambda: settle(self._chunk, self._now(), entries), retry_for=RETRY_FOR)
         except StoreError:
             _log.debug("edges are left for upkeep to settle", exc_info=True)
         else:

@@ -20,7 +20,7 @@ from perdure.storage.rules.limits import ClaimOrder, Closed
 from ..connection.operations import PREFIX, Steps, aggregate, delete, find, insert, update
 from ..reading.document_shapes import well_formed
 from ..reading.records import Document, gate_of, gates_of_queue, is_gate
-from ..writing.small_documents import MET, TURNS, WAKEUP, add, take_off
+from ..writing.small_documents import MET, TURNS, WAKEUP, add, remove_notes
 
 AT_ONCE = 64  # gates that are looked at together
 FEWEST = 8  # the same, where a claim asks for few jobs and there are very many gates
@@ -31,7 +31,7 @@ WAKEUPS: Document = {"$gte": WAKEUP, "$lt": f"{WAKEUP}0"}  # ids of wakeups, and
 OF_TURNS = (*TURNS, MET)
 
 
-class Heard(NamedTuple):
+class LimitNews(NamedTuple):
     """What a claim finds when it begins."""
 
     wakeups: list[Document]  # on record
@@ -52,7 +52,7 @@ class Heard(NamedTuple):
         return dict.fromkeys(wakeup["key"] for wakeup in [*self.wakeups, *self.fresh] if "key" in wakeup)
 
 
-class Asked(NamedTuple):
+class LimitDocuments(NamedTuple):
     """What is known of wakeups, gates and slots before a claim under limits begins: all, or as many as it asks for."""
 
     notes: list[Document]
@@ -69,17 +69,17 @@ class Heads(NamedTuple):
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
-def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> Steps[Heard | None]:
-    """Read limit wake-ups, the earliest first; None: there is none, and no gate. `paused`: queues. `asked`: what the outlook
-    has read already. `fresh`: wake-ups of this very exchange."""
+def hear(paused: frozenset[str], asked: LimitDocuments | None, fresh: list[Document]) -> Steps[LimitNews | None]:
+    """Read limit wake-ups, the earliest first; None: there is none, and no gate. `paused`: queues. `asked`: what was read
+    with the candidates. `fresh`: wake-ups of this very exchange."""
     if asked is None:
         notes = yield from find("notes", {"_id": WAKEUPS}, sort={"_id": 1}, limit=HEARD + 1)
         known = yield from find("gates", {}, limit=AT_ONCE + 1)
-        asked = Asked(notes, known, (yield from find("slots", {}, limit=AT_ONCE + 1)))
+        asked = LimitDocuments(notes, known, (yield from find("slots", {}, limit=AT_ONCE + 1)))
     if is_quiet(asked) and not fresh:
         return None
     turns = [note for note in asked.notes if note["_id"] in OF_TURNS]
-    heard = Heard(
+    heard = LimitNews(
         [note for note in asked.notes if note["_id"] not in OF_TURNS],
         fresh,
         turns,
@@ -93,14 +93,14 @@ def hear(paused: frozenset[str], asked: Asked | None, fresh: list[Document]) -> 
     return heard if few else heard._replace(gates=None)
 
 
-def is_quiet(asked: Asked | None) -> bool:
+def is_quiet(asked: LimitDocuments | None) -> bool:
     """Whether it is known that nobody has sent one, and that there is no gate."""
     return asked is not None and not asked.gates and all(note["_id"] in OF_TURNS for note in asked.notes)
 
 
-def heard_of(heard: Heard, kept: Collection[str]) -> Steps[None]:
+def heard_of(heard: LimitNews, kept: Collection[str]) -> Steps[None]:
     """Remove the wakeups, but for those of `kept` keys; fresh ones of these come on record."""
-    yield from take_off(wakeup["_id"] for wakeup in heard.wakeups if wakeup.get("key") not in kept)
+    yield from remove_notes(wakeup["_id"] for wakeup in heard.wakeups if wakeup.get("key") not in kept)
     yield from insert("notes", [wakeup for wakeup in heard.fresh if wakeup.get("key") in kept])
 
 
@@ -126,21 +126,21 @@ def wanted(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
     return condition
 
 
-def heads(most: Mapping[str, int], takeable: Document) -> Steps[dict[str, Heads]]:
+def heads(most: Mapping[str, int], not_expired: Document) -> Steps[dict[str, Heads]]:
     """The best jobs at some gates, at most so many of each. One question: a look-up of its own for each gate."""
     if not most:
         return {}
-    stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}, *head_stages(most, takeable)]
+    stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}, *head_stages(most, not_expired)]
     found = yield from aggregate("gates", stages)
     return heads_in(found[0], most) if found else {place: Heads([], True) for place in most}
 
 
-def head_stages(most: Mapping[str, int], takeable: Document) -> list[Document]:
+def head_stages(most: Mapping[str, int], not_expired: Document) -> list[Document]:
     """Look up the best jobs at some gates."""
     stages: list[Document] = []
     for number, (place, jobs) in enumerate(most.items()):
         best: list[Document] = [
-            {"$match": {"place": place, **takeable}},
+            {"$match": {"place": place, **not_expired}},
             {"$sort": {"order": 1, "tie": 1, "_id": 1}},
             {"$limit": jobs},
             {"$project": {"order": 1, "tie": 1}},
@@ -176,7 +176,7 @@ class Gates:
         return AT_ONCE if self.at_hand else min(AT_ONCE, max(FEWEST, 2 * jobs))
 
     # -- looking -------------------------------------------------------------------------------------
-    def open_ones(self, condition: Document, now: int, seen: Collection[str], most: int) -> Steps[list[Document]]:
+    def find_open(self, condition: Document, now: int, seen: Collection[str], most: int) -> Steps[list[Document]]:
         """Open gates, those first that nobody has looked at for the longest time. At most so many, unless all are at
         hand."""
         if self._known is not None:
@@ -185,7 +185,7 @@ class Gates:
         opened: Document = {"shut_by": None, "at": {"$lte": now}}
         return (yield from _find_wanted(opened | condition | unseen, most, sort={"at": 1}))
 
-    def open_sometime(self, condition: Document) -> Steps[list[Document]]:
+    def find_opening(self, condition: Document) -> Steps[list[Document]]:
         """Gates that are open, or that a rate opens, the earliest first."""
         if self._known is not None:
             return self._unshut(condition)
@@ -196,7 +196,7 @@ class Gates:
         fitting = [gate for gate in (self._known or {}).values() if _fits(gate, condition)]
         return self._known is not None and all(gate["shut_by"] is None and gate["at"] <= now for gate in fitting)
 
-    def any_ones(self, condition: Document) -> Steps[list[str]]:
+    def find_any(self, condition: Document) -> Steps[list[str]]:
         """Some gates that fit, open or not."""
         if self._known is not None:
             return [id for id, gate in self._known.items() if _fits(gate, condition)]
@@ -220,7 +220,7 @@ class Gates:
         return sorted(fitting, key=lambda gate: int(gate["at"]))
 
     # -- writing -------------------------------------------------------------------------------------
-    def make_known(self, places: Iterable[str]) -> Steps[None]:
+    def add_gates(self, places: Iterable[str]) -> Steps[None]:
         """Jobs stand there; a gate that is known stays as it is."""
         new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places if is_gate(place)}
         if self._known is not None:
@@ -263,7 +263,7 @@ class Gates:
             else:
                 yield from self._set(ids, None, why.opens_at)
 
-    def put_behind(self, ids: Sequence[str], now: int) -> Steps[None]:
+    def move_to_the_end(self, ids: Sequence[str], now: int) -> Steps[None]:
         """These have had their turn."""
         yield from self._set(ids, None, now)
 

@@ -60,7 +60,7 @@ class LimitTurn:
         return len(self._notes) < len(TURNS)
 
     @property
-    def spoken_for(self) -> int:
+    def reserved_by_others(self) -> int:
         """How many jobs others may take, or have taken, unseen."""
         return sum(turn.limit for turn in self.beside)
 
@@ -120,10 +120,10 @@ class Turns:
         limits = [want.limit for want in claim.wants if want.limited]
         plain = len(limits) == 1 and not any(want.alone for want in claim.wants)
         async with self._door:
-            while self._under_way and not (plain and self._may_go_abreast()):
+            while self._under_way and not (plain and self._may_run_concurrently()):
                 self._ended.clear()
                 await self._ended.wait()
-            turn = self._begin(sum(limits), abreast=plain and self._may_go_abreast())
+            turn = self._begin(sum(limits), abreast=plain and self._may_run_concurrently())
         try:
             yield turn
             self._usual = turn.usual
@@ -137,7 +137,7 @@ class Turns:
             self._under_way.remove(turn)
             self._ended.set()
 
-    def _may_go_abreast(self) -> bool:
+    def _may_run_concurrently(self) -> bool:
         return (
             self._name is not None
             and self._usual
@@ -160,7 +160,7 @@ class Turns:
         self._under_way.append(turn)
         return turn
 
-    def unusual(self, turn: LimitTurn) -> None:
+    def note_unusual(self, turn: LimitTurn) -> None:
         """A claim abreast could not be made."""
         self._usual = False
         self._not_before = monotonic() + PAUSE

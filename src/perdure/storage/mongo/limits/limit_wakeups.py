@@ -15,8 +15,8 @@ import msgspec
 from perdure.core.record import Record
 from perdure.storage.rules.limits import keys_of
 
-from ..connection.operations import Insert, Steps, keeping_back
-from ..reading.records import Document, standing_place
+from ..connection.operations import Insert, Steps, hold_back_inserts
+from ..reading.records import Document, position_text
 from ..writing.small_documents import WAKEUP, add
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ Move = tuple[Record | None, Record]  # how a job stood, and how it stands
 def notify_limit_claimers(moves: Iterable[Move]) -> Steps[None]:
     """Tell of jobs that were parked, and of holds under limits that were given up."""
     limited = [(before, after) for before, after in moves if after.limits is not None]
-    parked = dict.fromkeys(standing_place(after) for _, after in limited if after.parked)
+    parked = dict.fromkeys(position_text(after) for _, after in limited if after.parked)
     given_up = [after.limits for before, after in limited if _is_held(before) and not _is_held(after)]
     documents: list[Document] = [{"gate": place} for place in parked]
     yield from add(WAKEUP, documents + [{"key": key} for key in keys_of(given_up)])
@@ -37,7 +37,7 @@ def wake_limit_claimers_for(records: Sequence[Record]) -> Steps[None]:
     yield from notify_limit_claimers((msgspec.structs.replace(record, stamp=0), record) for record in records)
 
 
-def without_wakeups(steps: Steps[T], kept: list[Document]) -> Steps[T]:
+def collect_wakeups(steps: Steps[T], kept: list[Document]) -> Steps[T]:
     """The same steps, but their wakeups are given to the caller, who hears them or puts them on record."""
 
     def keeps(step: Insert) -> bool:
@@ -46,7 +46,7 @@ def without_wakeups(steps: Steps[T], kept: list[Document]) -> Steps[T]:
             kept.extend(step.documents)
         return wakeups
 
-    return (yield from keeping_back(steps, keeps))
+    return (yield from hold_back_inserts(steps, keeps))
 
 
 def _is_held(record: Record | None) -> bool:

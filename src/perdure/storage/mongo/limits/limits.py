@@ -32,7 +32,7 @@ from perdure.storage.rules.limits import (
     why_closed,
 )
 
-from ..claiming.claim_positions import takeable
+from ..claiming.claim_positions import not_expired
 from ..connection.operations import Steps, find, update
 from ..reading.records import WHOLE, Document, gate_of
 from ..writing.updates import look
@@ -46,7 +46,7 @@ UNHEARD = 16  # wakeups that may wait while claims go abreast
 class Limits:
     """The limits as one transaction sees and writes them."""
 
-    def __init__(self, heard: limit_gates.Heard, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
+    def __init__(self, heard: limit_gates.LimitNews, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
         self._heard = heard
         self._running = running
         self._turn = turn
@@ -73,7 +73,7 @@ class Limits:
         yield from self._turn.lock(self._now)
         if back:
             yield from self._gates.reopen_all_under_rates(self._now)
-        yield from self._gates.make_known(self._heard.places)
+        yield from self._gates.add_gates(self._heard.places)
         self._more = True
         yield from self._reopen()
 
@@ -86,7 +86,7 @@ class Limits:
             raise NeedsExclusiveTurn
         most = self._gates.to_look_at(want.limit)
         while len(taken) < want.limit:
-            found = yield from self._gates.open_ones(condition, self._now, seen, most)
+            found = yield from self._gates.find_open(condition, self._now, seen, most)
             if found:
                 yield from self._turn.lock(self._now)
                 seen |= dict.fromkeys(gate["_id"] for gate in found)
@@ -118,9 +118,9 @@ class Limits:
         opening: list[int] = []
         for want in wants:
             condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
-            found = yield from self._gates.open_sometime(condition)
+            found = yield from self._gates.find_opening(condition)
             unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._left}
-            heads = yield from limit_gates.heads(unknown, takeable(self._now))
+            heads = yield from limit_gates.heads(unknown, not_expired(self._now))
             self._left |= {gate: bool(head.jobs) for gate, head in heads.items()}
             waiting = [gate["limits"] for gate in found if self._left[gate["_id"]]]
             yield from self._look_up(waiting)
@@ -133,9 +133,9 @@ class Limits:
     def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
         for want in wants:
             condition = limit_gates.wanted(want, self._heard.paused, alone=True)
-            found = yield from self._gates.any_ones(condition)
+            found = yield from self._gates.find_any(condition)
             if found:
-                at_one: Document = {"place": {"$in": found}, **takeable(self._now)}
+                at_one: Document = {"place": {"$in": found}, **not_expired(self._now)}
                 if (yield from find("places", at_one, {"_id": 1}, limit=1)):
                     return True
         return False
@@ -158,7 +158,7 @@ class Limits:
         """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
         yield from self._look_up(gate["limits"] for gate in found)
         if self._turn.concurrent and not self._has_room_for(
-            limit + self._turn.spoken_for, (gate["limits"] for gate in found)
+            limit + self._turn.reserved_by_others, (gate["limits"] for gate in found)
         ):
             raise NeedsExclusiveTurn
         self._rooms |= {gate["_id"]: self._room(gate["limits"]) for gate in found}
@@ -179,7 +179,7 @@ class Limits:
         yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
         if len(found) == most_gates:
             still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
-            yield from self._gates.put_behind(still_open, self._now)
+            yield from self._gates.move_to_the_end(still_open, self._now)
         return passed.ids
 
     def _standing(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
@@ -193,7 +193,7 @@ class Limits:
             if len(told) == len(most):
                 return told
             enough = {gate: jobs + 1 + len(others) for gate, jobs in most.items()}
-            heads = yield from limit_gates.heads(enough, takeable(self._now))
+            heads = yield from limit_gates.heads(enough, not_expired(self._now))
 
     def _check_that_nothing_opens(self, back: bool) -> None:
         """A claim abreast of another hears nobody: those who have sent them must have time, or nothing to tell."""
@@ -216,7 +216,7 @@ class Limits:
         limits = [gate_of(gate).limits for gate in seen]
         return (
             2 * unheard <= UNHEARD
-            and not running_counts.are_many(self._heard.slots or (), keys_of(limits))
+            and not running_counts.should_be_merged(self._heard.slots or (), keys_of(limits))
             and self._has_room_for(ROOM * limit, limits)
         )
 

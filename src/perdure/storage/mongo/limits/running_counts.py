@@ -17,7 +17,7 @@ from bson import ObjectId
 from perdure.core.record import Record
 from perdure.storage.rules.limits import keys_of
 
-from ..connection.operations import Insert, Steps, aggregate, delete, find, insert, keeping_back
+from ..connection.operations import Insert, Steps, aggregate, delete, find, hold_back_inserts, insert
 from ..reading.records import Document
 
 T = TypeVar("T")
@@ -47,7 +47,7 @@ def note(change: Mapping[str, int]) -> Steps[None]:
     yield from insert("slots", [_slot(limits, jobs) for limits, jobs in change.items() if jobs])
 
 
-def without_notes(steps: Steps[T], change: Change) -> Steps[T]:
+def collect_counts(steps: Steps[T], change: Change) -> Steps[T]:
     """The same steps, but what they would note is added to the change, which the caller notes in the end."""
 
     def keeps(step: Insert) -> bool:
@@ -57,7 +57,7 @@ def without_notes(steps: Steps[T], change: Change) -> Steps[T]:
             change[slot["limits"]] += slot["jobs"]
         return True
 
-    return (yield from keeping_back(steps, keeps))
+    return (yield from hold_back_inserts(steps, keeps))
 
 
 def running(keys: Collection[str], known: list[Document] | None, change: Change) -> Steps[Counter[str]]:
@@ -66,7 +66,7 @@ def running(keys: Collection[str], known: list[Document] | None, change: Change)
     wanted = set(keys)
     found = (yield from find("slots", {"keys": {"$in": list(keys)}})) if known is None else known
     slots = [slot for slot in found if not wanted.isdisjoint(slot["keys"])]
-    if are_many(slots, wanted):
+    if should_be_merged(slots, wanted):
         yield from delete("slots", {"_id": {"$in": [slot["_id"] for slot in slots]}})
         for slot in slots:
             change[slot["limits"]] += _jobs(slot)
@@ -79,7 +79,7 @@ def running(keys: Collection[str], known: list[Document] | None, change: Change)
     return counted
 
 
-def are_many(slots: Iterable[Document], keys: Collection[str]) -> bool:
+def should_be_merged(slots: Iterable[Document], keys: Collection[str]) -> bool:
     """Whether those of these keys should be put together."""
     wanted = set(keys)
     return sum(not wanted.isdisjoint(slot["keys"]) for slot in slots) > MANY + len(wanted)

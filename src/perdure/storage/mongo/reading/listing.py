@@ -46,10 +46,10 @@ def page(filter: Filter, limit: int, after: Position | None, now: int) -> Steps[
 def count(filter: Filter) -> Steps[int]:
     held = yield from _held(filter)
     if held is None:
-        return (yield from _counted(conditions(filter)))
+        return (yield from _count(conditions(filter)))
     jobs = 0
     for begin in range(0, len(held), AT_ONCE):
-        jobs += yield from _counted([*conditions(filter), {"_id": {"$in": held[begin : begin + AT_ONCE]}}])
+        jobs += yield from _count([*conditions(filter), {"_id": {"$in": held[begin : begin + AT_ONCE]}}])
     return jobs
 
 
@@ -62,7 +62,7 @@ def _held(filter: Filter) -> Steps[list[str] | None]:
     return (yield from lease_batches.held()) if only_running(filter) else None
 
 
-def _counted(fitting: list[Document]) -> Steps[int]:
+def _count(fitting: list[Document]) -> Steps[int]:
     counted = yield from aggregate("jobs", [{"$match": {"$and": fitting}}, {"$count": "jobs"}])
     return counted[0]["jobs"] if counted else 0
 

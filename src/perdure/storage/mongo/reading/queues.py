@@ -80,7 +80,7 @@ def _plain(number: int | None) -> int | None:
 
 
 # ---- workers and logs ------------------------------------------------------------------------------
-def sign_of_life(worker: WorkerRow, now: int) -> Document:
+def heartbeat_document(worker: WorkerRow, now: int) -> Document:
     return {"started_at": worker.started_at, "seen_at": now, "running": worker.running, "about": worker.about}
 
 

@@ -205,7 +205,7 @@ def place_of(record: Record) -> Document | None:
         return {"_id": record.id, "place": DUE, "order": record.run_at}
     place: Document = {
         "_id": record.id,
-        "place": standing_place(record),
+        "place": position_text(record),
         "order": -record.priority,
         "tie": record.rank,
     }
@@ -218,7 +218,7 @@ def place_of(record: Record) -> Document | None:
     return place
 
 
-def standing_place(record: Record) -> str:
+def position_text(record: Record) -> str:
     """The lane of a ready job, or its place at a gate."""
     limits = record.limits if record.parked else None
     return _place_text(limits, record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))

@@ -82,7 +82,7 @@ def _size(record: Record) -> int:
 
 def edges_of(jobs: Sequence[JobDump]) -> list[Document]:
     """The edges that lead to these jobs, and the closed ones that they are kept for."""
-    waiting = edges.to_put((job.record, job.waits_for) for job in jobs)
+    waiting = edges.edges_to_put((job.record, job.waits_for) for job in jobs)
     return [*waiting, *edges.to_keep((job.record.id, job.kept_for) for job in jobs)]
 
 

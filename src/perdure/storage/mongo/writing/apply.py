@@ -19,7 +19,7 @@ from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal
 from perdure.storage.rules.guards import check_hold, is_held, judge
 from perdure.storage.rules.records import owners_among, parents_of, refuse_missing_parents, renew_lease, write_change
 
-from ..connection.operations import Steps, find, gathered, update
+from ..connection.operations import Steps, find, group_by_update, update
 from ..edges.resolve_edges import EdgeResolution
 from ..limits.limit_wakeups import notify_limit_claimers
 from ..reading.records import WHOLE, Document
@@ -108,7 +108,7 @@ def _apply(
     added = yield from store(adds, now, way, bounded=False)
     owners = owners_among(adds, added.placed)
     on = {change.id: owners[change.next_id] for change in changes if change.id in before and change.next_id in owners}
-    yield from update("jobs", gathered({id: {"$set": {"next_id": owner}} for id, owner in on.items()}))
+    yield from update("jobs", group_by_update({id: {"$set": {"next_id": owner}} for id, owner in on.items()}))
     return _both(applied, Applied([], added.ready, False, added.parents, added.left + added.unmade, set()))
 
 
@@ -165,7 +165,7 @@ def _hand_on_key(before: Record, after: Record, owners: Owners) -> None:
 
 
 # ---- holds -----------------------------------------------------------------------------------------
-def note_started(started: Sequence[Started]) -> Steps[None]:
+def write_starts(started: Sequence[Started]) -> Steps[None]:
     """Write when handlers have begun, for holds that stand: the statement looks at that itself."""
     claims: dict[tuple[int, int], dict[str, Document]] = {}
     for note in started:
@@ -173,7 +173,7 @@ def note_started(started: Sequence[Started]) -> Steps[None]:
     statements = []
     for (attempt, stamp), alike in claims.items():
         held = {"state": State.RUNNING.value, "attempt": attempt, "stamp": stamp}
-        statements += [{**each, "q": each["q"] | held} for each in gathered(alike)]
+        statements += [{**each, "q": each["q"] | held} for each in group_by_update(alike)]
     yield from update("jobs", statements)
 
 
@@ -194,11 +194,11 @@ def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verd
     return [check_hold(rows.get(hold.id), hold) for hold in holds]
 
 
-def renew_started(
+def renew_and_write_starts(
     holds: Sequence[Hold], started: Sequence[Started], lease: int | None, now: int
 ) -> Steps[list[Verdict]]:
     if started:
-        yield from note_started(started)
+        yield from write_starts(started)
     return (yield from renew(holds, lease, now))
 
 
@@ -207,7 +207,7 @@ def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
     return [check_hold(rows.get(hold.id), hold) for hold in holds]
 
 
-def holding(worker: str, stamp: int, now: int | None = None) -> Steps[list[Record]]:
+def find_held(worker: str, stamp: int, now: int | None = None) -> Steps[list[Record]]:
     """What a worker holds under a stamp, in the order of a claim. What cannot be read is set aside, if it is told what time
     it is."""
     ids = yield from claimed_by(worker, stamp)
@@ -222,7 +222,7 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     rows = yield from look({note.hold.id for note in notes})
     accepted = [note for note in notes if _stands(rows, note.hold)]
     progress = {note.hold.id: note.progress for note in accepted if note.progress is not None}
-    yield from update("jobs", gathered({id: {"$set": {"progress": text}} for id, text in progress.items()}))
+    yield from update("jobs", group_by_update({id: {"$set": {"progress": text}} for id, text in progress.items()}))
     lines: dict[str, list[str]] = {}
     for note in accepted:
         if note.lines:

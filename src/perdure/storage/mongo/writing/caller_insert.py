@@ -19,8 +19,8 @@ from perdure.errors import InvalidCall, StoreError
 from perdure.storage.contract import CallerSession, EnqueueResult
 
 from ..address import MongoAddress
-from ..connection.errors import explained, is_transient
-from ..connection.operations import Steps, awaited, blocking, find, insert
+from ..connection.errors import error_for, is_transient
+from ..connection.operations import Steps, blocking, find, insert, run_async
 from ..connection.server import CODEC
 from ..connection.signals import signal_document
 from ..edges.resolve_edges import EdgeResolution
@@ -41,14 +41,14 @@ class SessionEnqueue(CallerSession):
         try:
             return blocking(self._steps(), self._database(session), session)
         except PyMongoError as error:
-            raise self._told(error) from error
+            raise self._error_for_caller(error) from error
 
     async def enqueue_async(self, session: Any) -> list[EnqueueResult]:
         self._check(session)
         try:
-            return await awaited(self._steps(), self._database(session), session)
+            return await run_async(self._steps(), self._database(session), session)
         except PyMongoError as error:
-            raise self._told(error) from error
+            raise self._error_for_caller(error) from error
 
     def durable(self, session: Any) -> bool:
         """Whether the caller waits for a majority when it commits; the server's own default is that it does."""
@@ -80,5 +80,5 @@ class SessionEnqueue(CallerSession):
             yield from insert("signals", [signal_document(done.ready, False)])
         return done.placed
 
-    def _told(self, error: PyMongoError) -> Exception:
-        return error if is_transient(error) else explained(error, self._address)
+    def _error_for_caller(self, error: PyMongoError) -> Exception:
+        return error if is_transient(error) else error_for(error, self._address)

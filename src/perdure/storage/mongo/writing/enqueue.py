@@ -31,7 +31,7 @@ from perdure.storage.rules.records import (
 
 from ..claiming.fair_ranks import shares
 from ..connection.operations import Steps, aggregate, find, insert, update
-from ..edges.edges import leave, to_put
+from ..edges.edges import edges_to_put, leave
 from ..edges.resolve_edges import EdgeResolution, settled
 from ..limits.limit_wakeups import notify_limit_claimers
 from ..reading.queues import settings_from
@@ -98,7 +98,7 @@ def store(
     yield from _take_keys(fresh, now)
     yield from enter(records)
     following = [job for job in following if job.id not in for_edges]
-    yield from insert("edges", to_put((job, parents_of(job.after)) for job in following))
+    yield from insert("edges", edges_to_put((job, parents_of(job.after)) for job in following))
     yield from notify_limit_claimers((None, record) for record in records)
     left = yield from leave(for_share, "share")
     unmade = yield from leave(for_edges, "make")
@@ -182,15 +182,15 @@ def _depths(queues: Mapping[str, QueueSettings]) -> Steps[dict[str, int]]:
     depths = {}
     for queue, settings in queues.items():
         most = settings.max_depth or 0
-        depth = yield from _counted("places", {"place": lanes_of_queue(queue)}, most)
+        depth = yield from _count("places", {"place": lanes_of_queue(queue)}, most)
         for collection, filter in (("places", {"place": gates_of_queue(queue)}), ("jobs", {"marks": f"q{queue}"})):
             if depth < most:
-                depth += yield from _counted(collection, filter, most - depth)
+                depth += yield from _count(collection, filter, most - depth)
         depths[queue] = depth
     return depths
 
 
-def _counted(collection: str, filter: Document, most: int) -> Steps[int]:
+def _count(collection: str, filter: Document, most: int) -> Steps[int]:
     if most <= 0:
         return 0
     counted = yield from aggregate(collection, [{"$match": filter}, {"$limit": most}, {"$count": "jobs"}])

@@ -18,20 +18,20 @@ from perdure.core.record import Record
 from perdure.storage.contract import Claim, ExchangeResult, Started
 from perdure.storage.rules.guards import judge
 
-from ..claiming.claim import ClaimScope, Expected, finds_nothing, guess_of
+from ..claiming.claim import ClaimScope, Expectation, guess_of, is_nothing_to_claim
 from ..claiming.claim import claim as claim_jobs
-from ..claiming.claim_candidates import look_out, seems_to_have_many_lanes
+from ..claiming.claim_candidates import read_candidates, sample_for_many_lanes
 from ..claiming.claim_reservations import ClaimReservations
 from ..connection.errors import Conflict
-from ..connection.operations import Steps, insert, inserting_last
-from ..connection.server import Patience, Server
-from ..edges.resolve_edges import EdgeResolution, settled, ways
+from ..connection.operations import Steps, insert, insert_last
+from ..connection.server import Retries, Server
+from ..edges.resolve_edges import EdgeResolution, edge_resolutions, settled
 from ..limits import running_counts
 from ..limits.limit_gates import is_quiet
 from ..limits.limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
-from ..limits.limit_wakeups import without_wakeups
+from ..limits.limit_wakeups import collect_wakeups
 from ..reading.records import Document
-from .apply import apply, holding, note_started
+from .apply import apply, find_held, write_starts
 from .updates import Outdated, as_claimed, look
 
 T = TypeVar("T")
@@ -62,10 +62,10 @@ def exchange(
 ) -> Steps[ExchangeOutcome]:
     """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     wakeups: list[Document] = []
-    applied = yield from without_wakeups(apply(changes, now, way, claimed), wakeups)
+    applied = yield from collect_wakeups(apply(changes, now, way, claimed), wakeups)
     if started:
-        yield from note_started(started)
-    followed = yield from without_wakeups(settled(applied.parents, way, chunk, now, applied.written), wakeups)
+        yield from write_starts(started)
+    followed = yield from collect_wakeups(settled(applied.parents, way, chunk, now, applied.written), wakeups)
     left = applied.left + followed.left
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
@@ -115,7 +115,7 @@ class Exchanges:
         self._tickets = ClaimReservations()
         self._turns = Turns()  # of claims under limits
         self._under_way: list[ClaimScope] = []  # of the claims here
-        self._expected = Expected()
+        self._expected = Expectation()
         self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> ExchangeOutcome:
@@ -132,7 +132,7 @@ class Exchanges:
                 try:
                     return await self._take(changes, claim, started, turn)
                 except NeedsExclusiveTurn:
-                    self._turns.unusual(turn)
+                    self._turns.note_unusual(turn)
 
     def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
         for change in ended:
@@ -148,22 +148,22 @@ class Exchanges:
     ) -> ExchangeOutcome:
         """One claim after another, as far as claimers know of each other; see `claim_reservations`."""
         claims = claim is not None and bool(claim.wants)
-        patience, ways_to_settle = Patience(), ways()
+        retries, resolutions = Retries(), edge_resolutions()
         if claims and self._expected.is_unknown:
-            self._expected.note_sample(many=await self._read(seems_to_have_many_lanes))
+            self._expected.note_sample(many=await self._read(sample_for_many_lanes))
         while True:
             try:
                 async with self._tickets.drawn(self._server(), claim, self._now(), self._expected.many) as only:
                     with self._beside_others(only, turn) as choice:
-                        return await self._try(choice, changes, claim, started, ways_to_settle)
+                        return await self._try(choice, changes, claim, started, resolutions)
             except Outdated as outdated:
                 for id in outdated.ids:  # they are read then
                     self._claimed.pop(id, None)
                 continue
             except Conflict:
-                if not claims or patience.over:
+                if not claims or retries.over:
                     raise
-                if patience.long:
+                if retries.long:
                     await self._server().abandoned.end()
                 if turn is not None and turn.met:
                     await self._turns.meet(self._server(), self._now())
@@ -171,7 +171,7 @@ class Exchanges:
                         raise NeedsExclusiveTurn from None
                 else:
                     self._tickets.conflict()
-            await patience.pause()
+            await retries.pause()
 
     @contextmanager
     def _beside_others(self, only: Sequence[str] | None, turn: LimitTurn | None = None) -> Iterator[ClaimScope]:
@@ -196,29 +196,29 @@ class Exchanges:
         changes: Sequence[Change],
         claim: Claim | None,
         started: Sequence[Started],
-        ways_to_settle: Iterator[EdgeResolution],
+        resolutions: Iterator[EdgeResolution],
     ) -> ExchangeOutcome:
         if claim is not None and choice.only is None and not changes and not started:
             guess = guess_of(claim, self._now(), choice)
             limited = choice.turn is not None
-            outlook = await self._read(lambda: look_out(claim.wants, guess, limited=limited))
-            choice.expected.note(outlook)
+            candidates = await self._read(lambda: read_candidates(claim.wants, guess, limited=limited))
+            choice.expected.note(candidates)
             now = self._now()
-            if finds_nothing(claim, outlook, now):
-                due = None if outlook.next_due is None else outlook.next_due - now
+            if is_nothing_to_claim(claim, candidates, now):
+                due = None if candidates.next_due is None else candidates.next_due - now
                 return ExchangeOutcome(ExchangeResult([], next_due=due), set(), False, [])
-            if not limited or is_quiet(outlook.limits):  # gates are looked at inside alone
-                choice = choice._replace(outlook=outlook)
+            if not limited or is_quiet(candidates.limits):  # gates are looked at inside alone
+                choice = choice._replace(candidates=candidates)
         claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
 
         def steps() -> Steps[ExchangeOutcome]:
             choice.mine.clear()
             if choice.turn is not None:
                 choice.turn.begin()
-            way = next(ways_to_settle)
+            way = next(resolutions)
             running: running_counts.Change = Counter()
             exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
-            told = yield from inserting_last("batches", running_counts.without_notes(exchanging, running))
+            told = yield from insert_last("batches", running_counts.collect_counts(exchanging, running))
             yield from running_counts.note(running)
             signal = self._signal(told.ready, told.changed)
             yield from insert("signals", signal)
@@ -231,7 +231,7 @@ class Exchanges:
 def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[ExchangeOutcome | None]:
     """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
     since changes that took hold are told as repeated."""
-    records = yield from holding(claim.worker, claim.stamp)
+    records = yield from find_held(claim.worker, claim.stamp)
     if not records:
         return None
     rows = yield from look([change.id for change in changes])

@@ -43,6 +43,6 @@ def first(name: str, limit: int) -> Steps[list[Document]]:
     return (yield from find("notes", {"_id": kind(name)}, sort={"_id": 1}, limit=limit))
 
 
-def take_off(ids: Iterable[str]) -> Steps[None]:
+def remove_notes(ids: Iterable[str]) -> Steps[None]:
     if gone := list(ids):
         yield from delete("notes", {"_id": {"$in": gone}})

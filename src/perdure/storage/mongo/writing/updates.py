@@ -15,7 +15,7 @@ from perdure.core.job import State
 from perdure.core.record import Record
 
 from ..claiming import claim_positions
-from ..connection.operations import STARTED_AT, Steps, find, gathered, insert, statement, update
+from ..connection.operations import STARTED_AT, Steps, find, group_by_update, insert, statement, update
 from ..limits import running_counts
 from ..reading.records import MAY_CHANGE, SLIM, WHOLE, Document, document_of, update_of
 from ..upkeep import lease_batches, unreadable
@@ -48,7 +48,7 @@ def differences(moves: Iterable[Move]) -> list[Document]:
             begins = STARTED_AT in update.get("$set", ())
             starts = {after.id: after.started_at if begins else None for _, after in alike}
             statements.append(statement(update, starts))
-    return statements + gathered({after.id: update_of(before, after) for before, after in single})
+    return statements + group_by_update({after.id: update_of(before, after) for before, after in single})
 
 
 def look(ids: Collection[str], projection: Document = SLIM, *, now: int | None = None) -> Steps[dict[str, Record]]:
