@@ -9,7 +9,7 @@ from pymongo import MongoClient
 from perdure.errors import StoreError
 from perdure.storage.contract import Filter
 from perdure.storage.migrations import Migration
-from perdure.storage.mongo import schema, store
+from perdure.storage.mongo import lifetime, schema
 from perdure.storage.urls import opener
 from perdure.testing.conformance.tools import ids
 
@@ -33,7 +33,7 @@ def url(monkeypatch):
 
     asyncio.run(make())
     newer = [*known, Migration(len(known) + 1, "next", json.dumps(NEXT))]
-    for module in (schema, store):
+    for module in (lifetime, schema):
         monkeypatch.setattr(module, "load_migrations", lambda: newer)
     return url
 

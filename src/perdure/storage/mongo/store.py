@@ -1,19 +1,14 @@
-"""The MongoDB store: the door. Each verb is a list of steps that is taken in a transaction, or read."""
+"""The verbs of the MongoDB store. Each runs a generator of operations, in a transaction or as a plain read."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, TypeVar
 
-from perdure.core.clock import Clock, reader
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import InvalidCall, StoreError
-from perdure.storage import migrations
 from perdure.storage.contract import (
     CHUNK,
     CallerStatements,
@@ -31,7 +26,6 @@ from perdure.storage.contract import (
     QueueRow,
     QueueSettings,
     Started,
-    Storage,
     StoreTransaction,
     Topic,
     Unreadable,
@@ -39,109 +33,32 @@ from perdure.storage.contract import (
     WorkerRow,
     refuse_two_changes_of_one_job,
 )
-from perdure.storage.opening import Demand, check_durability, refuse_after_fork
+from perdure.storage.rules import fast_path
 from perdure.storage.rules.filters import parse_cursor
 
 from . import kv
-from .address import MongoAddress
 from .claiming.claim import promote
 from .connection import health
-from .connection.errors import Conflict, Unreachable, is_duplicate
+from .connection.errors import Conflict, is_duplicate
 from .connection.operations import Steps, insert
-from .connection.server import CALLS_WITHIN, Server
-from .connection.server_clock import ServerClock
 from .connection.server_transactions import wait_for_earlier_transactions
-from .connection.signals import Signals
 from .edges import edges
-from .edges.resolve_edges import Afterwards, edge_resolutions, settle
+from .edges.resolve_edges import edge_resolutions, settle
+from .lifetime import MongoLifetime
 from .reading import listing, queues, transfer
-from .schema import META, MongoLedger, connect, load_migrations
 from .transaction import MongoTransaction
 from .upkeep import inspection, unreadable, upkeep
 from .writing.apply import check, find_held, note, noted, renew_and_write_starts
 from .writing.caller_insert import SessionEnqueue
 from .writing.enqueue import Enqueued, enqueue
-from .writing.exchange import Exchanges
 
 T = TypeVar("T")
 _log = logging.getLogger("perdure")
 RENEW_RETRY_FOR = 0.2  # seconds; a lease is renewed long before it is over, and the next renewal comes
 
 
-class MongoStorage(Storage):
-    """One loop's door to a database."""
-
-    name = "MongoDB"
-    # when half a chunk has ended a worker begins a second exchange, which is made here while the server has the first one
-    chunk = 250
-    exchanges_in_flight = 2
-    answer_timeout = 5.0
-
-    def __init__(
-        self, address: MongoAddress, *, clock: Clock | None = None, demand: Demand = "normal", migrate: bool = True
-    ) -> None:
-        self._address = address
-        self.place = str(address)
-        self._clock = clock
-        self._demand = demand
-        self._migrate = migrate
-        self._server: Server | None = None
-        self._process = os.getpid()
-        self._opening = asyncio.Lock()
-        self._under_way: set[object] = set()
-        self._idle = asyncio.Event()
-        self._inspected: inspection.Positions = {}  # how far the last inspection got
-        self._pinned: set[str] = set()  # jobs whose handlers have a transaction open here
-
-    # -- life ----------------------------------------------------------------------------------------
-    async def open(self) -> None:
-        async with self._opening:
-            if self._server is not None and not self._forked():
-                return
-            server = Server(self._address, self.gives_up_after, self._client_replaced)
-            try:
-                health.check(await server.hello(), self._address)
-                await self._prepare(server)
-                await self._check_durability(server)
-                if self._clock is None:
-                    self._time = ServerClock(server.now)
-                    await self._time.follow()
-                    self._now: Callable[[], int] = self._time
-                else:
-                    self._now = reader(self._clock)
-            except BaseException:
-                await server.close()
-                raise
-            self._server = server
-            self._signals = Signals(server)
-            self._afterwards = Afterwards(self._write, self._now, self._signals.tell, self.chunk)
-            self._exchanges = Exchanges(
-                self._in_use, self._write, self._read, self._now, self._signals.inside, self.chunk
-            )
-            self._process = os.getpid()
-
-    async def close(self) -> None:
-        async with self._opening:
-            closing, self._server = self._server, None
-            if closing is None or self._forked():
-                return
-            with suppress(TimeoutError):
-                async with asyncio.timeout(CALLS_WITHIN):
-                    while self._under_way:
-                        self._idle.clear()
-                        await self._idle.wait()
-                    await closing.calls.finish()
-            await self._signals.close()
-            await closing.close()
-
-    async def reconnect(self) -> None:
-        server = self._in_use()
-        server.replace_client()
-        await server.hello()
-
-    def _client_replaced(self) -> None:
-        if self._server is not None:  # else it is just being opened
-            self._signals.restart()
+class MongoStorage(MongoLifetime):
+    """The verbs of one event loop's store."""
 
     async def durability(self) -> Durability:
         server = self._in_use()
@@ -167,7 +84,7 @@ class MongoStorage(Storage):
         if not jobs:
             return []
         try:
-            return await self._enqueue(jobs, boldly=True)
+            return await self._enqueue(jobs, boldly=fast_path.enabled())
         except StoreError as error:
             if error.__cause__ is None or not is_duplicate(error.__cause__):
                 raise
@@ -410,77 +327,6 @@ class MongoStorage(Storage):
         await transaction.begin(hold)
         return transaction
 
-    # -- below ---------------------------------------------------------------------------------------
-    async def _write(
-        self,
-        steps: Callable[[], Steps[T]],
-        *,
-        retry_for: float | None = None,
-        through_conflicts: bool = True,
-        read_back: Callable[[], Steps[T | None]] | None = None,
-    ) -> T:
-        async with self._work() as server:
-            return await server.write(
-                steps, retry_for=retry_for, through_conflicts=through_conflicts, read_back=read_back
-            )
-
-    async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
-        async with self._work() as server:
-            return await server.read_then_write(steps)
-
-    async def _read(self, steps: Callable[[], Steps[T]]) -> T:
-        async with self._work() as server:
-            return await server.read(steps)
-
-    @asynccontextmanager
-    async def _work(self) -> AsyncIterator[Server]:
-        """The server, for a verb; `close` waits for it."""
-        server = self._in_use()
-        mark = object()
-        self._under_way.add(mark)
-        limit = asyncio.timeout(self.gives_up_after)
-        try:
-            async with limit:
-                if self._clock is None:
-                    await self._time.follow()
-                yield server
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            told = f"{self._address}: no answer within {self.gives_up_after:g} s"
-            raise Unreachable(told).at(self._address) from None
-        finally:
-            self._under_way.discard(mark)
-            if not self._under_way:
-                self._idle.set()
-
-    def _in_use(self) -> Server:
-        if self._server is None:
-            raise StoreError(f"the store {self._address} is not open")
-        refuse_after_fork(self._process, self._address)
-        return self._server
-
     def _free(self, started: Sequence[Started]) -> list[Started]:
         """Without those that are pinned here: their transactions note it."""
         return [note for note in started if note.hold.id not in self._pinned]
-
-    def _forked(self) -> bool:
-        return self._process != os.getpid()
-
-    async def _prepare(self, server: Server) -> None:
-        """Check the schema, and make what is missing if that is wished."""
-        await asyncio.to_thread(self._migrated)
-        noted = await server.calls.run(server.database[META].find_one({"_id": "schema"}))
-        self._identity = "" if noted is None else str(noted.get("identity", ""))
-
-    def _migrated(self) -> None:
-        with connect(self._address) as client:
-            ledger = MongoLedger(client, self._address)
-            if self._migrate:
-                migrations.up(ledger, load_migrations())
-            else:
-                migrations.check(ledger, load_migrations())
-
-    async def _check_durability(self, server: Server) -> None:
-        """Refuse or warn when an acknowledged job would not be safe."""
-        check_durability(await health.durability(server, await server.hello()), self._demand, self._address)

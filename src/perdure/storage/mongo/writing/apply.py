@@ -13,10 +13,10 @@ from copy import copy
 from typing import NamedTuple
 
 from perdure.core.job import FINAL, State
-from perdure.core.lifecycle import Change, HoldGuard, KeyMove
+from perdure.core.lifecycle import Change, KeyMove
 from perdure.core.record import Hold, NewJob, Record
 from perdure.storage.contract import ACCEPTED, LOG_LINES, REFUSED, Note, Refusal, Started, Verdict
-from perdure.storage.rules.guards import check_hold, is_held, judge
+from perdure.storage.rules.guards import check_hold, judge
 from perdure.storage.rules.records import owners_among, parents_of, refuse_missing_parents, renew_lease, write_change
 
 from ..connection.operations import Steps, find, group_by_update, update
@@ -27,6 +27,7 @@ from ..upkeep.lease_batches import claimed_by
 from ..upkeep.unreadable import read, readable
 from . import updates
 from .enqueue import store
+from .fast_apply import try_fast_rows
 from .unique_keys import holders
 from .updates import followable, look
 
@@ -49,25 +50,12 @@ def apply(
     """Apply the changes and say of each what became of it. `claimed`: jobs as claims have left them; `Outdated`, if one that
     was counted on is different by now."""
     yield from _refuse_orphans([job for change in changes for job in change.adds])
-    unread = _unread(changes, claimed) if claimed else {}
+    unread = try_fast_rows(changes, claimed or {})
     rows = unread | (yield from look([change.id for change in changes if change.id not in unread], now=now))
     applied = Applied([], set(), False, [], [], set())
     for part in _parts(changes):
         applied = _both(applied, (yield from _apply(part, rows, now, way, unread)))
     return applied
-
-
-def _unread(changes: Sequence[Change], claimed: Mapping[str, Record]) -> dict[str, Record]:
-    """The rows of jobs of which everything is known but whether their holds still stand: no key, no followers, no expiry, of
-    which others may have made something."""
-    unread = {}
-    for change in changes:
-        row, guard = claimed.get(change.id), change.guard
-        if row is None or row.followed or row.unique_key is not None or row.expires_at is not None:
-            continue
-        if isinstance(guard, HoldGuard) and not guard.ended and is_held(row, guard.attempt, guard.stamp):
-            unread[row.id] = copy(row)
-    return unread
 
 
 def _apply(

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import islice
 from typing import NamedTuple, Protocol, TypeVar
 
 from perdure.core.lifecycle import Change
@@ -32,11 +31,10 @@ from ..limits.limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
 from ..limits.limit_wakeups import collect_wakeups
 from ..reading.records import Document
 from .apply import apply, find_held, write_starts
-from .updates import Outdated, as_claimed, look
+from .fast_apply import ClaimedJobs, Outdated
+from .updates import look
 
 T = TypeVar("T")
-
-REMEMBERED = 20_000  # claimed jobs; one that is forgotten is read when it ends
 
 
 class ExchangeOutcome(NamedTuple):
@@ -116,14 +114,15 @@ class Exchanges:
         self._turns = Turns()  # of claims under limits
         self._under_way: list[ClaimScope] = []  # of the claims here
         self._expected = Expectation()
-        self._claimed: dict[str, Record] = {}  # jobs as the claims here have left them, the latest last
+        self._claimed = ClaimedJobs()
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> ExchangeOutcome:
         if claim is not None and any(want.limited for want in claim.wants):
             told = await self._take_turns(changes, claim, started)
         else:
             told = await self._take(changes, claim, started)
-        self._remember(changes, told.exchanged.claimed)
+        self._claimed.forget([change.id for change in changes])
+        self._claimed.add(told.exchanged.claimed)
         return told
 
     async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> ExchangeOutcome:
@@ -133,15 +132,6 @@ class Exchanges:
                     return await self._take(changes, claim, started, turn)
                 except NeedsExclusiveTurn:
                     self._turns.note_unusual(turn)
-
-    def _remember(self, ended: Sequence[Change], claimed: Sequence[Record]) -> None:
-        for change in ended:
-            self._claimed.pop(change.id, None)
-        for record in claimed:
-            self._claimed.pop(record.id, None)
-            self._claimed[record.id] = as_claimed(record)
-        for id in list(islice(self._claimed, max(0, len(self._claimed) - REMEMBERED))):
-            del self._claimed[id]
 
     async def _take(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: LimitTurn | None = None
@@ -157,8 +147,7 @@ class Exchanges:
                     with self._beside_others(only, turn) as choice:
                         return await self._try(choice, changes, claim, started, resolutions)
             except Outdated as outdated:
-                for id in outdated.ids:  # they are read then
-                    self._claimed.pop(id, None)
+                self._claimed.forget(outdated.ids)  # the next try reads them
                 continue
             except Conflict:
                 if not claims or retries.over:
@@ -209,7 +198,7 @@ class Exchanges:
                 return ExchangeOutcome(ExchangeResult([], next_due=due), set(), False, [])
             if not limited or is_quiet(candidates.limits):  # gates are looked at inside alone
                 choice = choice._replace(candidates=candidates)
-        claimed = {change.id: self._claimed[change.id] for change in changes if change.id in self._claimed}
+        claimed = self._claimed.of(changes)
 
         def steps() -> Steps[ExchangeOutcome]:
             choice.mine.clear()

@@ -8,7 +8,6 @@ moves that differ in nothing else, the statement looks it up by the job's id.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from copy import copy
 from operator import attrgetter
 
 from perdure.core.job import State
@@ -19,13 +18,13 @@ from ..connection.operations import STARTED_AT, Steps, find, group_by_update, in
 from ..limits import running_counts
 from ..reading.records import MAY_CHANGE, SLIM, WHOLE, Document, document_of, update_of
 from ..upkeep import lease_batches, unreadable
+from .fast_apply import Outdated, condition_for
 from .unique_keys import hand_over, take
 
 _OWN = ("rank", "run_at", STARTED_AT)  # of which nearly every job has another value, and nearly no move writes it
 _common = attrgetter(*(name for name in MAY_CHANGE if name not in _OWN))
 Move = tuple[Record, Record]  # how a job stood, and how it stands
 AT_ONCE = 20_000  # ids in one question
-UNKNOWN = -1  # an instant at which no lease ends
 
 
 def differences(moves: Iterable[Move]) -> list[Document]:
@@ -83,24 +82,6 @@ def _there(ids: Sequence[str], condition: Document) -> Steps[set[str]]:
     return known
 
 
-def as_claimed(record: Record) -> Record:
-    """What of a claimed job's row is sure as long as its hold and its version stand. Its lease may be renewed; long texts
-    are not needed, because a move writes a new one or leaves it."""
-    known = copy(record)
-    known.leased_until = UNKNOWN
-    known.payload = ""
-    known.meta = known.progress = known.errors = None
-    return known
-
-
-class Outdated(Exception):
-    """A row that was written without being read is not as it was taken for."""
-
-    def __init__(self, ids: Collection[str]) -> None:
-        super().__init__()
-        self.ids = ids
-
-
 def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
     """The difference that moves have made, and what becomes of places, leases, limits and keys by them. `unread` rows are
     written if they are as the claim has left them, else `Outdated`."""
@@ -126,13 +107,13 @@ def enter(records: Sequence[Record]) -> Steps[None]:
 
 
 def _write_unread(moves: Sequence[Move]) -> Steps[None]:
-    """Every move but a renewal, a note of the start or of progress raises the version; a follower is not one."""
+    """Write the rows that are still as their claims left them; `Outdated` if one is not."""
     claims: dict[tuple[int | None, int], list[Move]] = {}
     for move in moves:
         claims.setdefault((move[0].stamp, move[0].version), []).append(move)
     statements = []
-    for (stamp, version), alike in claims.items():
-        as_claimed = {"state": State.RUNNING.value, "stamp": stamp, "version": version, "followed": None}
-        statements += [{**each, "q": each["q"] | as_claimed} for each in differences(alike)]
+    for alike in claims.values():
+        condition = condition_for(alike[0][0])
+        statements += [{**each, "q": each["q"] | condition} for each in differences(alike)]
     if (yield from update("jobs", statements)) != len(moves):
         raise Outdated([was.id for was, _ in moves])
