@@ -172,7 +172,7 @@ async def test_transactions_of_other_programs_are_left_alone(monkeypatch):
         here = store._in_use()
         with writing_to(url, "jobs", dead=False, appname="shop"):
             assert await here.abandoned.end()
-            async with here.begun() as session:
+            async with here.begin() as session:
                 with pytest.raises(OperationFailure, match="WriteConflict"):
                     await here.database["perdure_jobs"].update_many({}, {"$set": {"mark": 0}}, session=session)
 

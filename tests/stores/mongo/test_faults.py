@@ -306,7 +306,7 @@ async def test_what_a_dead_process_left_open_keeps_nobody_waiting():
     url = fresh()
     async with store_at(url) as dying, store_at(url) as other:
         record = await held(other)
-        async with dying._server.begun() as session:
+        async with dying._server.begin() as session:
             jobs = dying._server.database["perdure_jobs"]
             await jobs.update_one({"_id": record.id}, {"$set": {"progress": "1"}}, session=session)
             await other.abort_transactions(dying.open_transactions())

@@ -105,8 +105,8 @@ async def test_claimers_that_have_met_take_different_jobs(many):
     url = fresh()
     async with store_at(url) as one, store_at(url) as other:
         await one.enqueue(many)
-        one._exchanges._tickets.conflict()
-        other._exchanges._tickets.conflict()
+        one._exchanges._reservations.conflict()
+        other._exchanges._reservations.conflict()
         taken = [
             id
             for _ in range(5)

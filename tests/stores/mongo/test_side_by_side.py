@@ -68,18 +68,18 @@ async def test_what_another_failed_to_take_is_taken(monkeypatch):
             raise Conflict("nothing of it was done")
 
         async def trying():
-            with store._exchanges._beside_others(None) as choice:
-                await store._exchanges._try(choice, [], claim(5), [], iter([None]))
+            with store._exchanges._beside_others(None) as scope:
+                await store._exchanges._attempt(scope, [], claim(5), [], iter([None]))
 
         monkeypatch.setattr(server, "commit", no_commit)
         first = asyncio.create_task(trying())
         await failing.wait()
         monkeypatch.undo()
-        with store._exchanges._beside_others(None) as choice:
-            assert len(choice.others()) == 5
+        with store._exchanges._beside_others(None) as scope:
+            assert len(scope.others()) == 5
             failed.set()
             await asyncio.wait([first])
-            assert not choice.others()
+            assert not scope.others()
         assert isinstance(first.exception(), Conflict)
         assert len(await store.claim(claim(5))) == 5
 
@@ -98,7 +98,7 @@ async def test_a_claimer_that_died_before_its_commit_holds_nobody_up(monkeypatch
                 two = await other.claim(claim(4))
                 three = await store.claim(claim(2))
             await dead.abort_transaction()
-        monkeypatch.setattr(store._exchanges, "_tickets", ClaimReservations())
+        monkeypatch.setattr(store._exchanges, "_reservations", ClaimReservations())
         rest = await store.claim(claim(120))
     assert [len(one), len(two), len(three)] == [4, 4, 2]
     assert len(rest) == 110
@@ -116,7 +116,7 @@ async def test_jobs_that_were_passed_by_are_looked_at_again_soon(monkeypatch):
             async with asyncio.timeout(10):
                 nothing = await store.exchange([], claim(3))
             await dead.abort_transaction()
-        monkeypatch.setattr(claim_reservations, "monotonic", lambda: monotonic() + claim_reservations.PASSED_BY)
+        monkeypatch.setattr(claim_reservations, "monotonic", lambda: monotonic() + claim_reservations.SKIP_FOR)
         assert len(await store.claim(claim(3))) == 3
     assert not nothing.claimed
     assert nothing.next_due == claim_reservations.LOOK_LATER

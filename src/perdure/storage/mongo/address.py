@@ -45,16 +45,16 @@ def address_of(url: str) -> MongoAddress:
         raise StoreError(f"a MongoDB URL names a host: {EXAMPLE}")
     if at and ("@" in secret or "/" in path):
         raise StoreError("@ : / ? # [ ] % in a user name or password of a MongoDB URL are written as %40, %3A, %2F, …")
-    database = _checked_database(unquote(path) or DATABASE)
+    database = _check_database(unquote(path) or DATABASE)
     if "#" in url.rpartition("@")[2]:
         raise StoreError("a MongoDB URL has no #; write %23 for a # in a password")
-    signals, query = _signals(query)
+    signals, query = _split_off_signals(query)
     names = frozenset(part.partition("=")[0].lower() for part in query.split("&") if part)
     # the driver takes the path for the database of the credentials, so it stays as it was given
     return MongoAddress(scheme, hosts, database, f"{scheme}://{body}{'?' if query else ''}{query}", names, signals)
 
 
-def _signals(query: str) -> tuple[bool, str]:
+def _split_off_signals(query: str) -> tuple[bool, str]:
     """Our own option, and the query without it, for the driver."""
     parts = query.split("&")
     own = [part.partition("=")[2] for part in parts if part.partition("=")[0] == "signals"]
@@ -63,7 +63,7 @@ def _signals(query: str) -> tuple[bool, str]:
     return "off" not in own, "&".join(part for part in parts if part.partition("=")[0] != "signals")
 
 
-def _checked_database(name: str) -> str:
+def _check_database(name: str) -> str:
     if "/" in name:
         raise StoreError(f"the path of a MongoDB URL is the name of one database: {EXAMPLE}")
     if any(char in NOT_IN_A_NAME for char in name) or len(name.encode()) > LONGEST_NAME:

@@ -42,17 +42,17 @@ def look(
 
 
 def write(
-    writes: Sequence[KvWrite], pinned: Collection[str], now: int, chunk: int, way: EdgeResolution
+    writes: Sequence[KvWrite], pinned: Collection[str], now: int, chunk: int, resolution: EdgeResolution
 ) -> Steps[tuple[list[bool], Enqueued]]:
     """Write the entries whose guards hold, with their jobs."""
     done = yield from _write_entries(writes, pinned)
     jobs = [job for write, holds in zip(writes, done, strict=True) if holds for job in write.jobs]
-    return done, (yield from enqueue(jobs, now, chunk, way))
+    return done, (yield from enqueue(jobs, now, chunk, resolution))
 
 
 def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
     """The answer to `kv_write` if all that it wrote is on record, else None: then it may be written again."""
-    rows = yield from _found({(write.kind, write.name) for write in writes})
+    rows = yield from _read({(write.kind, write.name) for write in writes})
     for write in writes:
         row = rows.get((write.kind, write.name))
         if write.version is None or (None if row is None else row.text) != write.text:
@@ -65,10 +65,10 @@ def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqu
 
 def _write_entries(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
     """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
-    standing_holds = yield from _standing(writes, pinned)
-    rows = yield from _found({(write.kind, write.name) for write in writes})
+    valid_holds = yield from _pin_holds(writes, pinned)
+    rows = yield from _read({(write.kind, write.name) for write in writes})
     before = dict(rows)
-    done = [_written(rows, write, standing_holds) for write in writes]
+    done = [_write_one(rows, write, valid_holds) for write in writes]
     yield from _store(before, rows)
     return done
 
@@ -109,12 +109,12 @@ def _row(document: Document) -> KvEntry:
     )
 
 
-def _found(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
+def _read(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
     found = yield from find("kv", {"_id": {"$in": [_id(*name) for name in names]}})
     return {(row.kind, row.name): row for row in _rows(found)}
 
 
-def _standing(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[Hold]]:
+def _pin_holds(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[Hold]]:
     holds = {write.hold for write in writes if write.hold is not None}
     jobs = yield from look_at_jobs({hold.id for hold in holds})
     stand = {hold for hold in holds if check_hold(jobs.get(hold.id), hold) is ACCEPTED}
@@ -123,7 +123,7 @@ def _standing(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[H
     return stand
 
 
-def _written(rows: dict[Name, KvEntry], write: KvWrite, holds: Collection[Hold]) -> bool:
+def _write_one(rows: dict[Name, KvEntry], write: KvWrite, holds: Collection[Hold]) -> bool:
     name = (write.kind, write.name)
     version = rows[name].version if name in rows else 0
     if write.version not in (None, version) or (write.hold is not None and write.hold not in holds):

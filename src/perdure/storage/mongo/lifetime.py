@@ -123,7 +123,7 @@ class MongoLifetime(Storage):
                 steps, retry_for=retry_for, through_conflicts=through_conflicts, read_back=read_back
             )
 
-    async def _look_first(self, steps: Callable[[], Steps[T]]) -> T:
+    async def _read_then_write(self, steps: Callable[[], Steps[T]]) -> T:
         async with self._work() as server:
             return await server.read_then_write(steps)
 
@@ -146,8 +146,8 @@ class MongoLifetime(Storage):
         except TimeoutError:
             if not limit.expired():
                 raise
-            told = f"{self._address}: no answer within {self.gives_up_after:g} s"
-            raise Unreachable(told).at(self._address) from None
+            message = f"{self._address}: no answer within {self.gives_up_after:g} s"
+            raise Unreachable(message).at(self._address) from None
         finally:
             self._under_way.discard(mark)
             if not self._under_way:
@@ -165,11 +165,11 @@ class MongoLifetime(Storage):
 
     async def _prepare(self, server: Server) -> None:
         """Check the schema, and make what is missing if that is wished."""
-        await asyncio.to_thread(self._migrated)
+        await asyncio.to_thread(self._migrate_or_check)
         noted = await server.calls.run(server.database[META].find_one({"_id": "schema"}))
         self._identity = "" if noted is None else str(noted.get("identity", ""))
 
-    def _migrated(self) -> None:
+    def _migrate_or_check(self) -> None:
         with connect(self._address) as client:
             ledger = MongoLedger(client, self._address)
             if self._migrate:
@@ -182,7 +182,7 @@ class MongoLifetime(Storage):
         found = await health.durability(server, await server.hello())
         if found.grade in "AB" or self._demand == "relaxed":
             return
-        told = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
+        message = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
         if self._demand == "full" or found.grade == "D":
-            raise StoreMisconfigured(f'durability="{self._demand}" refused: {told}')
-        _log.warning("%s", told)
+            raise StoreMisconfigured(f'durability="{self._demand}" refused: {message}')
+        _log.warning("%s", message)

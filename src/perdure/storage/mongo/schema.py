@@ -1,7 +1,7 @@
 """Collections and indexes, and the ledger that knows which of them were made.
 
-A step can be run again without harm: what is there already is left as it is, and the version is noted last. So two migrators
-at once are safe, and a step that was interrupted, or whose index somebody dropped, is simply run again.
+A migration can be run again without harm: it leaves what exists as it is, and stores its version last. So two migrators at
+once are safe, and a migration that was interrupted, or whose index somebody dropped, is simply run again.
 """
 
 from __future__ import annotations
@@ -58,26 +58,26 @@ class MongoLedger:
 
     def run(self, migration: Migration) -> bool:
         try:
-            self._claim()
+            self._mark_as_ours()
             for step in json.loads(migration.text):
                 self._make(step)
-            noted = {"_id": "schema", "version": {"$lt": migration.number}}
-            return self._database[META].update_one(noted, {"$set": {"version": migration.number}}).modified_count == 1
+            stored = {"_id": "schema", "version": {"$lt": migration.number}}
+            return self._database[META].update_one(stored, {"$set": {"version": migration.number}}).modified_count == 1
         except PyMongoError as error:
             raise error_for(error, self._address) from error
 
     def _version(self) -> int:
         """A step of which an index is missing counts as not run."""
         ours = {name for name in self._database.list_collection_names() if name.startswith(PREFIX)}
-        noted = self._database[META].find_one({"_id": "schema"}) if META in ours else None
-        if noted is None:
+        stored = self._database[META].find_one({"_id": "schema"}) if META in ours else None
+        if stored is None:
             if ours - {META}:  # which another process may be making: it is there a moment before its first document
                 raise StoreError(
                     f"{self._address} has collections that are named as Perdure's but were not made by it "
                     f"({', '.join(sorted(ours))}): rename them, or use another database"
                 )
             return 0
-        version = version_in(noted.get("version"), self._address)
+        version = version_in(stored.get("version"), self._address)
         for migration in load_migrations()[:version]:
             if missing_of(migration, self._indexes(migration)):
                 return migration.number - 1
@@ -87,7 +87,7 @@ class MongoLedger:
         names = [step["collection"] for step in json.loads(migration.text)]
         return {name: set(self._database[PREFIX + name].index_information()) for name in names}
 
-    def _claim(self) -> None:
+    def _mark_as_ours(self) -> None:
         """Say that what is about to be made is ours."""
         fresh = {"version": 0, "identity": token_hex(16)}
         self._database[META].update_one({"_id": "schema"}, {"$setOnInsert": fresh}, upsert=True)

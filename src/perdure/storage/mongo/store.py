@@ -43,7 +43,7 @@ from .connection.errors import Conflict, is_duplicate
 from .connection.operations import Steps, insert
 from .connection.server_transactions import wait_for_earlier_transactions
 from .edges import edges
-from .edges.resolve_edges import edge_resolutions, settle
+from .edges.resolve_edges import edge_resolutions, resolve_listed_edges
 from .lifetime import MongoLifetime
 from .reading import listing, queues, transfer
 from .transaction import MongoTransaction
@@ -99,12 +99,12 @@ class MongoStorage(MongoLifetime):
             yield from insert("signals", signal)
             return done, bool(signal)
 
-        done, told = await self._write(steps)
-        if told:
+        done, outcome = await self._write(steps)
+        if outcome:
             self._signals.note_sent_inside(done.ready, done.changed)
         else:
             self._signals.tell(done.ready, done.changed)
-        await self._afterwards.settle(done.left)
+        await self._afterwards.resolve(done.left)
         await self._afterwards.make_edges(done.unmade)
         return done.placed
 
@@ -121,26 +121,26 @@ class MongoStorage(MongoLifetime):
     ) -> ExchangeResult:
         refuse_two_changes_of_one_job(changes)
         started = self._free(started)
-        told = await self._exchanges.take(changes, claim, started)
-        if told.inside:
-            self._signals.note_sent_inside(told.ready, told.changed)
+        outcome = await self._exchanges.take(changes, claim, started)
+        if outcome.inside:
+            self._signals.note_sent_inside(outcome.ready, outcome.changed)
         else:
-            self._signals.tell(told.ready, told.changed)
-        await self._afterwards.settle(told.left)
-        return told.exchanged
+            self._signals.tell(outcome.ready, outcome.changed)
+        await self._afterwards.resolve(outcome.left)
+        return outcome.exchanged
 
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
         """A job that is pinned by its handler's transaction is held: it is looked at and left as it is."""
         free = [hold for hold in holds if hold.id not in self._pinned]
-        answers = dict(zip(free, await self._renewed(free, self._free(started), lease), strict=True))
+        answers = dict(zip(free, await self._renew(free, self._free(started), lease), strict=True))
         pinned = [hold for hold in holds if hold not in answers]
         if pinned:
             answers |= zip(pinned, await self.check(pinned), strict=True)
         return [answers[hold] for hold in holds]
 
-    async def _renewed(self, holds: Sequence[Hold], started: Sequence[Started], lease: int | None) -> list[Verdict]:
+    async def _renew(self, holds: Sequence[Hold], started: Sequence[Started], lease: int | None) -> list[Verdict]:
         """All at once; if one of them is pinned by another process, half by half, so that it stalls nobody else."""
         if not holds and not started:
             return []
@@ -153,14 +153,14 @@ class MongoStorage(MongoLifetime):
         if len(holds) <= 1:
             return await self.check(holds)
         middle = len(holds) // 2
-        first = await self._renewed(holds[:middle], [], lease)
-        return first + await self._renewed(holds[middle:], [], lease)
+        first = await self._renew(holds[:middle], [], lease)
+        return first + await self._renew(holds[middle:], [], lease)
 
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
         return await self._read(lambda: check(holds))
 
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
-        return await self._look_first(lambda: find_held(worker, stamp, self._now()))
+        return await self._read_then_write(lambda: find_held(worker, stamp, self._now()))
 
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         if any(note.hold.id in self._pinned for note in notes):
@@ -171,7 +171,7 @@ class MongoStorage(MongoLifetime):
 
     # -- edges ---------------------------------------------------------------------------------------
     async def resolve_edges(self, limit: int) -> int:
-        followed = await self._look_first(lambda: settle(limit, self._now()))
+        followed = await self._read_then_write(lambda: resolve_listed_edges(limit, self._now()))
         self._signals.tell(followed.ready, followed.changed)
         return followed.looked
 
@@ -198,24 +198,24 @@ class MongoStorage(MongoLifetime):
             read_back=lambda: kv.answer_if_written(writes),
         )
         self._signals.tell(enqueued.ready, enqueued.changed)
-        await self._afterwards.settle(enqueued.left)
+        await self._afterwards.resolve(enqueued.left)
         await self._afterwards.make_edges(enqueued.unmade)
         return done
 
     # -- upkeep --------------------------------------------------------------------------------------
     async def promote(self, limit: int) -> int:
-        promoted = await self._look_first(lambda: promote(limit, self._now()))
+        promoted = await self._read_then_write(lambda: promote(limit, self._now()))
         self._signals.tell({record.queue for record in promoted}, False)
         return len(promoted)
 
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
-        return await self._look_first(lambda: upkeep.lapsed(limit, contact, self._now()))
+        return await self._read_then_write(lambda: upkeep.lapsed(limit, contact, self._now()))
 
     async def next_lapse(self) -> int | None:
         return await self._read(lambda: upkeep.next_lapse(self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
-        return await self._look_first(lambda: upkeep.expired(limit, self._now()))
+        return await self._read_then_write(lambda: upkeep.expired(limit, self._now()))
 
     async def prune(self, limit: int) -> int:
         small = await self._in_use().jobs() < upkeep.SMALL
@@ -315,14 +315,14 @@ class MongoStorage(MongoLifetime):
 
     # -- the handler's own transaction ---------------------------------------------------------------
     async def begin_transaction(self, longest: int) -> StoreTransaction:
-        return await self._begun(longest, None)
+        return await self._begin(longest, None)
 
     async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
-        return await self._begun(longest, hold)
+        return await self._begin(longest, hold)
 
-    async def _begun(self, longest: int, hold: Hold | None) -> StoreTransaction:
+    async def _begin(self, longest: int, hold: Hold | None) -> StoreTransaction:
         transaction = MongoTransaction(
-            self._in_use(), longest, self._now, self._signals.tell, self._afterwards.settle, self._pinned
+            self._in_use(), longest, self._now, self._signals.tell, self._afterwards.resolve, self._pinned
         )
         await transaction.begin(hold)
         return transaction

@@ -35,27 +35,27 @@ from .connection.errors import (
 )
 from .connection.operations import Steps, run_async, update
 from .connection.server import TROUBLE, Retries, Server
-from .edges.resolve_edges import EdgeResolution, settled
+from .edges.resolve_edges import EdgeResolution, resolve_edges_of
 from .writing.apply import Applied, apply
 from .writing.enqueue import enqueue
 from .writing.updates import look
 
 T = TypeVar("T")
 Tell = Callable[[Collection[str], bool], None]
-Settle = Callable[[Sequence[str]], Awaitable[object]]
+ResolveEdges = Callable[[Sequence[str]], Awaitable[object]]
 
 
 class MongoTransaction(StoreTransaction):
     """See the module. `connection` is the session: hand it to every call of pymongo that belongs inside."""
 
     def __init__(
-        self, server: Server, longest: int, now: Callable[[], int], tell: Tell, settle: Settle, pinned: set[str]
+        self, server: Server, longest: int, now: Callable[[], int], tell: Tell, resolve: ResolveEdges, pinned: set[str]
     ) -> None:
         self._server = server
         self._longest = longest / SECOND
         self._now = now
         self._tell = tell
-        self._settle = settle
+        self._resolve = resolve
         self._pinned = pinned
         self._job: str | None = None
         self._ready: set[str] = set()
@@ -87,7 +87,7 @@ class MongoTransaction(StoreTransaction):
             await self._server.write_start_now(hold, self._now())
         retries = Retries(self._longest)
         while True:
-            self.connection = await self._stack.enter_async_context(self._server.begun())
+            self.connection = await self._stack.enter_async_context(self._server.begin())
             if hold is None:
                 return
             try:
@@ -149,7 +149,7 @@ class MongoTransaction(StoreTransaction):
             except TROUBLE as error:
                 if not is_conflict(error):
                     raise
-                return await self._overtaken(change)
+                return await self._undo_overtaken(change)
             (verdict,) = applied.verdicts
             if verdict is not ACCEPTED:
                 await self._undo("its completion was refused")
@@ -168,7 +168,7 @@ class MongoTransaction(StoreTransaction):
         await self._end("it is committed")
         self._tell(self._ready | applied.ready, applied.changed)
         if left := self._left + applied.left:
-            await self._settle(left)
+            await self._resolve(left)
         return verdict
 
     async def _was_committed(self, change: Change) -> bool:
@@ -176,7 +176,7 @@ class MongoTransaction(StoreTransaction):
         verdict = await self._server.write(lambda: _judge(change, self._now()))
         return verdict is REPEATED
 
-    async def _overtaken(self, change: Change) -> Verdict:
+    async def _undo_overtaken(self, change: Change) -> Verdict:
         """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
         await self._undo("its job was moved meanwhile")
         verdict = await self._server.read(lambda: _judge(change, self._now()))
@@ -227,7 +227,7 @@ class MongoTransaction(StoreTransaction):
 def _apply_completion(change: Change, now: int) -> Steps[Applied]:
     """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
     applied = yield from apply([change], now, EdgeResolution.AFTERWARDS)
-    followed = yield from settled(applied.parents, EdgeResolution.AFTERWARDS, 0, now)
+    followed = yield from resolve_edges_of(applied.parents, EdgeResolution.AFTERWARDS, 0, now)
     return applied._replace(left=applied.left + followed.left)
 
 

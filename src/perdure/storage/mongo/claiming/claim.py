@@ -111,16 +111,16 @@ class ClaimScope(NamedTuple):
 
 
 def claim(
-    claim: Claim, now: int, chunk: int, choice: ClaimScope, wakeups: list[Document], running: running_counts.Change
+    claim: Claim, now: int, chunk: int, scope: ClaimScope, wakeups: list[Document], running: running_counts.Change
 ) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the choice's `only`. `wakeups`
+    """Promote what is due, then take what is wanted, want by want. The first want is held to the scope's `only`. `wakeups`
     and `running`: those of the same exchange, which are not stored yet. Wake-ups are stored only if this claim cannot use
     them."""
-    limited = choice.turn is not None
-    candidates = choice.candidates or (
-        yield from read_candidates(claim.wants, guess_of(claim, now, choice), limited=limited)
+    limited = scope.turn is not None
+    candidates = scope.candidates or (
+        yield from read_candidates(claim.wants, guess_of(claim, now, scope), limited=limited)
     )
-    choice.expected.note(candidates)
+    scope.expected.note(candidates)
     ready: set[str] = set()
     if candidates.next_due is not None and candidates.next_due <= now:
         promoted = yield from promote(chunk, now)
@@ -129,21 +129,21 @@ def claim(
             claim.wants, NO_GUESS._replace(many=candidates.lines is not None), limited=limited
         )
     limits = None
-    if choice.turn is None:
+    if scope.turn is None:
         yield from insert("notes", wakeups)
     else:
-        limits = yield from _limits(candidates, now, wakeups, running, choice.turn)
+        limits = yield from _limits(candidates, now, wakeups, running, scope.turn)
     taken: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
             taken += (yield from limits.take(want)) if limits is not None else []
         else:
             earlier = frozenset(record.id for record in taken)
-            taken += yield from _best(claim, want, candidates, now, choice if number == 0 else choice.after(earlier))
+            taken += yield from _best(claim, want, candidates, now, scope if number == 0 else scope.after(earlier))
     yield from _write(taken, claim, now)
     due = [] if candidates.next_due is None else [max(0, candidates.next_due - now)]
-    if choice.only is not None and len(taken) < claim.wants[0].limit:
-        due.append(choice.look_again)  # others may leave some of what they are about to take
+    if scope.only is not None and len(taken) < claim.wants[0].limit:
+        due.append(scope.look_again)  # others may leave some of what they are about to take
     suspects = yield from _any_suspect(claim.wants, candidates, now)
     if limits is not None:
         under_limits = [want for want in claim.wants if want.limited]
@@ -187,18 +187,18 @@ def is_nothing_to_claim(claim: Claim, candidates: Candidates, now: int) -> bool:
     return not any(candidates.spots(want, alone=alone).names for want in claim.wants for alone in (False, True))
 
 
-def guess_of(claim: Claim, now: int, choice: ClaimScope) -> Guess:
+def guess_of(claim: Claim, now: int, scope: ClaimScope) -> Guess:
     """A fast path: what the last claim of this store saw, so that one question finds the best jobs too."""
     if not fast_path.enabled():
-        return NO_GUESS._replace(now=now, many=choice.expected.many)
+        return NO_GUESS._replace(now=now, many=scope.expected.many)
     want = claim.wants[0] if claim.wants else None
     limited = sum(want.limit for want in claim.wants if want.limited)
-    gates = {} if choice.turn is None else choice.turn.guess(limited)
-    expected = choice.expected
-    if want is None or want.limited or want.limit <= 0 or choice.only is not None:
+    gates = {} if scope.turn is None else scope.turn.guess(limited)
+    expected = scope.expected
+    if want is None or want.limited or want.limit <= 0 or scope.only is not None:
         return Guess(now, NOWHERE, 0, gates, expected.many)
     spots = expected.spots if len(expected.spots.names) <= LANES_AT_ONCE else NOWHERE
-    return Guess(now, spots, want.limit + len(choice.others()), gates, expected.many)
+    return Guess(now, spots, want.limit + len(scope.others()), gates, expected.many)
 
 
 def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]]:
@@ -208,18 +208,18 @@ def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]
     return positions
 
 
-def _best(claim: Claim, want: Want, candidates: Candidates, now: int, choice: ClaimScope) -> Steps[list[Record]]:
+def _best(claim: Claim, want: Want, candidates: Candidates, now: int, scope: ClaimScope) -> Steps[list[Record]]:
     """The best of the wanted lanes."""
     spots = candidates.spots(want, alone=want.alone)
     if want.limit <= 0 or not spots.names:
         return []
     seen = None
     if want is claim.wants[0]:
-        choice.expected.spots = spots
+        scope.expected.spots = spots
         seen = candidates.best if candidates.best is not None and candidates.best.spots == spots else None
-    elif candidates.best is not None and candidates.best.leaves_nothing(spots, choice.earlier):
+    elif candidates.best is not None and candidates.best.leaves_nothing(spots, scope.earlier):
         return []
-    best = yield from _best_of(spots, candidates.paused, want.limit, now, choice, seen)
+    best = yield from _best_of(spots, candidates.paused, want.limit, now, scope, seen)
     return sorted(best, key=lambda record: (-record.priority, record.rank, record.id))
 
 
@@ -232,15 +232,15 @@ def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
 
 
 def _best_of(
-    spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope, seen: Best | None
+    spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope, seen: Best | None
 ) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
-    if seen is not None and (ids := _free(seen.ids, limit, choice, all=seen.all)) is not None:
-        records, gone = yield from standing(ids, State.READY, now, told_before=choice.candidates is not None)
+    if seen is not None and (ids := _free(seen.ids, limit, scope, all=seen.all)) is not None:
+        records, gone = yield from standing(ids, State.READY, now, told_before=scope.candidates is not None)
         if not gone:
             return records
     while True:
-        ids = yield from _best_places(spots, paused, limit, now, choice)
+        ids = yield from _best_places(spots, paused, limit, now, scope)
         records, strays = yield from standing(ids, State.READY, now)
         if not strays:
             return records
@@ -263,26 +263,26 @@ def standing(
     return [by_id[id] for id in ids if id in by_id], strays
 
 
-def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, choice: ClaimScope) -> Steps[list[str]]:
+def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope) -> Steps[list[str]]:
     condition = not_expired(now)
-    if choice.only is not None:
-        condition["_id"] = {"$in": list(choice.only)}
+    if scope.only is not None:
+        condition["_id"] = {"$in": list(scope.only)}
     while True:
-        enough = limit + len(choice.others())
-        found, all = yield from first_ids(spots, paused, condition, enough, in_order=choice.only is None)
-        best = _free(found, limit, choice, all=all)
+        enough = limit + len(scope.others())
+        found, all = yield from first_ids(spots, paused, condition, enough, in_order=scope.only is None)
+        best = _free(found, limit, scope, all=all)
         if best is not None:
             return best
 
 
-def _free(found: Sequence[str], limit: int, choice: ClaimScope, *, all: bool) -> list[str] | None:
+def _free(found: Sequence[str], limit: int, scope: ClaimScope, *, all: bool) -> list[str] | None:
     """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
     They are ours at once: another claim may look while we read them."""
-    others = choice.others()
+    others = scope.others()
     best = [id for id in found if id not in others][:limit]
     if len(best) < limit and not all:
         return None
-    choice.mine.update(best)
+    scope.mine.update(best)
     return best
 
 

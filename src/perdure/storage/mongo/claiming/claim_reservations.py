@@ -34,31 +34,31 @@ from ..connection.server import TROUBLE, Server
 from .claim import best_positions
 from .claim_candidates import Position
 
-DRAWN_FOR = 30.0  # seconds after a conflict
-WORTH = 10 * SECOND
+RESERVE_FOR = 30.0  # seconds after a conflict
+VALID_FOR = 10 * SECOND
 FURTHER = 4  # times as many jobs are looked at as are wanted
-PASSED_BY = 5.0  # seconds that jobs are left alone which somebody unknown keeps
-IN_VAIN = 1  # conflicts in a row in spite of a ticket that need no such explanation
+SKIP_FOR = 5.0  # seconds that jobs are left alone which somebody unknown keeps
+EXPECTED_CONFLICTS = 1  # conflicts in a row in spite of a ticket that need no such explanation
 LOOK_AGAIN, LOOK_LATER = 20_000, 250_000  # microseconds
 TRIES = 8
 _PLACE = {"_id": "claims"}
-Ticket = dict[str, Any]
+Reservation = dict[str, Any]
 Range = tuple[Position, Position]  # the first and the last
 
 
-class _Ticket(msgspec.Struct):
+class _Reservation(msgspec.Struct):
     ticket: str
     first: Position
     last: Position
     at: int
 
 
-class _Tickets(msgspec.Struct):
+class _Reservations(msgspec.Struct):
     number: int
-    tickets: list[_Ticket]
+    tickets: list[_Reservation]
 
 
-class Passed(NamedTuple):
+class Skipped(NamedTuple):
     """Jobs that are left alone, from one position to another, until an instant."""
 
     first: Position
@@ -72,20 +72,20 @@ class ClaimReservations:
 
     def __init__(self) -> None:
         self._until = 0.0
-        self._in_vain = 0  # conflicts in a row in spite of tickets
-        self._passed: list[Passed] = []
+        self._conflicts = 0  # conflicts in a row in spite of tickets
+        self._skipped: list[Skipped] = []
 
     def conflict(self) -> None:
         """A claim met another one."""
-        self._until = monotonic() + DRAWN_FOR
+        self._until = monotonic() + RESERVE_FOR
 
     @property
     def look_again(self) -> int:
         """Microseconds after which a claim that was left with less than it wanted may find more."""
-        return LOOK_LATER if self._passed else LOOK_AGAIN
+        return LOOK_LATER if self._skipped else LOOK_AGAIN
 
     @asynccontextmanager
-    async def drawn(
+    async def reserve(
         self, server: Server, claim: Claim | None, now: int, many: bool = False
     ) -> AsyncIterator[list[str] | None]:
         """The jobs to take, for as long as the claim is under way; None: the best there are. `many`: whether there are
@@ -95,74 +95,74 @@ class ClaimReservations:
             yield None
             return
         ticket = token_hex(6)
-        seen, mine = await self._draw(server, ticket, claim.wants[0], now, many)
+        seen, mine = await self._choose_and_write(server, ticket, claim.wants[0], now, many)
         try:
             yield None if mine is None else [id for _, _, id in mine]
-            self._in_vain = 0
+            self._conflicts = 0
         except Conflict:
             if mine:
-                self._pass_by(seen, mine)
+                self._skip(seen, mine)
             raise
         finally:
             if mine:
-                await _give_back(server, ticket)
+                await _remove(server, ticket)
 
-    def _pass_by(self, seen: Sequence[Position], mine: Sequence[Position]) -> None:
-        self._in_vain += 1
-        if self._in_vain > IN_VAIN:
+    def _skip(self, seen: Sequence[Position], mine: Sequence[Position]) -> None:
+        self._conflicts += 1
+        if self._conflicts > EXPECTED_CONFLICTS:
             ahead = seen[seen.index(mine[0]) :]
-            kept = ahead[: max(len(mine), min(len(mine) << min(self._in_vain, 16), len(ahead) // 2))]
-            self._passed.append(Passed(kept[0], kept[-1], len(kept), monotonic() + PASSED_BY))
+            kept = ahead[: max(len(mine), min(len(mine) << min(self._conflicts, 16), len(ahead) // 2))]
+            self._skipped.append(Skipped(kept[0], kept[-1], len(kept), monotonic() + SKIP_FOR))
 
-    async def _draw(
+    async def _choose_and_write(
         self, server: Server, ticket: str, want: Want, now: int, many: bool
     ) -> tuple[list[Position], list[Position] | None]:
         """Look, choose, and note it if nobody else has noted anything meanwhile; gives what was seen too."""
-        self._passed = [each for each in self._passed if each.until > monotonic()]
-        if self._passed and await server.abandoned.end():
-            self._passed, self._in_vain = [], 0
-        most = sum(each.jobs for each in self._passed) + (FURTHER * want.limit << min(self._in_vain, 4))
-        passed: list[Range] = [(each.first, each.last) for each in self._passed]
+        self._skipped = [each for each in self._skipped if each.until > monotonic()]
+        if self._skipped and await server.abandoned.end():
+            self._skipped, self._conflicts = [], 0
+        most = sum(each.jobs for each in self._skipped) + (FURTHER * want.limit << min(self._conflicts, 4))
+        passed: list[Range] = [(each.first, each.last) for each in self._skipped]
         try:
             for _ in range(TRIES):
-                noted = await _noted_so_far(server)
-                others = [each for each in noted["tickets"] if each["at"] > now - WORTH]
+                noted = await _read(server)
+                others = [each for each in noted["tickets"] if each["at"] > now - VALID_FOR]
                 seen = await server.read(lambda: best_positions(want, most, many=many))
-                mine = _chosen(seen, [*_ranges(others), *passed], want.limit)
-                if not mine or await _noted(server, noted["number"], others, _ticket(ticket, mine, now)):
+                mine = _choose(seen, [*_ranges(others), *passed], want.limit)
+                if not mine or await _try_to_write(server, noted["number"], others, _reservation_of(ticket, mine, now)):
                     return seen, mine
         except TROUBLE:
             pass
         return [], None
 
 
-async def _noted_so_far(server: Server) -> Ticket:
+async def _read(server: Server) -> Reservation:
     """What is noted; a note that somebody else wrote is replaced."""
     meta = server.quick["perdure_meta"]
     noted = await server.calls.run(meta.find_one(_PLACE)) or {"number": 0, "tickets": []}
     try:
-        known: Ticket = msgspec.to_builtins(msgspec.convert(noted, _Tickets))
+        known: Reservation = msgspec.to_builtins(msgspec.convert(noted, _Reservations))
         return known
     except msgspec.ValidationError:
-        empty: Ticket = {"number": 1, "tickets": []}
+        empty: Reservation = {"number": 1, "tickets": []}
         await server.calls.run(meta.replace_one(_PLACE, empty, upsert=True))
         return empty
 
 
-def _ranges(tickets: Sequence[Ticket]) -> list[Range]:
+def _ranges(tickets: Sequence[Reservation]) -> list[Range]:
     return [(tuple(each["first"]), tuple(each["last"])) for each in tickets]
 
 
-def _chosen(seen: Sequence[Position], taken: Sequence[Range], limit: int) -> list[Position]:
+def _choose(seen: Sequence[Position], taken: Sequence[Range], limit: int) -> list[Position]:
     free = (one for one in seen if not any(first <= one <= last for first, last in taken))
     return list(islice(free, limit))
 
 
-def _ticket(ticket: str, mine: Sequence[Position], now: int) -> Ticket:
+def _reservation_of(ticket: str, mine: Sequence[Position], now: int) -> Reservation:
     return {"ticket": ticket, "first": list(mine[0]), "last": list(mine[-1]), "at": now}
 
 
-async def _noted(server: Server, number: int, others: Sequence[Ticket], mine: Ticket) -> bool:
+async def _try_to_write(server: Server, number: int, others: Sequence[Reservation], mine: Reservation) -> bool:
     """Whether the document was still as we read it."""
     tickets = {"$set": {"tickets": [*others, mine]}, "$inc": {"number": 1}}
     meta = server.quick["perdure_meta"]
@@ -173,7 +173,7 @@ async def _noted(server: Server, number: int, others: Sequence[Ticket], mine: Ti
     return bool(written.modified_count)
 
 
-async def _give_back(server: Server, ticket: str) -> None:
+async def _remove(server: Server, ticket: str) -> None:
     gone = {"$pull": {"tickets": {"ticket": ticket}}, "$inc": {"number": 1}}
     try:
         await server.calls.run(server.quick["perdure_meta"].update_one(_PLACE, gone))

@@ -41,7 +41,7 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
     accounts = yield from _accounts(floors | {payer_of(job) for job in sharing})
     heads = yield from _heads(floors)
     given, changed = assign_ranks(sharing, accounts, heads, fair, now)
-    yield from update("notes", [_charged(account, rank) for account, rank in changed.items()])
+    yield from update("notes", [_charge(account, rank) for account, rank in changed.items()])
     return {job.id: rank for job, rank in zip(sharing, given, strict=True)}
 
 
@@ -99,7 +99,7 @@ def _id(account: Account) -> str:
     return f"account/{msgspec.json.encode([*whose, account.tenant]).decode()}"
 
 
-def _charged(account: Account, rank: int) -> Document:
+def _charge(account: Account, rank: int) -> Document:
     return {"q": {"_id": _id(account)}, "u": {"$set": {"rank": rank, "touched": ObjectId()}}, "upsert": True}
 
 

@@ -70,8 +70,8 @@ async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Find
         engine = await _engine(server) or "unknown"
         found.append(Finding("server", "ok", f"MongoDB {build['version']}, storage engine {engine}"))
     members = [*hello.get("hosts", ()), *hello.get("passives", ())]
-    told = f"{hello['setName']}: {', '.join(members)}; the primary is {hello['primary']}"
-    found.append(Finding("replica set", "ok", told))
+    about = f"{hello['setName']}: {', '.join(members)}; the primary is {hello['primary']}"
+    found.append(Finding("replica set", "ok", about))
     apart = abs(await server.now() - now) / SECOND
     agrees = apart < CLOCKS_APART
     found.append(

@@ -200,17 +200,21 @@ async def _take(step: Step, database: Any, session: Any) -> Any:
     match step:
         case Find() | Aggregate():
             codec = database.codec_options
-            answer = await database.command(_question(step, database, session), codec_options=codec, session=session)
+            answer = await database.command(
+                _read_command(step, database, session), codec_options=codec, session=session
+            )
             found: list[Document] = answer["cursor"]["firstBatch"]
             while answer["cursor"]["id"]:
-                answer = await database.command(_more(step, answer), codec_options=codec, session=session)
+                answer = await database.command(_get_more_command(step, answer), codec_options=codec, session=session)
                 found += answer["cursor"]["nextBatch"]
             return found
         case Insert() if step.collection in LONG:
             await database[PREFIX + step.collection].insert_many(step.documents, session=session)
             return None
         case _:
-            return sum([_met(await database.command(command, session=session)) for command in _commands(step)])
+            return sum(
+                [_count_matches(await database.command(command, session=session)) for command in _write_commands(step)]
+            )
 
 
 def blocking(steps: Steps[T], database: Any, session: Any) -> T:
@@ -233,21 +237,21 @@ def _take_now(step: Step, database: Any, session: Any) -> Any:
     match step:
         case Find() | Aggregate():
             codec = database.codec_options
-            answer = database.command(_question(step, database, session), codec_options=codec, session=session)
+            answer = database.command(_read_command(step, database, session), codec_options=codec, session=session)
             found: list[Document] = answer["cursor"]["firstBatch"]
             while answer["cursor"]["id"]:
-                answer = database.command(_more(step, answer), codec_options=codec, session=session)
+                answer = database.command(_get_more_command(step, answer), codec_options=codec, session=session)
                 found += answer["cursor"]["nextBatch"]
             return found
         case Insert() if step.collection in LONG:
             database[PREFIX + step.collection].insert_many(step.documents, session=session)
             return None
         case _:
-            return sum(_met(database.command(command, session=session)) for command in _commands(step))
+            return sum(_count_matches(database.command(command, session=session)) for command in _write_commands(step))
 
 
 # ---- steps as commands: the driver's own find, insert and delete cost up to twice as much of the client's time ----
-def _question(step: Find | Aggregate, database: Any, session: Any) -> Document:
+def _read_command(step: Find | Aggregate, database: Any, session: Any) -> Document:
     """The command that asks; a transaction has said already what it reads."""
     question: Document
     if isinstance(step, Find):
@@ -262,11 +266,11 @@ def _question(step: Find | Aggregate, database: Any, session: Any) -> Document:
     return question
 
 
-def _more(step: Find | Aggregate, answer: Document) -> Document:
+def _get_more_command(step: Find | Aggregate, answer: Document) -> Document:
     return {"getMore": answer["cursor"]["id"], "collection": PREFIX + step.collection, "batchSize": MANY}
 
 
-def _commands(step: Insert | Update | Delete) -> list[Document]:
+def _write_commands(step: Insert | Update | Delete) -> list[Document]:
     match step:
         case Insert():
             return [{"insert": PREFIX + step.collection, "documents": list(step.documents)}]
@@ -303,7 +307,7 @@ def _weight(value: object) -> int:
     return 16
 
 
-def _met(answer: Document) -> int:
+def _count_matches(answer: Document) -> int:
     if errors := answer.get("writeErrors"):
         from pymongo.errors import BulkWriteError
 

@@ -139,7 +139,7 @@ class Server:
         old, calls = self.client, self.calls
         self._connect()
         calls.give_up()
-        closing = asyncio.get_running_loop().create_task(_closed(old))
+        closing = asyncio.get_running_loop().create_task(_close_client(old))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         self._replaced()
@@ -149,12 +149,12 @@ class Server:
         self.calls.give_up()
         # the driver forgets the sockets of its monitors when it is closed while they still connect
         await asyncio.sleep(max(0.0, self._made + SETTLED - monotonic()))
-        await _closed(self.client)
+        await _close_client(self.client)
 
     async def hello(self) -> dict[str, Any]:
         """What the server says about itself; of a replica set, the primary. A secondary answers only for a set that may have
         none: the driver may have met it first, and then the primary is looked for."""
-        with _words(self.address):
+        with own_errors(self.address):
             told = await self.command("hello", read_preference=ReadPreference.PRIMARY_PREFERRED)
             if "setName" in told and not told.get("isWritablePrimary"):
                 told = await self.command("hello")
@@ -168,7 +168,7 @@ class Server:
     async def now(self) -> int:
         """The server's clock, cut to milliseconds. A connection that was cut meanwhile is asked for once more: the callers
         of enqueue and claim must not get an error that one repeated question avoids."""
-        with _words(self.address):
+        with own_errors(self.address):
             try:
                 told = await self.command("hello")
             except AutoReconnect as error:
@@ -179,7 +179,7 @@ class Server:
 
     async def jobs(self) -> int:
         """About how many jobs there are."""
-        with _words(self.address):
+        with own_errors(self.address):
             return await self.calls.run(self.database[f"{PREFIX}jobs"].estimated_document_count())
 
     async def read(self, steps: Callable[[], Steps[T]]) -> T:
@@ -225,7 +225,7 @@ class Server:
 
     async def _write(self, steps: Steps[T], trying: Retries) -> T:
         trying.commit_sent = False
-        async with self.begun() as session:
+        async with self.begin() as session:
             answer = await run_async(steps, self.database, session)
             await self.commit(session, trying)
             return answer
@@ -264,7 +264,7 @@ class Server:
             await self.calls.run(self.quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}}))
 
     @asynccontextmanager
-    async def begun(self) -> AsyncIterator[Any]:
+    async def begin(self) -> AsyncIterator[Any]:
         """A session in a transaction, which is undone unless it is committed."""
         async with self.client.start_session(causal_consistency=False) as session:
             await session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
@@ -274,7 +274,7 @@ class Server:
     async def end_sessions(self, sessions: Collection[str]) -> None:
         """Undo the transactions of a process that is dead. The server would keep them, and what they have locked, for a
         minute: they belong to a session, not to a connection."""
-        with _words(self.address):
+        with own_errors(self.address):
             ids = [{"id": Binary(bytes.fromhex(each), UUID_SUBTYPE)} for each in sessions]
             await self.command("killSessions", ids)
 
@@ -290,7 +290,7 @@ class Server:
             await retries.pause()
 
 
-async def _closed(client: AsyncMongoClient[dict[str, Any]]) -> None:
+async def _close_client(client: AsyncMongoClient[dict[str, Any]]) -> None:
     """Close a client, but do not wait for it for ever."""
     closing = asyncio.get_running_loop().create_task(client.close())
     await asyncio.wait([closing], timeout=CLOSE_WITHIN)
@@ -300,7 +300,7 @@ async def _closed(client: AsyncMongoClient[dict[str, Any]]) -> None:
         closing.exception()
 
 
-class _words:
+class own_errors:
     """Errors of the driver inside are told in ours."""
 
     def __init__(self, address: MongoAddress) -> None:

@@ -57,7 +57,7 @@ def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str
         look.go(now)
         yield from look.write()
         looked += look.looked
-        waiting = [id for id in waiting if id not in look.settled]
+        waiting = [id for id in waiting if id not in look.resolved]
         later |= look.following - set(waiting)
         if not waiting:
             waiting, later = sorted(later), set()
@@ -75,7 +75,7 @@ class _Look:
         self.batch = batch
         self.room = room
         self.looked = 0
-        self.settled: set[str] = set()
+        self.resolved: set[str] = set()
         self.following: set[str] = set()
         self.parents: dict[str, Record] = {}
         self.edges: list[Document] = []
@@ -108,7 +108,7 @@ class _Look:
                     return
                 self.looked += 1
                 self._follow(self.parents.get(id), edge, now)
-            self.settled.add(id)
+            self.resolved.add(id)
 
     def _follow(self, parent: Record | None, edge: Document, now: int) -> None:
         child = self._children.get(edge["child"])

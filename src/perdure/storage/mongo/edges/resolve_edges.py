@@ -1,10 +1,9 @@
-"""When edges are looked at and shares given: at once, or afterwards.
+"""When the store resolves edges and gives shares: in the transaction that caused it, or after its commit.
 
-Together with what brought it about is the rule: one transaction, nobody sees anything half done. But it writes to the jobs
-that are waited for, to those that wait, and to the accounts of fair queues; who keeps one of them for long, as a handler's
-transaction does, would stop everybody else, and many who meet at one child would stop each other. So a transaction that has
-met others a few times, and each that may last, leaves word on a list instead, and settles right after its
-commit. Whatever becomes of that, the list is on record, and upkeep's `resolve_edges` finds it.
+The rule is one transaction, so that nobody sees a half-done change. But it writes to parents, to followers and to the
+accounts of fair queues. A transaction that lasts, such as a handler's, would lock them for everybody else, and many parents
+of one follower would conflict with each other. So a transaction that met a few conflicts, and each that may last, adds an
+entry to a list instead and resolves it right after its commit. If that fails, upkeep's `resolve_edges` finds the entry.
 """
 
 from __future__ import annotations
@@ -46,25 +45,25 @@ NOTHING = Followed(0, [], set(), False)
 
 
 def edge_resolutions() -> Iterator[EdgeResolution]:
-    """How each try of a transaction deals with them."""
+    """How each try of a transaction deals with edges."""
     return chain(repeat(EdgeResolution.TOGETHER, TRIES_TOGETHER), repeat(EdgeResolution.AFTERWARDS))
 
 
-def settled(
-    parents: Sequence[str], way: EdgeResolution, limit: int, now: int, written: Collection[str] = ()
+def resolve_edges_of(
+    parents: Sequence[str], resolution: EdgeResolution, limit: int, now: int, written: Collection[str] = ()
 ) -> Steps[Followed]:
-    """Look at the edges of these jobs now, or put them on the list; `left` are the entries then."""
+    """Resolve the edges of these parents now, or put them on the list; `left` has the new entries."""
     if not parents:
         return NOTHING
-    if way is EdgeResolution.TOGETHER:
+    if resolution is EdgeResolution.TOGETHER:
         followed = yield from follow(parents, limit, now, written)
     else:
         followed = Followed(0, list(dict.fromkeys(parents)), set(), False)
     return followed._replace(left=(yield from leave(followed.left)))
 
 
-def settle(limit: int, now: int, only: Sequence[str] | None = None) -> Steps[Followed]:
-    """Do what is on the list, or `only` these entries of it."""
+def resolve_listed_edges(limit: int, now: int, only: Sequence[str] | None = None) -> Steps[Followed]:
+    """Work off the list, or `only` these entries of it."""
     if limit <= 0:
         return NOTHING
     if only is None:
@@ -75,19 +74,19 @@ def settle(limit: int, now: int, only: Sequence[str] | None = None) -> Steps[Fol
     for entry in entries:
         sorted_out[entry["what"]].append(entry)
     done = yield from _follow(sorted_out["edges"], limit, now)
-    done = _both(done, (yield from _give(sorted_out["share"], now)))
+    done = _merge(done, (yield from _give(sorted_out["share"], now)))
     room = AT_ONCE
     for entry in sorted_out["make"]:
         if room > 0:
             made = yield from _make(entry, room, now)
             room -= made.looked
-            done = _both(done, made)
+            done = _merge(done, made)
     for entry in sorted_out["loose"][:1]:
-        done = _both(done, (yield from _loosen(entry)))
+        done = _merge(done, (yield from _loosen(entry)))
     return done
 
 
-def _both(one: Followed, other: Followed) -> Followed:
+def _merge(one: Followed, other: Followed) -> Followed:
     return Followed(one.looked + other.looked, [], one.ready | other.ready, one.changed or other.changed)
 
 
@@ -126,7 +125,7 @@ def _make(entry: Document, limit: int, now: int) -> Steps[Followed]:
         return followed
     yield from remove_notes([entry["_id"]])
     released = yield from fair_ranks.let_go([entry["job"]], {}, now)
-    return _both(followed, Followed(1, [], {row.queue for row in released}, False))
+    return _merge(followed, Followed(1, [], {row.queue for row in released}, False))
 
 
 def _loosen(entry: Document) -> Steps[Followed]:
@@ -154,21 +153,23 @@ class Afterwards:
         self._tell = tell
         self._chunk = chunk
 
-    async def settle(self, entries: Sequence[str]) -> None:
-        """Settle what was put on the list, if nobody is in the way."""
+    async def resolve(self, entries: Sequence[str]) -> None:
+        """Settle what was put on the list, if nobody is in the resolution."""
         if not entries:
             return
         try:
-            followed = await self._write(lambda: settle(self._chunk, self._now(), entries), retry_for=RETRY_FOR)
+            followed = await self._write(
+                lambda: resolve_listed_edges(self._chunk, self._now(), entries), retry_for=RETRY_FOR
+            )
         except StoreError:
-            _log.debug("edges are left for upkeep to settle", exc_info=True)
+            _log.debug("edges are left for upkeep to resolve", exc_info=True)
         else:
             self._tell(followed.ready, followed.changed)
 
     async def make_edges(self, entries: Sequence[str]) -> None:
         """Make the edges of which there were too many for one transaction."""
         while entries:
-            followed = await self._write(lambda: settle(self._chunk, self._now(), entries))
+            followed = await self._write(lambda: resolve_listed_edges(self._chunk, self._now(), entries))
             self._tell(followed.ready, followed.changed)
             if not followed.looked:
                 return

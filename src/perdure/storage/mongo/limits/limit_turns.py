@@ -116,7 +116,7 @@ class Turns:
         self._not_before = self._met_until = self._told = 0.0
 
     @asynccontextmanager
-    async def taken(self, claim: Claim) -> AsyncIterator[LimitTurn]:
+    async def wait_for_turn(self, claim: Claim) -> AsyncIterator[LimitTurn]:
         limits = [want.limit for want in claim.wants if want.limited]
         plain = len(limits) == 1 and not any(want.alone for want in claim.wants)
         async with self._door:

@@ -44,7 +44,7 @@ class Applied(NamedTuple):
 def apply(
     changes: Sequence[Change],
     now: int,
-    way: EdgeResolution = EdgeResolution.TOGETHER,
+    resolution: EdgeResolution = EdgeResolution.TOGETHER,
     claimed: Mapping[str, Record] | None = None,
 ) -> Steps[Applied]:
     """Apply the changes and say of each what became of it. `claimed`: jobs as claims have left them; `Outdated`, if one that
@@ -53,13 +53,17 @@ def apply(
     unread = try_fast_rows(changes, claimed or {})
     rows = unread | (yield from look([change.id for change in changes if change.id not in unread], now=now))
     applied = Applied([], set(), False, [], [], set())
-    for part in _parts(changes):
-        applied = _both(applied, (yield from _apply(part, rows, now, way, unread)))
+    for part in _split_at_keys(changes):
+        applied = _merge(applied, (yield from _apply(part, rows, now, resolution, unread)))
     return applied
 
 
 def _apply(
-    changes: Sequence[Change], rows: dict[str, Record], now: int, way: EdgeResolution, unread: Mapping[str, Record]
+    changes: Sequence[Change],
+    rows: dict[str, Record],
+    now: int,
+    resolution: EdgeResolution,
+    unread: Mapping[str, Record],
 ) -> Steps[Applied]:
     owners = yield from _owners_of_wanted_keys(changes, rows)
     verdicts: list[Verdict] = []
@@ -84,7 +88,7 @@ def _apply(
         ready={
             row.queue
             for row in moved
-            if row.state in (State.READY, State.SCHEDULED) or _makes_room(before[row.id], row)
+            if row.state in (State.READY, State.SCHEDULED) or _frees_slot(before[row.id], row)
         },
         changed=any(row.state in FINAL for row in moved),
         parents=[row.id for row in moved if row.followed and row.state in FINAL],
@@ -93,14 +97,14 @@ def _apply(
     )
     if not adds:
         return applied
-    added = yield from store(adds, now, way, bounded=False)
+    added = yield from store(adds, now, resolution, bounded=False)
     owners = owners_among(adds, added.placed)
     on = {change.id: owners[change.next_id] for change in changes if change.id in before and change.next_id in owners}
     yield from update("jobs", group_by_update({id: {"$set": {"next_id": owner}} for id, owner in on.items()}))
-    return _both(applied, Applied([], added.ready, False, added.parents, added.left + added.unmade, set()))
+    return _merge(applied, Applied([], added.ready, False, added.parents, added.left + added.unmade, set()))
 
 
-def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+def _split_at_keys(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     """Cut after changes that add jobs under keys: later ones see the keys taken."""
     begin = 0
     for end, change in enumerate(changes, 1):
@@ -109,7 +113,7 @@ def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
             begin = end
 
 
-def _both(one: Applied, other: Applied) -> Applied:
+def _merge(one: Applied, other: Applied) -> Applied:
     return Applied(
         one.verdicts + other.verdicts,
         one.ready | other.ready,
@@ -120,7 +124,7 @@ def _both(one: Applied, other: Applied) -> Applied:
     )
 
 
-def _makes_room(before: Record, after: Record) -> bool:
+def _frees_slot(before: Record, after: Record) -> bool:
     """Whether a hold under limits was given up."""
     return after.limits is not None and before.stamp is not None and after.stamp is None
 
@@ -173,7 +177,7 @@ def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verd
         row = rows.get(hold.id)
         if (
             row is not None
-            and _stands(rows, hold)
+            and _is_held(rows, hold)
             and (row.lease, row.leased_until) != renew_lease(row.lease, now, lease)
         ):
             before[row.id], prolonged[row.id] = row, copy(row)
@@ -208,7 +212,7 @@ def find_held(worker: str, stamp: int, now: int | None = None) -> Steps[list[Rec
 def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     """Write progress and append log lines; also whether progress was told."""
     rows = yield from look({note.hold.id for note in notes})
-    accepted = [note for note in notes if _stands(rows, note.hold)]
+    accepted = [note for note in notes if _is_held(rows, note.hold)]
     progress = {note.hold.id: note.progress for note in accepted if note.progress is not None}
     yield from update("jobs", group_by_update({id: {"$set": {"progress": text}} for id, text in progress.items()}))
     lines: dict[str, list[str]] = {}
@@ -216,7 +220,7 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
         if note.lines:
             lines.setdefault(note.hold.id, []).extend(note.lines)
     yield from update("logs", [_EMPTIED | {"q": _BROKEN | {"_id": {"$in": list(lines)}}}] if lines else [])
-    yield from update("logs", [_appended(id, texts) for id, texts in lines.items()])
+    yield from update("logs", [_append(id, texts) for id, texts in lines.items()])
     return [check_hold(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
 
 
@@ -236,10 +240,10 @@ _BROKEN: Document = {"lines": {"$exists": True, "$not": {"$type": "array"}}}
 _EMPTIED: Document = {"u": {"$set": {"lines": []}}, "multi": True}
 
 
-def _stands(rows: dict[str, Record], hold: Hold) -> bool:
+def _is_held(rows: dict[str, Record], hold: Hold) -> bool:
     return check_hold(rows.get(hold.id), hold) is ACCEPTED
 
 
-def _appended(id: str, lines: list[str]) -> Document:
+def _append(id: str, lines: list[str]) -> Document:
     push = {"lines": {"$each": lines[-LOG_LINES:], "$slice": -LOG_LINES}}
     return {"q": {"_id": id}, "u": {"$push": push}, "upsert": True}

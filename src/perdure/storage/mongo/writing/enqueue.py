@@ -32,7 +32,7 @@ from perdure.storage.rules.records import (
 from ..claiming.fair_ranks import shares
 from ..connection.operations import Steps, aggregate, find, insert, update
 from ..edges.edges import edges_to_put, leave
-from ..edges.resolve_edges import EdgeResolution, settled
+from ..edges.resolve_edges import EdgeResolution, resolve_edges_of
 from ..limits.limit_wakeups import notify_limit_claimers
 from ..reading.queues import settings_from
 from ..reading.records import Document, gates_of_queue, lanes_of_queue
@@ -61,18 +61,23 @@ class Stored(NamedTuple):
 
 
 def enqueue(
-    jobs: Sequence[NewJob], now: int, chunk: int, way: EdgeResolution = EdgeResolution.TOGETHER, *, boldly: bool = False
+    jobs: Sequence[NewJob],
+    now: int,
+    chunk: int,
+    resolution: EdgeResolution = EdgeResolution.TOGETHER,
+    *,
+    boldly: bool = False,
 ) -> Steps[Enqueued]:
     """Put the jobs on record and look at their edges. `boldly`: ids of plain jobs are not looked for before; a known one is
     an error then."""
-    stored = yield from store(jobs, now, way, boldly=boldly)
-    followed = yield from settled(stored.parents, way, chunk, now)
+    stored = yield from store(jobs, now, resolution, boldly=boldly)
+    followed = yield from resolve_edges_of(stored.parents, resolution, chunk, now)
     ready, left = stored.ready | followed.ready, stored.left + followed.left
     return Enqueued(stored.placed, ready, left, stored.unmade, followed.changed)
 
 
 def store(
-    jobs: Sequence[NewJob], now: int, way: EdgeResolution, *, bounded: bool = True, boldly: bool = False
+    jobs: Sequence[NewJob], now: int, resolution: EdgeResolution, *, bounded: bool = True, boldly: bool = False
 ) -> Steps[Stored]:
     if not jobs:
         return Stored([], set(), [], [], [])
@@ -85,15 +90,15 @@ def store(
         depths = yield from _depths(settings if bounded else {})
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
     following = [job for job in fresh if job.after is not None]
-    if following and way is EdgeResolution.ELSEWHERE:
+    if following and resolution is EdgeResolution.ELSEWHERE:
         refuse_dropped_parents(following, {each.id for each in placed if each.dropped})
-    if following and way is not EdgeResolution.ELSEWHERE:
+    if following and resolution is not EdgeResolution.ELSEWHERE:
         refuse_missing_parents(
             following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh}
         )
-    for_share = [job.id for job in fresh if way is not EdgeResolution.TOGETHER and _is_fair(settings, job)]
+    for_share = [job.id for job in fresh if resolution is not EdgeResolution.TOGETHER and _is_fair(settings, job)]
     for_edges = _with_too_many_edges(following)
-    given = (yield from shares(fresh, settings, now)) if way is EdgeResolution.TOGETHER else {}
+    given = (yield from shares(fresh, settings, now)) if resolution is EdgeResolution.TOGETHER else {}
     records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
     yield from enter(records)

@@ -24,7 +24,7 @@ from ..claiming.claim_reservations import ClaimReservations
 from ..connection.errors import Conflict
 from ..connection.operations import Steps, insert, insert_last
 from ..connection.server import Retries, Server
-from ..edges.resolve_edges import EdgeResolution, edge_resolutions, settled
+from ..edges.resolve_edges import EdgeResolution, edge_resolutions, resolve_edges_of
 from ..limits import running_counts
 from ..limits.limit_gates import is_quiet
 from ..limits.limit_turns import LimitTurn, NeedsExclusiveTurn, Turns
@@ -53,25 +53,29 @@ def exchange(
     started: Sequence[Started],
     now: int,
     chunk: int,
-    choice: ClaimScope,
-    way: EdgeResolution,
+    scope: ClaimScope,
+    resolution: EdgeResolution,
     claimed: Mapping[str, Record],
     running: running_counts.Change,
 ) -> Steps[ExchangeOutcome]:
     """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
     wakeups: list[Document] = []
-    applied = yield from collect_wakeups(apply(changes, now, way, claimed), wakeups)
+    applied = yield from collect_wakeups(apply(changes, now, resolution, claimed), wakeups)
     if started:
         yield from write_starts(started)
-    followed = yield from collect_wakeups(settled(applied.parents, way, chunk, now, applied.written), wakeups)
+    followed = yield from collect_wakeups(
+        resolve_edges_of(applied.parents, resolution, chunk, now, applied.written), wakeups
+    )
     left = applied.left + followed.left
     ready, changed = applied.ready | followed.ready, applied.changed or followed.changed
     if claim is None:
         yield from insert("notes", wakeups)
         return ExchangeOutcome(ExchangeResult(applied.verdicts, unresolved=bool(left)), ready, changed, left)
-    taken = yield from claim_jobs(claim, now, chunk, choice, wakeups, running)
-    exchanged = ExchangeResult(applied.verdicts, taken.records, taken.next_due, taken.suspects, bool(left))
-    return ExchangeOutcome(exchanged, ready | taken.ready, changed, left)
+    claimed_jobs = yield from claim_jobs(claim, now, chunk, scope, wakeups, running)
+    exchanged = ExchangeResult(
+        applied.verdicts, claimed_jobs.records, claimed_jobs.next_due, claimed_jobs.suspects, bool(left)
+    )
+    return ExchangeOutcome(exchanged, ready | claimed_jobs.ready, changed, left)
 
 
 class Write(Protocol):
@@ -110,7 +114,7 @@ class Exchanges:
         self._now = now
         self._signal = signal
         self._chunk = chunk
-        self._tickets = ClaimReservations()
+        self._reservations = ClaimReservations()
         self._turns = Turns()  # of claims under limits
         self._under_way: list[ClaimScope] = []  # of the claims here
         self._expected = Expectation()
@@ -118,22 +122,24 @@ class Exchanges:
 
     async def take(self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started]) -> ExchangeOutcome:
         if claim is not None and any(want.limited for want in claim.wants):
-            told = await self._take_turns(changes, claim, started)
+            outcome = await self._exchange_in_turn(changes, claim, started)
         else:
-            told = await self._take(changes, claim, started)
+            outcome = await self._exchange(changes, claim, started)
         self._claimed.forget([change.id for change in changes])
-        self._claimed.add(told.exchanged.claimed)
-        return told
+        self._claimed.add(outcome.exchanged.claimed)
+        return outcome
 
-    async def _take_turns(self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]) -> ExchangeOutcome:
+    async def _exchange_in_turn(
+        self, changes: Sequence[Change], claim: Claim, started: Sequence[Started]
+    ) -> ExchangeOutcome:
         while True:
-            async with self._turns.taken(claim) as turn:
+            async with self._turns.wait_for_turn(claim) as turn:
                 try:
-                    return await self._take(changes, claim, started, turn)
+                    return await self._exchange(changes, claim, started, turn)
                 except NeedsExclusiveTurn:
                     self._turns.note_unusual(turn)
 
-    async def _take(
+    async def _exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: LimitTurn | None = None
     ) -> ExchangeOutcome:
         """One claim after another, as far as claimers know of each other; see `claim_reservations`."""
@@ -143,9 +149,9 @@ class Exchanges:
             self._expected.note_sample(many=await self._read(sample_for_many_lanes))
         while True:
             try:
-                async with self._tickets.drawn(self._server(), claim, self._now(), self._expected.many) as only:
-                    with self._beside_others(only, turn) as choice:
-                        return await self._try(choice, changes, claim, started, resolutions)
+                async with self._reservations.reserve(self._server(), claim, self._now(), self._expected.many) as only:
+                    with self._beside_others(only, turn) as scope:
+                        return await self._attempt(scope, changes, claim, started, resolutions)
             except Outdated as outdated:
                 self._claimed.forget(outdated.ids)  # the next try reads them
                 continue
@@ -159,7 +165,7 @@ class Exchanges:
                     if turn.concurrent:
                         raise NeedsExclusiveTurn from None
                 else:
-                    self._tickets.conflict()
+                    self._reservations.conflict()
             await retries.pause()
 
     @contextmanager
@@ -167,51 +173,53 @@ class Exchanges:
         """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
         they fail they take nothing."""
         beside = [other.mine for other in self._under_way]
-        choice = ClaimScope(only, beside, set(), self._expected, self._tickets.look_again, turn)
+        scope = ClaimScope(only, beside, set(), self._expected, self._reservations.look_again, turn)
         for other in self._under_way:
-            other.taking.append(choice.mine)
-        self._under_way.append(choice)
+            other.taking.append(scope.mine)
+        self._under_way.append(scope)
         try:
-            yield choice
+            yield scope
         except BaseException:
-            choice.mine.clear()
+            scope.mine.clear()
             raise
         finally:
-            self._under_way[:] = [each for each in self._under_way if each is not choice]
+            self._under_way[:] = [each for each in self._under_way if each is not scope]
 
-    async def _try(
+    async def _attempt(
         self,
-        choice: ClaimScope,
+        scope: ClaimScope,
         changes: Sequence[Change],
         claim: Claim | None,
         started: Sequence[Started],
         resolutions: Iterator[EdgeResolution],
     ) -> ExchangeOutcome:
-        if claim is not None and choice.only is None and not changes and not started:
-            guess = guess_of(claim, self._now(), choice)
-            limited = choice.turn is not None
+        if claim is not None and scope.only is None and not changes and not started:
+            guess = guess_of(claim, self._now(), scope)
+            limited = scope.turn is not None
             candidates = await self._read(lambda: read_candidates(claim.wants, guess, limited=limited))
-            choice.expected.note(candidates)
+            scope.expected.note(candidates)
             now = self._now()
             if is_nothing_to_claim(claim, candidates, now):
                 due = None if candidates.next_due is None else candidates.next_due - now
                 return ExchangeOutcome(ExchangeResult([], next_due=due), set(), False, [])
             if not limited or is_quiet(candidates.limits):  # gates are looked at inside alone
-                choice = choice._replace(candidates=candidates)
+                scope = scope._replace(candidates=candidates)
         claimed = self._claimed.of(changes)
 
         def steps() -> Steps[ExchangeOutcome]:
-            choice.mine.clear()
-            if choice.turn is not None:
-                choice.turn.begin()
-            way = next(resolutions)
+            scope.mine.clear()
+            if scope.turn is not None:
+                scope.turn.begin()
+            resolution = next(resolutions)
             running: running_counts.Change = Counter()
-            exchanging = exchange(changes, claim, started, self._now(), self._chunk, choice, way, claimed, running)
-            told = yield from insert_last("batches", running_counts.collect_counts(exchanging, running))
+            exchanging = exchange(
+                changes, claim, started, self._now(), self._chunk, scope, resolution, claimed, running
+            )
+            outcome = yield from insert_last("batches", running_counts.collect_counts(exchanging, running))
             yield from running_counts.note(running)
-            signal = self._signal(told.ready, told.changed)
+            signal = self._signal(outcome.ready, outcome.changed)
             yield from insert("signals", signal)
-            return told._replace(inside=bool(signal))
+            return outcome._replace(inside=bool(signal))
 
         read_back = None if claim is None else partial(_read_back, changes, claim, self._now())
         return await self._write(steps, through_conflicts=claim is None, read_back=read_back)
@@ -219,7 +227,7 @@ class Exchanges:
 
 def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[ExchangeOutcome | None]:
     """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
-    since changes that took hold are told as repeated."""
+    since changes that took hold are outcome as repeated."""
     records = yield from find_held(claim.worker, claim.stamp)
     if not records:
         return None
