@@ -53,11 +53,7 @@ _ANY_JOB: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
 _EVERY_LANE = _different("place", IN_A_LANE)
 _FIRST_LANES = [*_EVERY_LANE, {"$limit": FEW_LANES + 1}]
 _LINES = _different("line", IN_A_LANE)
-_CANDIDATES: list[Document] = [
-    *_ANY_JOB,
-    {"$lookup": {"from": "perdure_queues", "pipeline": _PAUSED, "as": "paused"}},
-    {"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}},
-]
+_DUE: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}}]
 _LANES: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_LANES, "as": "lanes"}}]
 _LIMITS: list[Document] = [
     {"$lookup": {"from": "perdure_notes", "pipeline": _WAKEUPS, "as": "wakeups"}},
@@ -178,7 +174,8 @@ def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: 
     named = sorted({queue for want in wants for queue in want.queues or ()})
     at_once = guess.many and len(named) <= QUEUES_AT_ONCE
     lanes_of = _many_stages(named) if at_once else [] if guess.many else _LANES
-    seen = yield from aggregate("jobs", [*_CANDIDATES, *lanes_of, *(_LIMITS if limited else ()), *guess.stages()])
+    asked = [*_paused_stages(wants, named), *_DUE, *lanes_of, *(_LIMITS if limited else ()), *guess.stages()]
+    seen = yield from aggregate("jobs", [*_ANY_JOB, *asked])
     if not seen:  # there is no job at all
         return Candidates(None, frozenset(), [], None, LimitDocuments([], [], []) if limited else None)
     (candidates,) = seen
@@ -202,6 +199,14 @@ def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: 
         limits,
         guess.best(candidates, paused),
     )
+
+
+def _paused_stages(wants: Sequence[Want], named: Sequence[str]) -> list[Document]:
+    """Look up the paused queues; where every want names its queues, only those of these."""
+    paused = _PAUSED
+    if all(want.queues is not None for want in wants):
+        paused = [{"$match": {"_id": {"$in": list(named)}}}, *_PAUSED]
+    return [{"$lookup": {"from": "perdure_queues", "pipeline": paused, "as": "paused"}}]
 
 
 # ---- where there are very many lanes ---------------------------------------------------------------
