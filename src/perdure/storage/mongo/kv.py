@@ -20,12 +20,12 @@ from .connection.operations import Steps, delete, find, update
 from .edges.resolve_edges import EdgeResolution
 from .reading.records import Document
 from .writing.enqueue import Enqueued, enqueue
-from .writing.updates import look as look_at_jobs
+from .writing.updates import read_rows
 
 Name = tuple[str, str]  # kind, name
 
 
-def look(
+def read(
     kind: str, names: Sequence[str] | None, job: str | None, due_by: int | None, limit: int
 ) -> Steps[list[KvEntry]]:
     of_job: Document = {} if job is None else {"job": job}
@@ -52,7 +52,7 @@ def write(
 
 def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
     """The answer to `kv_write` if all that it wrote is on record, else None: then it may be written again."""
-    rows = yield from _read({(write.kind, write.name) for write in writes})
+    rows = yield from _read_entries({(write.kind, write.name) for write in writes})
     for write in writes:
         row = rows.get((write.kind, write.name))
         if write.version is None or (None if row is None else row.text) != write.text:
@@ -66,7 +66,7 @@ def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqu
 def _write_entries(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
     """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
     valid_holds = yield from _pin_holds(writes, pinned)
-    rows = yield from _read({(write.kind, write.name) for write in writes})
+    rows = yield from _read_entries({(write.kind, write.name) for write in writes})
     before = dict(rows)
     done = [_write_one(rows, write, valid_holds) for write in writes]
     yield from _store(before, rows)
@@ -109,14 +109,14 @@ def _row(document: Document) -> KvEntry:
     )
 
 
-def _read(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
+def _read_entries(names: Collection[Name]) -> Steps[dict[Name, KvEntry]]:
     found = yield from find("kv", {"_id": {"$in": [_id(*name) for name in names]}})
     return {(row.kind, row.name): row for row in _rows(found)}
 
 
 def _pin_holds(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[set[Hold]]:
     holds = {write.hold for write in writes if write.hold is not None}
-    jobs = yield from look_at_jobs({hold.id for hold in holds})
+    jobs = yield from read_rows({hold.id for hold in holds})
     stand = {hold for hold in holds if check_hold(jobs.get(hold.id), hold) is ACCEPTED}
     if free := sorted({hold.id for hold in stand} - set(pinned)):
         yield from update("jobs", [{"q": {"_id": {"$in": free}}, "u": {"$set": {"pins": ObjectId()}}, "multi": True}])

@@ -48,7 +48,7 @@ from .lifetime import MongoLifetime
 from .reading import listing, queues, transfer
 from .transaction import MongoTransaction
 from .upkeep import inspection, unreadable, upkeep
-from .writing.apply import check, find_held, note, noted, renew_and_write_starts
+from .writing.apply import answer_if_noted, check, find_held, note, renew_and_write_starts
 from .writing.caller_insert import SessionEnqueue
 from .writing.enqueue import Enqueued, enqueue
 
@@ -165,7 +165,7 @@ class MongoStorage(MongoLifetime):
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
         if any(note.hold.id in self._pinned for note in notes):
             raise StoreError("inside ctx.transaction() a job's progress and log cannot be written: tell them before it")
-        verdicts, changed = await self._write(lambda: note(notes), read_back=lambda: noted(notes))
+        verdicts, changed = await self._write(lambda: note(notes), read_back=lambda: answer_if_noted(notes))
         self._signals.tell((), changed)
         return verdicts
 
@@ -188,7 +188,7 @@ class MongoStorage(MongoLifetime):
         due: bool = False,
         limit: int = CHUNK,
     ) -> list[KvEntry]:
-        return await self._read(lambda: kv.look(kind, names, job, self._now() if due else None, limit))
+        return await self._read(lambda: kv.read(kind, names, job, self._now() if due else None, limit))
 
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
         resolutions = edge_resolutions()

@@ -38,7 +38,7 @@ from .connection.server import TROUBLE, Retries, Server
 from .edges.resolve_edges import EdgeResolution, resolve_edges_of
 from .writing.apply import Applied, apply
 from .writing.enqueue import enqueue
-from .writing.updates import look
+from .writing.updates import read_rows
 
 T = TypeVar("T")
 Tell = Callable[[Collection[str], bool], None]
@@ -232,7 +232,7 @@ def _apply_completion(change: Change, now: int) -> Steps[Applied]:
 
 
 def _judge(change: Change, now: int) -> Steps[Verdict]:
-    rows = yield from look([change.id])
+    rows = yield from read_rows([change.id])
     return judge(rows.get(change.id), change, now)
 
 

@@ -21,7 +21,7 @@ from perdure.storage.rules.records import set_state, write_claim
 
 from ..connection.operations import Steps, find, insert
 from ..limits import running_counts
-from ..limits.limit_gates import hear, is_quiet
+from ..limits.limit_gates import is_quiet, read_limit_news
 from ..limits.limit_turns import LimitTurn
 from ..limits.limit_wakeups import notify_limit_claimers
 from ..limits.limits import Limits
@@ -90,7 +90,7 @@ class ClaimScope(NamedTuple):
     look_again  microseconds after which this claim may find more
     turn        its turn among claims under limits, if it is one
     candidates  what it has read before its transaction, if it has
-    earlier     jobs that it has taken for its earlier wants
+    earlier     jobs that it has claimed for its earlier wants
     """
 
     only: Sequence[str] | None
@@ -106,7 +106,7 @@ class ClaimScope(NamedTuple):
         return {id for each in (*self.taking, self.earlier) for id in each}
 
     def after(self, earlier: frozenset[str]) -> ClaimScope:
-        """The same for another want of the claim, which has taken some jobs already."""
+        """The same for another want of the claim, which has claimed some jobs already."""
         return self._replace(only=None, earlier=earlier)
 
 
@@ -133,34 +133,36 @@ def claim(
         yield from insert("notes", wakeups)
     else:
         limits = yield from _limits(candidates, now, wakeups, running, scope.turn)
-    taken: list[Record] = []
+    claimed: list[Record] = []
     for number, want in enumerate(claim.wants):
         if want.limited:
-            taken += (yield from limits.take(want)) if limits is not None else []
+            claimed += (yield from limits.take(want)) if limits is not None else []
         else:
-            earlier = frozenset(record.id for record in taken)
-            taken += yield from _best(claim, want, candidates, now, scope if number == 0 else scope.after(earlier))
-    yield from _write(taken, claim, now)
+            earlier = frozenset(record.id for record in claimed)
+            claimed += yield from _claim_best(
+                claim, want, candidates, now, scope if number == 0 else scope.after(earlier)
+            )
+    yield from _write(claimed, claim, now)
     due = [] if candidates.next_due is None else [max(0, candidates.next_due - now)]
-    if scope.only is not None and len(taken) < claim.wants[0].limit:
+    if scope.only is not None and len(claimed) < claim.wants[0].limit:
         due.append(scope.look_again)  # others may leave some of what they are about to take
-    suspects = yield from _any_suspect(claim.wants, candidates, now)
+    suspects = yield from _has_suspect(claim.wants, candidates, now)
     if limits is not None:
         under_limits = [want for want in claim.wants if want.limited]
-        due += yield from limits.ended(under_limits)
+        due += yield from limits.finish(under_limits)
         suspects = suspects or (yield from limits.any_suspect(under_limits))
-    return Claimed(taken, min(due, default=None), suspects, ready)
+    return Claimed(claimed, min(due, default=None), suspects, ready)
 
 
 def _limits(
     candidates: Candidates, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
 ) -> Steps[Limits | None]:
     """The limits, after all wakeups; None if no job is under any."""
-    heard = yield from hear(candidates.paused, candidates.limits, wakeups)
+    heard = yield from read_limit_news(candidates.paused, candidates.limits, wakeups)
     if heard is None:
         return None
     limits = Limits(heard, now, running, turn)
-    yield from limits.listen()
+    yield from limits.open_gates()
     return limits
 
 
@@ -168,7 +170,7 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
     """Make due jobs ready, the earliest first."""
     due: Document = {"place": DUE, "order": {"$lte": now}}
     ids = [place["_id"] for place in (yield from find("places", due, {"_id": 1}, sort=IN_ORDER, limit=limit))]
-    promoted, _ = yield from standing(ids, State.SCHEDULED, now, SLIM)
+    promoted, _ = yield from read_jobs_in_state(ids, State.SCHEDULED, now, SLIM)
     before = {record.id: copy(record) for record in promoted}
     for record in promoted:
         set_state(record, State.READY)
@@ -208,7 +210,7 @@ def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]
     return positions
 
 
-def _best(claim: Claim, want: Want, candidates: Candidates, now: int, scope: ClaimScope) -> Steps[list[Record]]:
+def _claim_best(claim: Claim, want: Want, candidates: Candidates, now: int, scope: ClaimScope) -> Steps[list[Record]]:
     """The best of the wanted lanes."""
     spots = candidates.spots(want, alone=want.alone)
     if want.limit <= 0 or not spots.names:
@@ -219,63 +221,63 @@ def _best(claim: Claim, want: Want, candidates: Candidates, now: int, scope: Cla
         seen = candidates.best if candidates.best is not None and candidates.best.spots == spots else None
     elif candidates.best is not None and candidates.best.leaves_nothing(spots, scope.earlier):
         return []
-    best = yield from _best_of(spots, candidates.paused, want.limit, now, scope, seen)
+    best = yield from _read_best(spots, candidates.paused, want.limit, now, scope, seen)
     return sorted(best, key=lambda record: (-record.priority, record.rank, record.id))
 
 
 def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
-    """Put on record who has taken them: at once for all wants of a claim."""
+    """Put on record who has claimed them: at once for all wants of a claim."""
     before = {record.id: copy(record) for record in records}
     for record in records:
         write_claim(record, claim, now)
     yield from write(before, records)
 
 
-def _best_of(
+def _read_best(
     spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope, seen: Best | None
 ) -> Steps[list[Record]]:
     """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
-    if seen is not None and (ids := _free(seen.ids, limit, scope, all=seen.all)) is not None:
-        records, gone = yield from standing(ids, State.READY, now, told_before=scope.candidates is not None)
+    if seen is not None and (ids := _reserve(seen.ids, limit, scope, all=seen.all)) is not None:
+        records, gone = yield from read_jobs_in_state(ids, State.READY, now, read_before=scope.candidates is not None)
         if not gone:
             return records
     while True:
-        ids = yield from _best_places(spots, paused, limit, now, scope)
-        records, strays = yield from standing(ids, State.READY, now)
-        if not strays:
+        ids = yield from _find_best_ids(spots, paused, limit, now, scope)
+        records, missing = yield from read_jobs_in_state(ids, State.READY, now)
+        if not missing:
             return records
 
 
-def standing(
-    ids: Sequence[str], state: State, now: int, projection: Document = WHOLE, *, told_before: bool = False
+def read_jobs_in_state(
+    ids: Sequence[str], state: State, now: int, projection: Document = WHOLE, *, read_before: bool = False
 ) -> Steps[tuple[list[Record], list[str]]]:
     """The jobs that stand at some places, and those that do not. Places are given up whose job somebody has removed or
-    changed by hand; but jobs of which we were `told_before` this transaction may have moved since. A job that cannot be read
+    changed by hand; but jobs of which we were `read_before` this transaction may have moved since. A job that cannot be read
     is set aside."""
     if not ids:
         return [], []
     found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
     there = [document for document in found if document.get("state") == state.value]
     by_id = {record.id: record for record in (yield from readable(there, now, whole=projection is WHOLE))}
-    strays = [id for id in ids if id not in by_id]
-    if not told_before:
-        yield from forget(strays)
-    return [by_id[id] for id in ids if id in by_id], strays
+    missing = [id for id in ids if id not in by_id]
+    if not read_before:
+        yield from forget(missing)
+    return [by_id[id] for id in ids if id in by_id], missing
 
 
-def _best_places(spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope) -> Steps[list[str]]:
+def _find_best_ids(spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope) -> Steps[list[str]]:
     condition = not_expired(now)
     if scope.only is not None:
         condition["_id"] = {"$in": list(scope.only)}
     while True:
         enough = limit + len(scope.others())
         found, all = yield from first_ids(spots, paused, condition, enough, in_order=scope.only is None)
-        best = _free(found, limit, scope, all=all)
+        best = _reserve(found, limit, scope, all=all)
         if best is not None:
             return best
 
 
-def _free(found: Sequence[str], limit: int, scope: ClaimScope, *, all: bool) -> list[str] | None:
+def _reserve(found: Sequence[str], limit: int, scope: ClaimScope, *, all: bool) -> list[str] | None:
     """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
     They are ours at once: another claim may look while we read them."""
     others = scope.others()
@@ -286,7 +288,7 @@ def _free(found: Sequence[str], limit: int, scope: ClaimScope, *, all: bool) -> 
     return best
 
 
-def _any_suspect(wants: Sequence[Want], candidates: Candidates, now: int) -> Steps[bool]:
+def _has_suspect(wants: Sequence[Want], candidates: Candidates, now: int) -> Steps[bool]:
     names: dict[str, set[str]] = {}
     for want in wants:
         spots = candidates.spots(want, alone=True)

@@ -43,16 +43,16 @@ _WAKEUPS: list[Document] = [{"$match": {"_id": WAKEUPS}}, {"$sort": {"_id": 1}},
 _FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
 
 
-def _different(field: str, condition: Document) -> list[Document]:
+def _distinct_stages(field: str, condition: Document) -> list[Document]:
     """List the different values of a field; the server skips from one to the next in the index."""
     return [{"$match": {field: condition}}, {"$sort": {field: 1, **IN_ORDER}}, {"$group": {"_id": f"${field}"}}]
 
 
 # one question, whatever there is: it hangs on any job ($unionWith would cost less, but not in a transaction)
 _ANY_JOB: list[Document] = [{"$limit": 1}, {"$project": {"_id": 1}}]
-_EVERY_LANE = _different("place", IN_A_LANE)
+_EVERY_LANE = _distinct_stages("place", IN_A_LANE)
 _FIRST_LANES = [*_EVERY_LANE, {"$limit": FEW_LANES + 1}]
-_LINES = _different("line", IN_A_LANE)
+_LINES = _distinct_stages("line", IN_A_LANE)
 _DUE: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_DUE, "as": "due"}}]
 _LANES: list[Document] = [{"$lookup": {"from": "perdure_places", "pipeline": _FIRST_LANES, "as": "lanes"}}]
 _LIMITS: list[Document] = [
@@ -181,8 +181,10 @@ def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: 
     (candidates,) = seen
     limits = None
     if limited:
-        told = {name: well_formed(of, candidates[name]) for name, of in _OF_LIMITS.items()}
-        limits = LimitDocuments(told["wakeups"], told["gates"], told["slots"], heads_in(candidates, guess.gates))
+        checked = {name: well_formed(of, candidates[name]) for name, of in _OF_LIMITS.items()}
+        limits = LimitDocuments(
+            checked["wakeups"], checked["gates"], checked["slots"], heads_in(candidates, guess.gates)
+        )
     lines = None
     if at_once:
         lanes, lines = _many_in(candidates, named)
@@ -245,7 +247,7 @@ def _many_stages(named: Sequence[str]) -> list[Document]:
     """Look up the lines, and the lanes of the named queues."""
     listed = {"lines": _LINES}
     for number, queue in enumerate(named):
-        listed[f"queue{number}"] = _different("place", lanes_of_queue(queue))
+        listed[f"queue{number}"] = _distinct_stages("place", lanes_of_queue(queue))
     return [{"$lookup": {"from": "perdure_places", "pipeline": of, "as": name}} for name, of in listed.items()]
 
 

@@ -47,7 +47,7 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
 
 def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
     """Give jobs that were held back their shares; gives those that may run now."""
-    found = yield from updates.look(ids, now=now)
+    found = yield from updates.read_rows(ids, now=now)
     waiting = [row for id in ids if (row := found.get(id)) is not None and row.state is State.BLOCKED]
     queues = yield from find("queues", {"_id": {"$in": sorted({row.queue for row in waiting})}, "fair": True})
     given = yield from shares(
@@ -58,7 +58,7 @@ def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
 
 def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list[Record]]:
     """Let blocked jobs go by one, with the ranks that were given to them; gives those that may run now."""
-    waiting = [row for row in (yield from updates.look(ids, now=now)).values() if row.state is State.BLOCKED]
+    waiting = [row for row in (yield from updates.read_rows(ids, now=now)).values() if row.state is State.BLOCKED]
     before = {row.id: copy(row) for row in waiting}
     for row in waiting:
         row.rank = given.get(row.id, row.rank)

@@ -149,7 +149,7 @@ class _Look:
 
 def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
     """As many of these jobs as there is room for, with their edges; the first at least."""
-    parents = yield from updates.look(batch, now=now)
+    parents = yield from updates.read_rows(batch, now=now)
     edges = yield from _moving(batch, parents, room + 1)
     while len(batch) > 1 and len(batch) + len(edges) > room:
         batch = batch[: len(batch) // 2]
@@ -157,7 +157,7 @@ def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int)
     look = _Look(batch, room)
     look.parents, look.edges = parents, edges
     yield from _touch(_untouched(batch, parents, written))
-    look.meet((yield from updates.look({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
+    look.meet((yield from updates.read_rows({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
     led = [led_on(edge, parent)["_id"] for edge in edges if (parent := parents.get(edge["parent"])) and parent.next_id]
     if led:
         there = yield from find("edges", {"_id": {"$in": led}, "open": True}, {"_id": 1})

@@ -111,7 +111,7 @@ def _give(entries: Sequence[Document], now: int) -> Steps[Followed]:
 
 def _make(entry: Document, limit: int, now: int) -> Steps[Followed]:
     """Make the next edges of a job that waits for very many, and look at them. The last step lets it go by one."""
-    child = (yield from updates.look([entry["job"]], WHOLE, now=now)).get(entry["job"])
+    child = (yield from updates.read_rows([entry["job"]], WHOLE, now=now)).get(entry["job"])
     if child is None or child.state is not State.BLOCKED:
         yield from remove_notes([entry["_id"]])
         return Followed(1, [], set(), False)

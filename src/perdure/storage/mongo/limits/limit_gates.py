@@ -69,7 +69,9 @@ class Heads(NamedTuple):
 
 
 # ---- hearing ---------------------------------------------------------------------------------------
-def hear(paused: frozenset[str], asked: LimitDocuments | None, fresh: list[Document]) -> Steps[LimitNews | None]:
+def read_limit_news(
+    paused: frozenset[str], asked: LimitDocuments | None, fresh: list[Document]
+) -> Steps[LimitNews | None]:
     """Read limit wake-ups, the earliest first; None: there is none, and no gate. `paused`: queues. `asked`: what was read
     with the candidates. `fresh`: wake-ups of this very exchange."""
     if asked is None:
@@ -79,7 +81,7 @@ def hear(paused: frozenset[str], asked: LimitDocuments | None, fresh: list[Docum
     if is_quiet(asked) and not fresh:
         return None
     turns = [note for note in asked.notes if note["_id"] in OF_TURNS]
-    heard = LimitNews(
+    news = LimitNews(
         [note for note in asked.notes if note["_id"] not in OF_TURNS],
         fresh,
         turns,
@@ -89,8 +91,8 @@ def hear(paused: frozenset[str], asked: LimitDocuments | None, fresh: list[Docum
         asked.slots if len(asked.slots) <= AT_ONCE else None,
         asked.heads,
     )
-    few = len({gate["_id"] for gate in asked.gates} | heard.places.keys()) <= AT_ONCE
-    return heard if few else heard._replace(gates=None)
+    few = len({gate["_id"] for gate in asked.gates} | news.places.keys()) <= AT_ONCE
+    return news if few else news._replace(gates=None)
 
 
 def is_quiet(asked: LimitDocuments | None) -> bool:
@@ -98,10 +100,10 @@ def is_quiet(asked: LimitDocuments | None) -> bool:
     return asked is not None and not asked.gates and all(note["_id"] in OF_TURNS for note in asked.notes)
 
 
-def heard_of(heard: LimitNews, kept: Collection[str]) -> Steps[None]:
+def remove_wakeups(news: LimitNews, kept: Collection[str]) -> Steps[None]:
     """Remove the wakeups, but for those of `kept` keys; fresh ones of these come on record."""
-    yield from remove_notes(wakeup["_id"] for wakeup in heard.wakeups if wakeup.get("key") not in kept)
-    yield from insert("notes", [wakeup for wakeup in heard.fresh if wakeup.get("key") in kept])
+    yield from remove_notes(wakeup["_id"] for wakeup in news.wakeups if wakeup.get("key") not in kept)
+    yield from insert("notes", [wakeup for wakeup in news.fresh if wakeup.get("key") in kept])
 
 
 def repair(now: int) -> Steps[None]:
@@ -151,12 +153,12 @@ def head_stages(most: Mapping[str, int], not_expired: Document) -> list[Document
 
 def heads_in(found: Document, most: Mapping[str, int]) -> dict[str, Heads]:
     """What such stages have found."""
-    told: dict[str, Heads] = {}
+    found_heads: dict[str, Heads] = {}
     for number, (place, asked) in enumerate(most.items()):
         ours = well_formed("places", found[f"gate{number}"], {"order": 1, "tie": 1})
         jobs = [(int(job["order"]), int(job.get("tie", 0)), job["_id"]) for job in ours]
-        told[place] = Heads(jobs, len(found[f"gate{number}"]) < asked)
-    return told
+        found_heads[place] = Heads(jobs, len(found[f"gate{number}"]) < asked)
+    return found_heads
 
 
 class Gates:

@@ -35,7 +35,7 @@ from perdure.storage.rules.limits import (
 from ..claiming.claim_positions import not_expired
 from ..connection.operations import Steps, find, update
 from ..reading.records import WHOLE, Document, gate_of
-from ..writing.updates import look
+from ..writing.updates import read_rows
 from . import limit_gates, running_counts
 from .limit_turns import ROOM, LimitTurn, NeedsExclusiveTurn
 
@@ -46,84 +46,84 @@ UNHEARD = 16  # wakeups that may wait while claims go abreast
 class Limits:
     """The limits as one transaction sees and writes them."""
 
-    def __init__(self, heard: limit_gates.LimitNews, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
-        self._heard = heard
+    def __init__(self, news: limit_gates.LimitNews, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
+        self._news = news
         self._running = running
         self._turn = turn
-        self._gates = limit_gates.Gates(heard.gates)
+        self._gates = limit_gates.Gates(news.gates)
         self._now = now
         self._used: dict[str, Use] = {}
-        self._heads = heard.heads
+        self._heads = news.heads
         self._rooms: dict[str, int] = {}  # by gate: how many might start there
         self._full: set[str] = set()  # keys that were found used up
         self._more = False  # keys have shut more gates than were opened again
         self._is_sated = False  # a want got all that it asked for, and there are very many gates
-        self._left: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
+        self._remaining: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
 
-    def listen(self) -> Steps[None]:
+    def open_gates(self) -> Steps[None]:
         """Open what the wakeups tell of."""
-        back = self._heard.last > self._now
+        back = self._news.last > self._now
         if self._turn.concurrent:
             self._check_that_nothing_opens(back)
-            if self._heard.fresh:  # nobody else may make something of them that is not seen here
+            if self._news.fresh:  # nobody else may make something of them that is not seen here
                 yield from self._turn.lock(self._now)
             return
-        if not (self._heard.wakeups or self._heard.fresh or back):
+        if not (self._news.wakeups or self._news.fresh or back):
             return
         yield from self._turn.lock(self._now)
         if back:
             yield from self._gates.reopen_all_under_rates(self._now)
-        yield from self._gates.add_gates(self._heard.places)
+        yield from self._gates.add_gates(self._news.places)
         self._more = True
         yield from self._reopen()
 
     def take(self, want: Want) -> Steps[list[Record]]:
         """The best jobs that may start, over all open gates that are wanted. That they do is the caller's to write."""
-        condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
-        taken: list[str] = []
+        condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
+        claimed: list[str] = []
         seen: dict[str, None] = {}
         if self._turn.concurrent and not self._gates.all_open(condition, self._now):
             raise NeedsExclusiveTurn
         most = self._gates.to_look_at(want.limit)
-        while len(taken) < want.limit:
+        while len(claimed) < want.limit:
             found = yield from self._gates.find_open(condition, self._now, seen, most)
             if found:
                 yield from self._turn.lock(self._now)
                 seen |= dict.fromkeys(gate["_id"] for gate in found)
-                taken += yield from self._pass(found, want.limit - len(taken), most)
+                claimed += yield from self._admit(found, want.limit - len(claimed), most)
             if len(found) < most and not (yield from self._reopen()):
                 break
-        self._is_sated = self._is_sated or (0 < want.limit <= len(taken) and not self._gates.at_hand)
+        self._is_sated = self._is_sated or (0 < want.limit <= len(claimed) and not self._gates.at_hand)
         self._turn.expect({gate: self._rooms[gate] for gate in seen} if len(seen) <= GUESSED else {})
         self._turn.usual = (
-            bool(taken) and self._gates.all_open(condition, self._now) and self._is_tidy(seen, want.limit)
+            bool(claimed) and self._gates.all_open(condition, self._now) and self._is_tidy(seen, want.limit)
         )
-        rows = yield from look(taken, WHOLE, now=self._now)
-        return [rows[id] for id in taken if id in rows and _may_start(rows[id])]
+        rows = yield from read_rows(claimed, WHOLE, now=self._now)
+        return [rows[id] for id in claimed if id in rows and _may_start(rows[id])]
 
-    def ended(self, wants: Sequence[Want]) -> Steps[list[int]]:
-        """Take off what was heard; gives how long to wait until there is more to hear, or a job may start."""
+    def finish(self, wants: Sequence[Want]) -> Steps[list[int]]:
+        """Take off what was news; gives how long to wait until there is more to hear, or a job may start."""
         kept = (yield from self._gates.shut_by(self._free_keys())) if self._more else set[str]()
         if not self._turn.concurrent:
-            yield from limit_gates.heard_of(self._heard, kept)
+            yield from limit_gates.remove_wakeups(self._news, kept)
         yield from self._gates.write(self._now)
         if self._is_sated:  # nobody has looked whether that was all: the next claim does
             return [0]
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
-        return [*waiting, 0] if kept or len(self._heard.wakeups) >= limit_gates.HEARD else waiting
+        return [*waiting, 0] if kept or len(self._news.wakeups) >= limit_gates.HEARD else waiting
 
     def _opens_at(self, wants: Sequence[Want]) -> Steps[int | None]:
         """When a job may start that one of these wants asks for: now, or when a rate lets it."""
         opening: list[int] = []
         for want in wants:
-            condition = limit_gates.wanted(want, self._heard.paused, alone=want.alone)
+            condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
             found = yield from self._gates.find_opening(condition)
-            unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._left}
+            unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._remaining}
             heads = yield from limit_gates.heads(unknown, not_expired(self._now))
-            self._left |= {gate: bool(head.jobs) for gate, head in heads.items()}
-            waiting = [gate["limits"] for gate in found if self._left[gate["_id"]]]
-            yield from self._look_up(waiting)
+            self._remaining |= {gate: bool(head.jobs) for gate, head in heads.items()}
+            waiting = [gate["limits"] for gate in found if self._remaining[gate["_id"]]]
+            yield from self._read_use(waiting)
             for limits in waiting:
                 why = why_closed(limits, self._used, self._now)
                 at = self._now if why is None else why.opens_at
@@ -132,7 +132,7 @@ class Limits:
 
     def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
         for want in wants:
-            condition = limit_gates.wanted(want, self._heard.paused, alone=True)
+            condition = limit_gates.wanted(want, self._news.paused, alone=True)
             found = yield from self._gates.find_any(condition)
             if found:
                 at_one: Document = {"place": {"$in": found}, **not_expired(self._now)}
@@ -152,71 +152,71 @@ class Limits:
         return opened > 0
 
     def _free_keys(self) -> list[str]:
-        return [key for key in self._heard.keys if key not in self._full]
+        return [key for key in self._news.keys if key not in self._full]
 
-    def _pass(self, found: Sequence[Document], limit: int, most_gates: int) -> Steps[list[str]]:
+    def _admit(self, found: Sequence[Document], limit: int, most_gates: int) -> Steps[list[str]]:
         """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
-        yield from self._look_up(gate["limits"] for gate in found)
+        yield from self._read_use(gate["limits"] for gate in found)
         if self._turn.concurrent and not self._has_room_for(
             limit + self._turn.reserved_by_others, (gate["limits"] for gate in found)
         ):
             raise NeedsExclusiveTurn
         self._rooms |= {gate["_id"]: self._room(gate["limits"]) for gate in found}
         most = {gate["_id"]: min(limit, self._rooms[gate["_id"]]) for gate in found}
-        standing = yield from self._standing(most)
-        places = {gate: jobs[: most[gate]] for gate, jobs in standing.items() if jobs}
+        heads_by_gate = yield from self._read_heads(most)
+        places = {gate: jobs[: most[gate]] for gate, jobs in heads_by_gate.items() if jobs}
         waiting = {gate["_id"]: gate for gate in found if gate["_id"] in places}
         lines = [Gate(gate["limits"], places[id]) for id, gate in waiting.items()]
-        passed = admit_jobs(lines, self._used, limit, self._now)
-        self._note(places, waiting, passed)
-        through = set(passed.ids)
+        admitted = admit_jobs(lines, self._used, limit, self._now)
+        self._count_admitted(places, waiting, admitted)
+        through = set(admitted.ids)
         self._turn.mine |= through
-        self._left |= {gate: any(job[2] not in through for job in jobs) for gate, jobs in standing.items()}
+        self._remaining |= {gate: any(job[2] not in through for job in jobs) for gate, jobs in heads_by_gate.items()}
         if self._turn.concurrent:
-            return passed.ids
-        yield from self._write_starts(passed.starts, waiting.values())
-        yield from self._gates.shut(waiting.values(), passed.closed, self._now)
+            return admitted.ids
+        yield from self._write_starts(admitted.starts, waiting.values())
+        yield from self._gates.shut(waiting.values(), admitted.closed, self._now)
         yield from self._gates.forget([gate["_id"] for gate in found if gate["_id"] not in places])
         if len(found) == most_gates:
-            still_open = [gate["_id"] for gate in found if gate["limits"] not in passed.closed]
+            still_open = [gate["_id"] for gate in found if gate["limits"] not in admitted.closed]
             yield from self._gates.move_to_the_end(still_open, self._now)
-        return passed.ids
+        return admitted.ids
 
-    def _standing(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
+    def _read_heads(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
         """The best jobs at some gates that neither an earlier want nor a claim abreast is taking, so many of each and one
         more."""
         heads, self._heads = self._heads, {}
         while True:
             others = self._turn.others() | self._turn.mine
-            standing = {gate: _free(heads.get(gate), jobs + 1, others) for gate, jobs in most.items()}
-            told = {gate: jobs for gate, jobs in standing.items() if jobs is not None}
-            if len(told) == len(most):
-                return told
+            heads_by_gate = {gate: _free(heads.get(gate), jobs + 1, others) for gate, jobs in most.items()}
+            known_heads = {gate: jobs for gate, jobs in heads_by_gate.items() if jobs is not None}
+            if len(known_heads) == len(most):
+                return known_heads
             enough = {gate: jobs + 1 + len(others) for gate, jobs in most.items()}
             heads = yield from limit_gates.heads(enough, not_expired(self._now))
 
     def _check_that_nothing_opens(self, back: bool) -> None:
         """A claim abreast of another hears nobody: those who have sent them must have time, or nothing to tell."""
-        heard = self._heard
-        if back or heard.gates is None or heard.slots is None:
+        news = self._news
+        if back or news.gates is None or news.slots is None:
             raise NeedsExclusiveTurn
-        known = {gate["_id"] for gate in heard.gates}
-        shut = {gate["shut_by"] for gate in heard.gates}
+        known = {gate["_id"] for gate in news.gates}
+        shut = {gate["shut_by"] for gate in news.gates}
         if (
-            len(heard.wakeups) > UNHEARD
-            or not known.issuperset(heard.places)
-            or any(f"k{key}" in shut for key in heard.keys)
+            len(news.wakeups) > UNHEARD
+            or not known.issuperset(news.places)
+            or any(f"k{key}" in shut for key in news.keys)
         ):
             raise NeedsExclusiveTurn
-        self._turn.check(heard.turns, self._now)
+        self._turn.check(news.turns, self._now)
 
     def _is_tidy(self, seen: Iterable[str], limit: int) -> bool:
         """Whether the next claims may go abreast: there is room, and nothing that one alone should put in order."""
-        unheard = len(self._heard.wakeups) if self._turn.concurrent else 0
+        unheard = len(self._news.wakeups) if self._turn.concurrent else 0
         limits = [gate_of(gate).limits for gate in seen]
         return (
             2 * unheard <= UNHEARD
-            and not running_counts.should_be_merged(self._heard.slots or (), keys_of(limits))
+            and not running_counts.should_be_merged(self._news.slots or (), keys_of(limits))
             and self._has_room_for(ROOM * limit, limits)
         )
 
@@ -239,36 +239,38 @@ class Limits:
                 room.append(limit.starts - sum(n for _, n in recent_starts(use.starts, limit.window, self._now)))
         return max(1, min(room, default=1))
 
-    def _look_up(self, limits: Iterable[str]) -> Steps[None]:
+    def _read_use(self, limits: Iterable[str]) -> Steps[None]:
         """How much of the keys of these limits is used."""
         limits = list(limits)
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
             return
-        running = yield from running_counts.running(keys, self._heard.slots, self._running)
+        running = yield from running_counts.running(keys, self._news.slots, self._running)
         rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}
 
-    def _note(
-        self, places: Mapping[str, Sequence[ClaimOrder]], waiting: Mapping[str, Document], passed: Admitted
+    def _count_admitted(
+        self, places: Mapping[str, Sequence[ClaimOrder]], waiting: Mapping[str, Document], admitted: Admitted
     ) -> None:
         """Count those who were let through, and remember what is used up."""
-        self._full |= {why.key for why in passed.closed.values() if why.opens_at is None}
-        ids = set(passed.ids)
+        self._full |= {why.key for why in admitted.closed.values() if why.opens_at is None}
+        ids = set(admitted.ids)
         for gate, jobs in places.items():
             through = sum(job[2] in ids for job in jobs)
             for key in keys_of([waiting[gate]["limits"]]):
                 use = self._used[key]
                 self._used[key] = Use(use.running + through, use.starts)
-        for key, starts in passed.starts.items():
+        for key, starts in admitted.starts.items():
             self._used[key] = Use(self._used[key].running, starts)
 
     def _write_starts(self, changed: Mapping[str, Starts], waiting: Iterable[Document]) -> Steps[None]:
         windows: dict[str, int] = {}
         for limit in (limit for gate in waiting for limit in limits_of(gate["limits"])):
             windows[limit.key] = max(windows.get(limit.key, 0), limit.window or 0)
-        yield from update("notes", [_started(key, starts, windows.get(key, 0)) for key, starts in changed.items()])
+        yield from update(
+            "notes", [_starts_statement(key, starts, windows.get(key, 0)) for key, starts in changed.items()]
+        )
 
 
 def _may_start(record: Record) -> bool:
@@ -291,6 +293,6 @@ def _read_starts(keys: Iterable[str]) -> Steps[dict[str, Starts]]:
     return {note["_id"].removeprefix("starts/"): starts_of(note["text"]) for note in found}
 
 
-def _started(key: str, starts: Starts, window: int) -> Document:
+def _starts_statement(key: str, starts: Starts, window: int) -> Document:
     note: Document = {"text": msgspec.json.encode(starts).decode(), "over": starts[-1][0] + window if starts else 0}
     return {"q": {"_id": f"starts/{key}"}, "u": {"$set": note}, "upsert": True}

@@ -17,7 +17,7 @@ from ..limits import running_counts
 from ..limits.limit_wakeups import wake_limit_claimers_for
 from ..upkeep.unreadable import shown
 from ..writing.unique_keys import give_up, holders
-from ..writing.updates import enter
+from ..writing.updates import insert_jobs
 from .records import ALL, WHOLE, Document
 
 OLDEST_FIRST = {"created_at": 1, "_id": 1}
@@ -56,7 +56,7 @@ def restore(jobs: Sequence[JobDump]) -> Steps[Restored]:
     yield from running_counts.give_up(ids)
     for collection in ("jobs", "places", "logs"):
         yield from delete(collection, {"_id": {"$in": ids}})
-    yield from enter(records)
+    yield from insert_jobs(records)
     yield from insert("logs", [{"_id": job.record.id, "lines": list(job.lines)} for job in jobs if job.lines])
     wanted = edges_of(jobs)
     too_many = bool((yield from edges.loosen(ids))) or len(wanted) > edges.AT_ONCE

@@ -20,7 +20,7 @@ from ..limits import limit_gates, running_counts
 from ..reading.document_shapes import is_number, is_text
 from ..reading.records import SLIM, WHOLE, Document, expiry_mark
 from ..writing.small_documents import kind
-from ..writing.updates import AT_ONCE, look, write
+from ..writing.updates import AT_ONCE, read_rows, write
 from . import lease_batches
 from .unreadable import forget_kept, is_leased, read, readable, set_aside
 
@@ -131,7 +131,7 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
 
 
 def _hide(ids: Sequence[str], now: int) -> Steps[None]:
-    before = yield from look(ids, SIGHT, now=now)
+    before = yield from read_rows(ids, SIGHT, now=now)
     hidden = [copy(record) for record in before.values()]
     for record in hidden:
         write_hidden(record)

@@ -29,7 +29,7 @@ from . import updates
 from .enqueue import store
 from .fast_apply import try_fast_rows
 from .unique_keys import holders
-from .updates import followable, look
+from .updates import find_followable, read_rows
 
 
 class Applied(NamedTuple):
@@ -51,7 +51,7 @@ def apply(
     was counted on is different by now."""
     yield from _refuse_orphans([job for change in changes for job in change.adds])
     unread = try_fast_rows(changes, claimed or {})
-    rows = unread | (yield from look([change.id for change in changes if change.id not in unread], now=now))
+    rows = unread | (yield from read_rows([change.id for change in changes if change.id not in unread], now=now))
     applied = Applied([], set(), False, [], [], set())
     for part in _split_at_keys(changes):
         applied = _merge(applied, (yield from _apply(part, rows, now, resolution, unread)))
@@ -131,7 +131,7 @@ def _frees_slot(before: Record, after: Record) -> bool:
 
 def _refuse_orphans(adds: Sequence[NewJob]) -> Steps[None]:
     if parents := list({parent for job in adds for parent in parents_of(job.after)}):
-        refuse_missing_parents(adds, (yield from followable(parents)))
+        refuse_missing_parents(adds, (yield from find_followable(parents)))
 
 
 # ---- keys ------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ def write_starts(started: Sequence[Started]) -> Steps[None]:
 
 def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verdict]]:
     """Prolong the leases of holds that stand."""
-    rows = yield from look({hold.id for hold in holds}, now=now)
+    rows = yield from read_rows({hold.id for hold in holds}, now=now)
     before, prolonged = {}, {}
     for hold in holds:
         row = rows.get(hold.id)
@@ -195,7 +195,7 @@ def renew_and_write_starts(
 
 
 def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
-    rows = yield from look({hold.id for hold in holds})
+    rows = yield from read_rows({hold.id for hold in holds})
     return [check_hold(rows.get(hold.id), hold) for hold in holds]
 
 
@@ -211,7 +211,7 @@ def find_held(worker: str, stamp: int, now: int | None = None) -> Steps[list[Rec
 
 def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     """Write progress and append log lines; also whether progress was told."""
-    rows = yield from look({note.hold.id for note in notes})
+    rows = yield from read_rows({note.hold.id for note in notes})
     accepted = [note for note in notes if _is_held(rows, note.hold)]
     progress = {note.hold.id: note.progress for note in accepted if note.progress is not None}
     yield from update("jobs", group_by_update({id: {"$set": {"progress": text}} for id, text in progress.items()}))
@@ -224,14 +224,14 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
     return [check_hold(rows.get(note.hold.id), note.hold) for note in notes], bool(progress)
 
 
-def noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
+def answer_if_noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
     """The answer to `note` if its lines are the last on record, else None: then it may be said again."""
     lines = {note.hold.id: list(note.lines) for note in notes if note.lines}
     found = yield from find("logs", {"_id": {"$in": sorted(lines)}})
     last = {document["_id"]: document["lines"] for document in found}
     if not lines or any(last.get(id, [])[-len(texts) :] != texts[-LOG_LINES:] for id, texts in lines.items()):
         return None
-    rows = yield from look({note.hold.id for note in notes})
+    rows = yield from read_rows({note.hold.id for note in notes})
     return [check_hold(rows.get(note.hold.id), note.hold) for note in notes], True
 
 

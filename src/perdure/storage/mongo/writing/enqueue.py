@@ -37,7 +37,7 @@ from ..limits.limit_wakeups import notify_limit_claimers
 from ..reading.queues import settings_from
 from ..reading.records import Document, gates_of_queue, lanes_of_queue
 from .unique_keys import holders
-from .updates import enter, followable, on_record
+from .updates import find_followable, find_known, insert_jobs
 
 EDGES_AT_ONCE = 8_000  # what one transaction writes has to fit into a part of the server's cache
 
@@ -85,7 +85,7 @@ def store(
     if boldly and not settings and all(job.unique_key is None and job.after is None for job in jobs):
         placed, fresh = [EnqueueResult(job.id) for job in jobs], list(jobs)
     else:
-        known = yield from on_record([job.id for job in jobs])
+        known = yield from find_known([job.id for job in jobs])
         owners = yield from _owners(jobs, now)
         depths = yield from _depths(settings if bounded else {})
         placed, fresh = plan(jobs, known, owners.get, settings.get, depths.__getitem__, bounded=bounded)
@@ -94,14 +94,14 @@ def store(
         refuse_dropped_parents(following, {each.id for each in placed if each.dropped})
     if following and resolution is not EdgeResolution.ELSEWHERE:
         refuse_missing_parents(
-            following, (yield from followable(_waited_for(following, fresh))) | {job.id for job in fresh}
+            following, (yield from find_followable(_waited_for(following, fresh))) | {job.id for job in fresh}
         )
     for_share = [job.id for job in fresh if resolution is not EdgeResolution.TOGETHER and _is_fair(settings, job)]
     for_edges = _with_too_many_edges(following)
     given = (yield from shares(fresh, settings, now)) if resolution is EdgeResolution.TOGETHER else {}
     records = _records(fresh, following, Counter([*for_share, *for_edges]), given, now)
     yield from _take_keys(fresh, now)
-    yield from enter(records)
+    yield from insert_jobs(records)
     following = [job for job in following if job.id not in for_edges]
     yield from insert("edges", edges_to_put((job, parents_of(job.after)) for job in following))
     yield from notify_limit_claimers((None, record) for record in records)

@@ -32,7 +32,7 @@ from ..limits.limit_wakeups import collect_wakeups
 from ..reading.records import Document
 from .apply import apply, find_held, write_starts
 from .fast_apply import ClaimedJobs, Outdated
-from .updates import look
+from .updates import read_rows
 
 T = TypeVar("T")
 
@@ -231,6 +231,6 @@ def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[Excha
     records = yield from find_held(claim.worker, claim.stamp)
     if not records:
         return None
-    rows = yield from look([change.id for change in changes])
+    rows = yield from read_rows([change.id for change in changes])
     verdicts = [judge(rows.get(change.id), change, now) for change in changes]
     return ExchangeOutcome(ExchangeResult(verdicts, records, next_due=0, unresolved=True), set(), True, [])

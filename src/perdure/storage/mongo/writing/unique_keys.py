@@ -22,7 +22,7 @@ def holders(keys: Iterable[str]) -> Steps[dict[str, str]]:
     return {note["_id"].removeprefix(_HOLDER): note["job"] for note in found}
 
 
-def hand_over(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
+def write_key_changes(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
     """Note who gave up its key, and who took one. First those who give: another of the list may be the next."""
     differ = [after for before, after in moves if after.holds_key != before.holds_key]
     if given := [f"{_HOLDER}{record.unique_key}" for record in differ if not record.holds_key]:

@@ -19,7 +19,7 @@ from ..limits import running_counts
 from ..reading.records import MAY_CHANGE, SLIM, WHOLE, Document, document_of, update_of
 from ..upkeep import lease_batches, unreadable
 from .fast_apply import Outdated, condition_for
-from .unique_keys import hand_over, take
+from .unique_keys import take, write_key_changes
 
 _OWN = ("rank", "run_at", STARTED_AT)  # of which nearly every job has another value, and nearly no move writes it
 _common = attrgetter(*(name for name in MAY_CHANGE if name not in _OWN))
@@ -50,7 +50,7 @@ def differences(moves: Iterable[Move]) -> list[Document]:
     return statements + group_by_update({after.id: update_of(before, after) for before, after in single})
 
 
-def look(ids: Collection[str], projection: Document = SLIM, *, now: int | None = None) -> Steps[dict[str, Record]]:
+def read_rows(ids: Collection[str], projection: Document = SLIM, *, now: int | None = None) -> Steps[dict[str, Record]]:
     """The rows of these jobs, as far as guards and moves look at them. One that cannot be read is set aside `now`, and what
     stands for it is given; without a time it is left out."""
     if not ids:
@@ -63,12 +63,12 @@ def look(ids: Collection[str], projection: Document = SLIM, *, now: int | None =
     return rows
 
 
-def on_record(ids: Sequence[str]) -> Steps[set[str]]:
+def find_known(ids: Sequence[str]) -> Steps[set[str]]:
     """Which of these jobs are there; there may be very many."""
     return (yield from _there(ids, {}))
 
 
-def followable(ids: Sequence[str]) -> Steps[set[str]]:
+def find_followable(ids: Sequence[str]) -> Steps[set[str]]:
     """The same, without those that were deleted before they were done."""
     done = [State.SUCCEEDED.value, State.SKIPPED.value]
     return (yield from _there(ids, {"$or": [{"hidden": {"$ne": True}}, {"state": {"$in": done}}]}))
@@ -94,10 +94,10 @@ def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collect
     yield from claim_positions.move(moves)
     yield from lease_batches.note(moves)
     yield from running_counts.move(moves)
-    yield from hand_over(moves)
+    yield from write_key_changes(moves)
 
 
-def enter(records: Sequence[Record]) -> Steps[None]:
+def insert_jobs(records: Sequence[Record]) -> Steps[None]:
     """Put new rows on record, with what belongs to them."""
     yield from insert("jobs", [document_of(record) for record in records])
     yield from claim_positions.enter(records)
