@@ -1,4 +1,4 @@
-"""What store addresses need of this store."""
+"""What store URLs need from this store."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .store import MongoStorage
 
 
 def storage(address: MongoAddress, **options: Any) -> MongoStorage:
-    """The store of a checked address."""
+    """The store at a checked address."""
     return MongoStorage(address, **options)
 
 
 def open_ledger(address: MongoAddress) -> tuple[MongoLedger, list[Migration], Callable[[], None]]:
-    """The ledger of a database that is opened for nothing else."""
+    """The ledger of a database, with the function that closes it."""
     client = connect(address)
     return MongoLedger(client, address), load_migrations(), client.close

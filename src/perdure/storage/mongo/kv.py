@@ -1,7 +1,7 @@
 """kv entries: named texts. Each is one document whose id is its kind and name.
 
-A write reads what is there in its transaction and judges it in Python, as with jobs: who has written meanwhile is a
-conflict. A hold that guards a write is pinned by a write to its job, so that nobody ends it between the look and the commit.
+A write reads the entries in its transaction and decides in Python, as with jobs; another writer is a conflict. A hold that
+guards a write is pinned by a write to its job, so that no other transaction ends it before the commit.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write(
 
 
 def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqueued] | None]:
-    """The answer to `kv_write` if all that it wrote is on record, else None: then it may be written again."""
+    """The answer to `kv_write` if everything was written, else None: then it may be written again."""
     rows = yield from _read_entries({(write.kind, write.name) for write in writes})
     for write in writes:
         row = rows.get((write.kind, write.name))
@@ -64,7 +64,8 @@ def answer_if_written(writes: Sequence[KvWrite]) -> Steps[tuple[list[bool], Enqu
 
 
 def _write_entries(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[list[bool]]:
-    """Write what takes hold, as if in list order; which did. Jobs in `pinned` are kept by a transaction already."""
+    """Write the entries whose guards hold, in list order; returns which did. A transaction has pinned the jobs in `pinned`
+    already."""
     valid_holds = yield from _pin_holds(writes, pinned)
     rows = yield from _read_entries({(write.kind, write.name) for write in writes})
     before = dict(rows)
@@ -74,7 +75,7 @@ def _write_entries(writes: Sequence[KvWrite], pinned: Collection[str]) -> Steps[
 
 
 def forget(jobs: Sequence[str]) -> Steps[None]:
-    """What belongs to these jobs goes with them."""
+    """Remove the entries of these jobs."""
     yield from delete("kv", {"job": {"$in": list(jobs)}})
 
 

@@ -1,9 +1,9 @@
-"""A handler's transaction: a session of its own, whose commit carries what the handler wrote and the job's completion.
+"""A handler's transaction: a session of its own, whose commit contains the handler's writes and the job's completion.
 
-MongoDB shows a transaction the world as it was at its first step, and aborts it when it writes what somebody has moved
-since. A renewal of the lease, or the note that the handler has started, would be such a move of the job's own document. So
-the job is pinned: the transaction's first write is to it. Whoever else wants to move it meets a conflict from then on and
-waits, for at most the few seconds that a transaction may last; renewals pass it over, because a pinned job is held.
+A transaction of MongoDB reads a snapshot, and is aborted when it writes a document that has changed since. A renewal of the
+lease, or the write of the handler's start, would change the job's own document. So the transaction pins the job: its first
+write is to it. Other writers of the job conflict from then on and wait, for at most the few seconds that a transaction may
+last; renewals skip it, because a pinned job is held.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ ResolveEdges = Callable[[Sequence[str]], Awaitable[object]]
 
 
 class MongoTransaction(StoreTransaction):
-    """See the module. `connection` is the session: hand it to every call of pymongo that belongs inside."""
+    """See the module. `connection` is the session: pass it to every call of pymongo that belongs inside."""
 
     def __init__(
         self, server: Server, longest: int, now: Callable[[], int], tell: Tell, resolve: ResolveEdges, pinned: set[str]
@@ -82,7 +82,8 @@ class MongoTransaction(StoreTransaction):
             self._timer = asyncio.get_running_loop().call_later(self._longest, self._undo_when_late)
 
     async def _begin(self, hold: Hold | None) -> None:
-        """Begin, and pin the job. A renewal under way is a conflict before anything was done: begin again."""
+        """Begin, and pin the job. If a renewal is under way, that is a conflict before anything was written: begin
+        again."""
         if hold is not None:
             await self._server.write_start_now(hold, self._now())
         retries = Retries(self._longest)
@@ -100,7 +101,7 @@ class MongoTransaction(StoreTransaction):
             await retries.pause()
 
     async def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run a call of the session to its end, after those before it, also if its caller is cancelled."""
+        """Run a call of the session to its end, after earlier ones, even if its caller is cancelled."""
 
         async def in_turn() -> T:
             async with self._turn:
@@ -132,13 +133,14 @@ class MongoTransaction(StoreTransaction):
         await self._undo("it was rolled back")
 
     async def is_lost(self, error: BaseException) -> bool:
-        """The driver marks errors of transactions. Those of another server, used without a transaction, have no mark."""
+        """Whether the transaction was lost with its server. The driver marks errors of transactions; errors of another
+        server, used without a transaction, have no mark."""
         gone = is_transient(error) and is_unavailable(error)
         return gone or has_code(error, OUT_OF_DISK) or self._late_by_the_server
 
     @property
     def _late_by_the_server(self) -> bool:
-        """Whether its time ran out and the server was gone meanwhile: then the handler could not have been faster."""
+        """Whether its time ran out while the server was gone: then the handler could not have been faster."""
         return self._is_late and self._server.lost_servers.at >= self._began
 
     async def _complete(self, change: Change) -> Verdict:
@@ -172,12 +174,12 @@ class MongoTransaction(StoreTransaction):
         return verdict
 
     async def _was_committed(self, change: Change) -> bool:
-        """Whether a transaction that the server has forgotten was committed: then the job has ended by this change."""
+        """Whether a transaction that the server has forgotten was committed: then this change has ended the job."""
         verdict = await self._server.write(lambda: _judge(change, self._now()))
         return verdict is REPEATED
 
     async def _undo_overtaken(self, change: Change) -> Verdict:
-        """The job was moved under a transaction that did not pin it. What the change is worth now is not what it was."""
+        """Another transaction changed the job, which this one had not pinned. Undo, and judge the change again."""
         await self._undo("its job was moved meanwhile")
         verdict = await self._server.read(lambda: _judge(change, self._now()))
         if verdict is ACCEPTED:
@@ -211,7 +213,7 @@ class MongoTransaction(StoreTransaction):
             await self._end(why)
 
     async def _end(self, why: str) -> None:
-        """The session ends too: whoever goes on using it must not write outside a transaction without knowing."""
+        """End the session too: a handler that goes on using it must not write outside a transaction by mistake."""
         self._why_over = why
         if self._timer is not None:
             self._timer.cancel()
@@ -225,7 +227,7 @@ class MongoTransaction(StoreTransaction):
 
 
 def _apply_completion(change: Change, now: int) -> Steps[Applied]:
-    """Nobody else's document is written: it would be a conflict that undoes the handler's work."""
+    """Apply the completion. It writes to no other job: a conflict would undo the handler's work."""
     applied = yield from apply([change], now, EdgeResolution.AFTERWARDS)
     followed = yield from resolve_edges_of(applied.parents, EdgeResolution.AFTERWARDS, 0, now)
     return applied._replace(left=applied.left + followed.left)

@@ -1,9 +1,8 @@
-"""Claiming: the best jobs over all wanted lanes.
+"""Claims the best jobs over all wanted lanes.
 
 A lane is the ready jobs of one queue, task and routing key; the index of places keeps each in claim order. The server lists
-the lanes by skipping from one to the next, and merges those that are wanted by their heads, so a claim reads as many jobs as
-it takes plus one per lane, whatever waits behind or beside them. Where there are very many lanes it merges lines instead:
-see `claim_candidates`.
+the lanes by skipping from one to the next, and merges the wanted ones by their heads. So a claim reads as many jobs as it
+takes plus one per lane, however many others wait. Where there are very many lanes it merges lines: see `claim_candidates`.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ class Claimed(NamedTuple):
 
 
 class Expectation:
-    """What the last claim of this store saw, and the next one probably sees too: the `spots` that it wanted, and whether
-    there are very `many` lanes."""
+    """What the last claim of this store found, for a guess at the next: the `spots` that it wanted, and whether there are
+    very `many` lanes."""
 
     def __init__(self) -> None:
         self.spots = NOWHERE
@@ -68,7 +67,7 @@ class Expectation:
 
     @property
     def is_unknown(self) -> bool:
-        """Nobody has looked yet whether there are very many lanes, or that was long ago and there were."""
+        """Whether it is not known if there are very many lanes, or that was known long ago."""
         return not self._sampled or (self._many_until > 0.0 and not self.many)
 
     def note_sample(self, *, many: bool) -> None:
@@ -106,16 +105,15 @@ class ClaimScope(NamedTuple):
         return {id for each in (*self.taking, self.earlier) for id in each}
 
     def after(self, earlier: frozenset[str]) -> ClaimScope:
-        """The same for another want of the claim, which has claimed some jobs already."""
+        """The scope of another want of the same claim, which has claimed some jobs already."""
         return self._replace(only=None, earlier=earlier)
 
 
 def claim(
     claim: Claim, now: int, chunk: int, scope: ClaimScope, wakeups: list[Document], running: running_counts.Change
 ) -> Steps[Claimed]:
-    """Promote what is due, then take what is wanted, want by want. The first want is held to the scope's `only`. `wakeups`
-    and `running`: those of the same exchange, which are not stored yet. Wake-ups are stored only if this claim cannot use
-    them."""
+    """Promote due jobs, then claim want by want. Only the first want is bound to the scope's `only`. `wakeups` and
+    `running` come from the same exchange and are not stored yet. Wake-ups are stored only if this claim cannot use them."""
     limited = scope.turn is not None
     candidates = scope.candidates or (
         yield from read_candidates(claim.wants, guess_of(claim, now, scope), limited=limited)
@@ -157,7 +155,7 @@ def claim(
 def _limits(
     candidates: Candidates, now: int, wakeups: list[Document], running: running_counts.Change, turn: LimitTurn
 ) -> Steps[Limits | None]:
-    """The limits, after all wakeups; None if no job is under any."""
+    """The limits after all wake-ups; None if no job is under any."""
     heard = yield from read_limit_news(candidates.paused, candidates.limits, wakeups)
     if heard is None:
         return None
@@ -181,7 +179,7 @@ def promote(limit: int, now: int) -> Steps[list[Record]]:
 
 
 def is_nothing_to_claim(claim: Claim, candidates: Candidates, now: int) -> bool:
-    """Whether it is plain to see that a claim would find nothing."""
+    """Whether the candidates show that a claim would find nothing."""
     if candidates.next_due is not None and candidates.next_due <= now:
         return False
     if any(want.limited for want in claim.wants) and not is_quiet(candidates.limits):
@@ -204,14 +202,14 @@ def guess_of(claim: Claim, now: int, scope: ClaimScope) -> Guess:
 
 
 def best_positions(want: Want, most: int, *, many: bool) -> Steps[list[Position]]:
-    """Where the best jobs of a want stand, and what comes after them. Read from the index alone if no queue is paused."""
+    """The positions of the best jobs of a want, and of those that come next."""
     candidates = yield from read_candidates((want,), NO_GUESS._replace(many=many))
     positions, _ = yield from first_positions(candidates.spots(want, alone=want.alone), candidates.paused, {}, most)
     return positions
 
 
 def _claim_best(claim: Claim, want: Want, candidates: Candidates, now: int, scope: ClaimScope) -> Steps[list[Record]]:
-    """The best of the wanted lanes."""
+    """The best jobs of the wanted lanes."""
     spots = candidates.spots(want, alone=want.alone)
     if want.limit <= 0 or not spots.names:
         return []
@@ -226,7 +224,7 @@ def _claim_best(claim: Claim, want: Want, candidates: Candidates, now: int, scop
 
 
 def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
-    """Put on record who has claimed them: at once for all wants of a claim."""
+    """Write the claim for all wants at once."""
     before = {record.id: copy(record) for record in records}
     for record in records:
         write_claim(record, claim, now)
@@ -236,7 +234,7 @@ def _write(records: Sequence[Record], claim: Claim, now: int) -> Steps[None]:
 def _read_best(
     spots: Spots, paused: frozenset[str], limit: int, now: int, scope: ClaimScope, seen: Best | None
 ) -> Steps[list[Record]]:
-    """The best that no other claim of this process is taking. Some may have begun while we looked: then look further."""
+    """The best jobs that no concurrent claim of this process takes. If one began meanwhile, read further."""
     if seen is not None and (ids := _reserve(seen.ids, limit, scope, all=seen.all)) is not None:
         records, gone = yield from read_jobs_in_state(ids, State.READY, now, read_before=scope.candidates is not None)
         if not gone:
@@ -251,9 +249,9 @@ def _read_best(
 def read_jobs_in_state(
     ids: Sequence[str], state: State, now: int, projection: Document = WHOLE, *, read_before: bool = False
 ) -> Steps[tuple[list[Record], list[str]]]:
-    """The jobs that stand at some places, and those that do not. Places are given up whose job somebody has removed or
-    changed by hand; but jobs of which we were `read_before` this transaction may have moved since. A job that cannot be read
-    is set aside."""
+    """Read the jobs at some places; also returns the ids of those that are missing or in another state. Removes the places
+    of missing jobs, unless the ids were `read_before` this transaction: such jobs may have moved. Unreadable jobs are set
+    aside."""
     if not ids:
         return [], []
     found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
@@ -278,8 +276,8 @@ def _find_best_ids(spots: Spots, paused: frozenset[str], limit: int, now: int, s
 
 
 def _reserve(found: Sequence[str], limit: int, scope: ClaimScope, *, all: bool) -> list[str] | None:
-    """Those of some jobs that no other claim of this process is taking; None, if they are too few and not `all` there are.
-    They are ours at once: another claim may look while we read them."""
+    """Reserve the first jobs that no concurrent claim of this process takes. None: they are too few and not `all` there
+    are. Reserved at once, because another claim may look while this one reads them."""
     others = scope.others()
     best = [id for id in found if id not in others][:limit]
     if len(best) < limit and not all:

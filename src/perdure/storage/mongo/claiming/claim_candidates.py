@@ -1,12 +1,12 @@
-"""What waits in a store, as a claim sees it before it takes anything.
+"""Reads what a claim could take: lanes, lines, paused queues, the next due time, gates.
 
-Up to `FEW_LANES` lanes a claim looks at every lane. Beyond that it looks along lines. A line is the ready jobs of one task
-and routing key in all queues, in the order of a claim, so the best jobs are found without a look into each queue. A claim
-that names its queues looks at the lanes of these queues alone.
+With up to `FEW_LANES` lanes a claim merges all lanes. With more it merges lines. A line is the ready jobs of one task and
+routing key in all queues, in claim order, so the claim need not read each queue. A claim that names its queues reads only
+their lanes.
 
-The server reads all lanes to tell that there are too many. So a store first looks at some jobs at both ends of the index
-(`sample_for_many_lanes`), and one that has seen very many lanes looks along lines for some time and does not ask for the
-lanes. What it finds is the same either way.
+The server has to read all lanes to find that there are too many. So a store first samples jobs at both ends of the index
+(`sample_for_many_lanes`). If there are very many lanes, it uses lines for some time and does not ask for lanes. The result
+is the same either way.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FEW: list[Document] = [{"$limit": AT_ONCE + 1}]
 
 
 def _distinct_stages(field: str, condition: Document) -> list[Document]:
-    """List the different values of a field; the server skips from one to the next in the index."""
+    """List the distinct values of a field. The server skips from one to the next in the index."""
     return [{"$match": {field: condition}}, {"$sort": {field: 1, **IN_ORDER}}, {"$group": {"_id": f"${field}"}}]
 
 
@@ -64,21 +64,21 @@ _OF_LIMITS = {"wakeups": "notes", "gates": "gates", "slots": "slots"}  # what of
 
 
 class Spots(NamedTuple):
-    """Where wanted jobs stand: in some lanes (`field` is place) or along some lines (`field` is line). Along lines there may
-    be jobs of paused queues too."""
+    """Where wanted jobs are: in some lanes (`field` is place) or lines (`field` is line). Lines contain jobs of paused
+    queues too."""
 
     field: str
     names: list[str]
 
     def groups(self) -> list[Spots]:
-        """The same, so many at a time that the server merges them."""
+        """The same in groups that the server can merge."""
         return [
             Spots(self.field, self.names[begin : begin + LANES_AT_ONCE])
             for begin in range(0, len(self.names), LANES_AT_ONCE)
         ]
 
     def allowed(self, places: Sequence[Document], paused: frozenset[str]) -> list[Document]:
-        """Those of some places here that are in no paused queue."""
+        """Those of these places that are in no paused queue."""
         if self.field == "place" or not paused:
             return list(places)
         return [place for place in places if queue_of(place["place"]) not in paused]
@@ -88,21 +88,21 @@ NOWHERE = Spots("place", [])
 
 
 class Best(NamedTuple):
-    """The best jobs of some spots, and whether that is everything that waits there."""
+    """The best jobs of some spots, and whether these are all."""
 
     spots: Spots
     ids: list[str]
     all: bool
 
     def leaves_nothing(self, spots: Spots, taken: frozenset[str]) -> bool:
-        """Whether nobody else waits at some spots than those that are taken."""
+        """Whether only claimed jobs wait at these spots."""
         known = self.spots.field == spots.field and set(self.spots.names).issuperset(spots.names)
         return self.all and known and taken.issuperset(self.ids)
 
 
 class Candidates(NamedTuple):
-    """What waits. `lines` are known where there are very many lanes; then `lanes` has those of the named queues alone. Gates
-    and wakeups are known if limits were asked for, the best jobs if spots were."""
+    """What could be claimed. `lines` are known where there are very many lanes; then `lanes` has only those of the named
+    queues. Limit documents are read if the claim asks for limited jobs, the best jobs if the guess named spots."""
 
     next_due: int | None
     paused: frozenset[str]
@@ -112,7 +112,7 @@ class Candidates(NamedTuple):
     best: Best | None = None
 
     def spots(self, want: Want, *, alone: bool) -> Spots:
-        """Where the jobs of a want stand; `alone`: the suspects."""
+        """Where the jobs of a want are; `alone`: suspects."""
         if self.lines is not None and want.queues is None:
             return Spots("line", [line.text() for line in self.lines if _fits(line, want, alone=alone)])
         lanes = [
@@ -169,8 +169,7 @@ NO_GUESS = Guess(0, NOWHERE, 0, {})
 
 
 def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: bool = False) -> Steps[Candidates]:
-    """What waits at all: the lanes, and when the next scheduled job is due. `limited`: also what a claim under limits has to
-    hear of."""
+    """Read the lanes and when the next scheduled job is due. `limited`: also what a claim under limits needs."""
     named = sorted({queue for want in wants for queue in want.queues or ()})
     at_once = guess.many and len(named) <= QUEUES_AT_ONCE
     lanes_of = _many_stages(named) if at_once else [] if guess.many else _LANES
@@ -204,7 +203,7 @@ def read_candidates(wants: Sequence[Want], guess: Guess = NO_GUESS, *, limited: 
 
 
 def _paused_stages(wants: Sequence[Want], named: Sequence[str]) -> list[Document]:
-    """Look up the paused queues; where every want names its queues, only those of these."""
+    """Read the paused queues; if every want names its queues, only those among them."""
     paused = _PAUSED
     if all(want.queues is not None for want in wants):
         paused = [{"$match": {"_id": {"$in": list(named)}}}, *_PAUSED]
@@ -213,8 +212,8 @@ def _paused_stages(wants: Sequence[Want], named: Sequence[str]) -> list[Document
 
 # ---- where there are very many lanes ---------------------------------------------------------------
 def sample_for_many_lanes() -> Steps[bool]:
-    """Whether there are more than few lanes among the first or the last ready jobs by lane: reads so many keys of an index,
-    however many lanes there are. False says nothing."""
+    """Whether there are very many lanes among the first or the last ready jobs by lane. Reads a fixed number of keys. False
+    proves nothing."""
     ends = {"first": 1, "last": -1}
     sampled = {
         name: [
@@ -244,7 +243,7 @@ def _many(named: Sequence[str]) -> Steps[tuple[list[Lane], list[Line]]]:
 
 
 def _many_stages(named: Sequence[str]) -> list[Document]:
-    """Look up the lines, and the lanes of the named queues."""
+    """Read the lines, and the lanes of the named queues."""
     listed = {"lines": _LINES}
     for number, queue in enumerate(named):
         listed[f"queue{number}"] = _distinct_stages("place", lanes_of_queue(queue))
@@ -252,7 +251,7 @@ def _many_stages(named: Sequence[str]) -> list[Document]:
 
 
 def _many_in(found: Document, named: Sequence[str]) -> tuple[list[Lane], list[Line]]:
-    """What such stages have found."""
+    """The result of these stages."""
     lanes = [place["_id"] for number in range(len(named)) for place in found[f"queue{number}"]]
     return known_lanes(lanes), known_lines(line["_id"] for line in found["lines"])
 
@@ -261,7 +260,7 @@ def _many_in(found: Document, named: Sequence[str]) -> tuple[list[Lane], list[Li
 def first_ids(
     spots: Spots, paused: frozenset[str], condition: Document, most: int, *, in_order: bool = True
 ) -> Steps[tuple[list[str], bool]]:
-    """The first jobs at some spots that fit a condition, and whether these are all of them."""
+    """The first jobs at some spots that fit a condition, and whether these are all."""
     groups = spots.groups()
     if len(groups) > 1:
         positions, all = yield from first_positions(spots, paused, condition, most)
@@ -278,7 +277,7 @@ def first_ids(
 def first_positions(
     spots: Spots, paused: frozenset[str], condition: Document, most: int
 ) -> Steps[tuple[list[Position], bool]]:
-    """The same with the position of each; of very many spots, group by group."""
+    """The same with positions. Very many spots are read group by group."""
     positions: list[Position] = []
     all = True
     for group in spots.groups():
@@ -300,7 +299,7 @@ def _first_of(
     *,
     in_order: bool = True,
 ) -> Steps[list[Document] | None]:
-    """The first places of one group. None: too many jobs of paused queues come before them."""
+    """The first places of one group. None: too many jobs of paused queues come first."""
     filter: Document = {spots.field: {"$in": spots.names}, **condition}
     if spots.field == "line" and paused:
         projection = projection | {"place": 1}

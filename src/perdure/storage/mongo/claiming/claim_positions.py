@@ -1,7 +1,8 @@
-"""Where waiting jobs stand: a small document for each, inserted when it comes to a lane or a gate, removed when it leaves.
+"""The positions of waiting jobs: one small document for each, inserted when it enters a lane or a gate, removed when it
+leaves.
 
-A document for each job, and no field of the job itself: to change a field that is in an index costs a transaction more than
-to remove a document here and to write the job without touching any index.
+This is no field of the job itself, because a transaction pays more for a changed index of the jobs than for a document that
+is removed here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ IN_ORDER = {"order": 1, "tie": 1, "_id": 1}
 
 
 def move(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
-    """Take jobs from where they stood to where they stand."""
+    """Move jobs from their old positions to their new ones."""
     left: list[str] = []
     taken: list[Document] = []
     for before, after in moves:
@@ -34,7 +35,7 @@ def move(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
 
 
 def enter(records: Iterable[Record]) -> Steps[None]:
-    """Let new jobs stand where they belong."""
+    """Insert the positions of new jobs."""
     yield from insert("places", [place for record in records if (place := place_of(record)) is not None])
 
 
@@ -44,5 +45,5 @@ def forget(ids: Sequence[str]) -> Steps[None]:
 
 
 def not_expired(now: int) -> Document:
-    """The condition for jobs that are not expired; one that has been started before may be retried for ever."""
+    """The condition for jobs that are not expired. A job that has started before never expires."""
     return {"expires_at": {"$not": {"$lte": now}}}

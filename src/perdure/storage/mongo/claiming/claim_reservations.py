@@ -1,18 +1,16 @@
-"""How claimers keep out of each other's way.
+"""Reservations: how claimers of several processes avoid conflicts.
 
-MongoDB has no way to skip what another transaction is about to take: two claimers that read the same heads of lanes write
-the same documents, and the second is aborted. Somebody always gets on, but the others' work is thrown away, the more the
-more claimers there are. So whoever has met a conflict draws tickets for a while: before a claim it looks which jobs are the
-best, and notes in one small document, beside any transaction, from where to where it is about to take. Jobs between the ends
-of another's ticket are left to it. A ticket is given back after the commit; one whose claimer died is worth nothing after
-some seconds.
+MongoDB cannot skip what another transaction is about to claim: two claimers that read the same heads of lanes write the
+same documents, and the server aborts the second. One always succeeds, but the work of the others is lost, the more claimers
+the more. So a claimer that has met a conflict makes reservations for a while. Before each claim it finds the best jobs and
+writes into one small document, outside any transaction, from which position to which it is about to claim. Others leave
+these jobs alone. It removes the reservation after the commit; the reservation of a dead claimer expires after some seconds.
 
-Tickets only make conflicts rare. What is right is decided by the transactions. A lone claimer never draws one.
+Reservations only make conflicts rare; the transactions keep claims correct. A lone claimer never reserves.
 
-A claimer that was killed before its commit has no ticket that is worth anything, but the server keeps its transaction, and
-with it the best jobs. Who meets conflicts in spite of its ticket passes them by for some seconds, twice as many each time
-and never more than half of what is there, so that the others are not held up. They are tried again later, or as soon as that
-transaction was found abandoned, and ended (see `abandoned`).
+A claimer that was killed before its commit leaves a transaction that locks the best jobs. A claimer that meets conflicts in
+spite of its reservation skips these jobs for some seconds, twice as many each time but never more than half of what it
+sees. It tries them again later, or as soon as it has ended that transaction (see `server_transactions`).
 """
 
 from __future__ import annotations
@@ -59,7 +57,7 @@ class _Reservations(msgspec.Struct):
 
 
 class Skipped(NamedTuple):
-    """Jobs that are left alone, from one position to another, until an instant."""
+    """Jobs between two positions that are skipped until an instant."""
 
     first: Position
     last: Position
@@ -68,7 +66,7 @@ class Skipped(NamedTuple):
 
 
 class ClaimReservations:
-    """The tickets of one claimer."""
+    """The reservations of one claimer."""
 
     def __init__(self) -> None:
         self._until = 0.0
@@ -76,20 +74,20 @@ class ClaimReservations:
         self._skipped: list[Skipped] = []
 
     def conflict(self) -> None:
-        """A claim met another one."""
+        """A claim conflicted with another one."""
         self._until = monotonic() + RESERVE_FOR
 
     @property
     def look_again(self) -> int:
-        """Microseconds after which a claim that was left with less than it wanted may find more."""
+        """Microseconds after which a claim that got less than it wanted may find more."""
         return LOOK_LATER if self._skipped else LOOK_AGAIN
 
     @asynccontextmanager
     async def reserve(
         self, server: Server, claim: Claim | None, now: int, many: bool = False
     ) -> AsyncIterator[list[str] | None]:
-        """The jobs to take, for as long as the claim is under way; None: the best there are. `many`: whether there are
-        probably very many lanes."""
+        """Reserve jobs for the duration of a claim and yield their ids; None: no reservation, take the best. `many`: there
+        are probably very many lanes."""
         plain = claim is not None and claim.wants and not claim.wants[0].limited
         if claim is None or not plain or monotonic() >= self._until:
             yield None
@@ -117,7 +115,8 @@ class ClaimReservations:
     async def _choose_and_write(
         self, server: Server, ticket: str, want: Want, now: int, many: bool
     ) -> tuple[list[Position], list[Position] | None]:
-        """Look, choose, and note it if nobody else has noted anything meanwhile; gives what was seen too."""
+        """Choose jobs, and write the reservation if no other was written meanwhile; also returns the positions that were
+        read."""
         self._skipped = [each for each in self._skipped if each.until > monotonic()]
         if self._skipped and await server.abandoned.end():
             self._skipped, self._conflicts = [], 0
@@ -137,7 +136,7 @@ class ClaimReservations:
 
 
 async def _read(server: Server) -> Reservation:
-    """What is noted; a note that somebody else wrote is replaced."""
+    """Read the reservations. A document that another program wrote is replaced."""
     meta = server.quick["perdure_meta"]
     noted = await server.calls.run(meta.find_one(_PLACE)) or {"number": 0, "tickets": []}
     try:
@@ -163,7 +162,7 @@ def _reservation_of(ticket: str, mine: Sequence[Position], now: int) -> Reservat
 
 
 async def _try_to_write(server: Server, number: int, others: Sequence[Reservation], mine: Reservation) -> bool:
-    """Whether the document was still as we read it."""
+    """Whether nobody has changed the document since it was read."""
     tickets = {"$set": {"tickets": [*others, mine]}, "$inc": {"number": 1}}
     meta = server.quick["perdure_meta"]
     if number == 0:

@@ -1,10 +1,10 @@
-"""Shares of fair queues: accounts, and the ranks that new jobs get.
+"""Shares of fair queues: accounts of tenants, and the ranks of new jobs.
 
-An account is a document: the rank of a tenant's last job in a queue and priority, or the floor. Whoever gives shares writes
-the floor, so that two of them at once are a conflict, and one comes after the other.
+An account is a note with the rank of a tenant's last job in a queue and priority, or with the floor. A transaction that
+gives shares writes the floor, so two at once conflict and one comes after the other.
 
-A transaction that may last, a handler's or a caller's, must not keep the floor. A job that is enqueued there waits for its
-share as if for one parent more, and `resolve_edges` gives it.
+A transaction that may last, a handler's or a caller's, must not lock the floor. Its jobs wait for their share as if for one
+parent more, and `resolve_edges` gives it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LANES_AT_ONCE = 150  # beyond 200 the server sorts what it finds instead of merg
 
 
 def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: int) -> Steps[dict[str, int]]:
-    """The ranks of those of the new jobs whose queues are fair, by id."""
+    """The ranks of those new jobs whose queues are fair, by id."""
     fair = {name: queue.weights for name, queue in settings.items() if queue.fair}
     sharing = [job for job in jobs if job.queue in fair]
     if not sharing:
@@ -46,7 +46,7 @@ def shares(jobs: Sequence[NewJob], settings: Mapping[str, QueueSettings], now: i
 
 
 def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
-    """Give jobs that were held back their shares; gives those that may run now."""
+    """Give shares to jobs that wait for them; returns the jobs that may run now."""
     found = yield from updates.read_rows(ids, now=now)
     waiting = [row for id in ids if (row := found.get(id)) is not None and row.state is State.BLOCKED]
     queues = yield from find("queues", {"_id": {"$in": sorted({row.queue for row in waiting})}, "fair": True})
@@ -57,7 +57,7 @@ def give(ids: Sequence[str], now: int) -> Steps[list[Record]]:
 
 
 def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list[Record]]:
-    """Let blocked jobs go by one, with the ranks that were given to them; gives those that may run now."""
+    """Let blocked jobs wait for one parent less, with these ranks; returns the jobs that may run now."""
     waiting = [row for row in (yield from updates.read_rows(ids, now=now)).values() if row.state is State.BLOCKED]
     before = {row.id: copy(row) for row in waiting}
     for row in waiting:
@@ -69,7 +69,7 @@ def let_go(ids: Sequence[str], given: Mapping[str, int], now: int) -> Steps[list
 
 
 def restore(records: Iterable[Record]) -> Steps[None]:
-    """The tenants of jobs that were carried here go on behind them."""
+    """Raise the accounts of tenants whose jobs were restored from another store."""
     raised = [
         {"q": {"_id": _id(account)}, "u": {"$max": {"rank": rank}, "$set": {"touched": ObjectId()}}, "upsert": True}
         for account, rank in accounts_of(records).items()
@@ -78,7 +78,7 @@ def restore(records: Iterable[Record]) -> Steps[None]:
 
 
 def prune() -> Steps[None]:
-    """Forget the accounts that lie below the floor of their queue: whoever comes begins there."""
+    """Remove accounts below the floor of their queue: a new job of that tenant begins at the floor anyway."""
     for floor in (yield from find("notes", {"_id": kind("floor")})):
         name = floor["_id"].removeprefix("floor/").removesuffix("]")
         ours: Document = {"$gte": f"account/{name},", "$lt": f"account/{name}-"}  # which comes right after a comma
@@ -104,7 +104,7 @@ def _charge(account: Account, rank: int) -> Document:
 
 
 def _heads(floors: Iterable[Account]) -> Steps[dict[Account, int]]:
-    """By floor, the smallest rank of the jobs that could be claimed there."""
+    """By floor, the smallest rank of the jobs that can be claimed there."""
     heads: dict[Account, int] = {}
     lanes: dict[str, list[str]] = {}
     for floor in floors:
@@ -133,7 +133,7 @@ def _lanes(queue: str) -> Steps[list[str]]:
 
 
 def _stand_in(row: Record) -> NewJob:
-    """A stored job as one that is charged for."""
+    """A stored job in the form that the rules charge for."""
     return NewJob(
         id=row.id, task=row.task, payload="", queue=row.queue, priority=row.priority, at=row.run_at, tenant=row.tenant,
         backoff="", retention="", dead_retention="",

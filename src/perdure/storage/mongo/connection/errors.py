@@ -1,4 +1,4 @@
-"""MongoDB's errors in words that say what to do, and which of them are worth another try."""
+"""Turns errors of MongoDB into ours, with advice, and tells which of them may be repeated."""
 
 from __future__ import annotations
 
@@ -37,21 +37,20 @@ _WORDS = {
 
 
 class Unreachable(StoreUnavailable, ConnectionError):
-    """The server was not reached, or too few of its set; whether the last word was heard is not known, and repeating it is
-    safe."""
+    """The server, or a majority of its set, was not reached. The last command may have been run; repeating it is safe."""
 
 
 class Conflict(StoreError):
-    """Another transaction was in the way. Nothing was done."""
+    """Another transaction wrote the same documents. Nothing was committed."""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Nothing of the transaction was done, and it may be tried again."""
+    """Nothing of the transaction was committed, and it may be repeated."""
     return isinstance(error, errors.PyMongoError) and error.has_error_label(TRANSIENT)
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Somebody else's transaction was in the way."""
+    """Another transaction wrote the same documents."""
     return has_code(error, WRITE_CONFLICT)
 
 
@@ -64,15 +63,14 @@ def has_code(error: BaseException, code: int) -> bool:
 
 
 def is_forgotten(error: BaseException) -> bool:
-    """The server does not know the transaction that was to be committed, and does not say that nothing of it was done: it
+    """The server does not know the transaction that was to be committed, and does not say that nothing was committed: it
     restarted, or another one took over, and what it knows is not on a majority yet."""
     return has_code(error, NO_SUCH_TRANSACTION) and not is_transient(error)
 
 
 def is_broken(error: BaseException) -> bool:
-    """The connection is gone, or could not be made, or too few members of the set have confirmed a write, for a reason that
-    may pass. A server that has just come back has no sessions for a moment, which the driver takes for a mistake of the
-    URL."""
+    """The connection is lost, could not be made, or too few members of the set have confirmed a write, and that may pass. A
+    server that has just started has no sessions for a moment, which the driver reports as a mistake in the URL."""
     if isinstance(error, GivenUp):
         return True
     if isinstance(error, errors.ConfigurationError):
@@ -81,12 +79,12 @@ def is_broken(error: BaseException) -> bool:
 
 
 def is_unavailable(error: BaseException) -> bool:
-    """The server cannot be reached, or the one that had the transaction is gone."""
+    """The server cannot be reached, or the server that had the transaction is gone."""
     return has_code(error, NO_SUCH_TRANSACTION) or is_broken(error)
 
 
 def is_duplicate(error: BaseException) -> bool:
-    """A document with this id, or this unique key, is there already."""
+    """A document with this id or unique key exists."""
     if isinstance(error, errors.BulkWriteError):
         found: list[dict[str, int]] = error.details.get("writeErrors", [])
         return any(each.get("code") == DUPLICATE_KEY for each in found)
@@ -94,8 +92,8 @@ def is_duplicate(error: BaseException) -> bool:
 
 
 def error_for(error: Exception, place: object) -> PerdureError:
-    """Our error for one of the driver. What is too large is the caller's mistake, not the store's trouble: it must not be
-    tried again and again."""
+    """Our error for an error of the driver. A document that is too large is the caller's mistake and must not be
+    repeated."""
     words = f"{place}: {_words(error)}"
     told: PerdureError = StoreError(words)
     if _is_too_large(error):

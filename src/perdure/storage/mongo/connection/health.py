@@ -1,4 +1,4 @@
-"""What the server must be, and how safe a job is on it."""
+"""Checks what the server must be, and how safe a job is on it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EPHEMERAL = ("inMemory", "ephemeralForTest", "devnull")
 
 
 def check(hello: dict[str, Any], address: MongoAddress) -> None:
-    """Refuse a server that cannot keep the promises, with what mends it."""
+    """Refuse a server that cannot keep the promises, and say what mends it."""
     if hello.get("msg") == "isdbgrid":
         raise StoreMisconfigured(
             f"{address} is a sharded cluster (mongos), on which Perdure is not tested: use the address of a replica set"
@@ -45,7 +45,7 @@ def check(hello: dict[str, Any], address: MongoAddress) -> None:
 
 
 async def durability(server: Server, hello: dict[str, Any]) -> Durability:
-    """By the number of members that keep data, and by what they keep them in. Every write waits for the journals of a
+    """The grade by the number of members with data, and by their storage engine. Every write waits for the journals of a
     majority, whatever the server's own defaults are."""
     engine = await _engine(server)
     if engine in EPHEMERAL:
@@ -63,7 +63,7 @@ async def durability(server: Server, hello: dict[str, Any]) -> Durability:
 
 
 async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Finding]:
-    """What the doctor wants to know: version, members, indexes, and a clock that agrees with the server's."""
+    """What `perdure doctor` shows: version, members, and whether the clocks agree."""
     found = []
     with suppress(*TROUBLE):
         build = await server.command("buildInfo")
@@ -86,7 +86,7 @@ async def findings(server: Server, hello: dict[str, Any], now: int) -> list[Find
 
 
 async def _engine(server: Server) -> str | None:
-    """The storage engine; None when this user may not know."""
+    """The storage engine; None if this user may not know it."""
     try:
         status = await server.command("serverStatus")
     except TROUBLE:

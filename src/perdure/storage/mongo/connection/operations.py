@@ -68,14 +68,14 @@ def find(
     limit: int = 0,
     hint: str | None = None,
 ) -> Steps[list[Document]]:
-    """The documents that fit; a limit of 0 means all. `hint` names the index to use. Documents beside the jobs that somebody
-    else wrote are left out."""
+    """Find documents; a limit of 0 means all. `hint` names the index to use. Documents that do not have the shape of their
+    collection are left out."""
     found: list[Document] = yield Find(collection, filter, projection, sort, limit, hint)
     return well_formed(collection, found, projection) if collection in SHAPED else found
 
 
 def aggregate(collection: str, pipeline: list[Document]) -> Steps[list[Document]]:
-    """What comes out of a pipeline."""
+    """Run a pipeline."""
     found: list[Document] = yield Aggregate(collection, pipeline)
     return found
 
@@ -86,7 +86,7 @@ def insert(collection: str, documents: Sequence[Document]) -> Steps[None]:
 
 
 def update(collection: str, statements: Sequence[Document]) -> Steps[int]:
-    """Run update statements; gives how many documents they met."""
+    """Run update statements; returns how many documents they matched."""
     met: int = (yield Update(collection, statements)) if statements else 0
     return met
 
@@ -96,7 +96,7 @@ def delete(collection: str, filter: Document) -> Steps[None]:
 
 
 def group_by_update(updates: Mapping[str, Document]) -> list[Document]:
-    """Statements for updates by id; equal ones are one statement, even if they started at different times."""
+    """Statements for updates by id. Equal updates share one statement, even if their start times differ."""
     groups: dict[tuple[object, ...], tuple[Document, dict[str, int | None]]] = {}
     for id, change in updates.items():
         started_at = change.get("$set", {}).get(STARTED_AT)
@@ -105,7 +105,7 @@ def group_by_update(updates: Mapping[str, Document]) -> list[Document]:
 
 
 def _likeness(change: Document) -> Iterator[object]:
-    """What two changes have in common that differ in nothing but a start."""
+    """What makes two updates equal but for their start times."""
     for operator, part in change.items():
         yield operator
         for name, value in part.items():
@@ -115,7 +115,7 @@ def _likeness(change: Document) -> Iterator[object]:
 
 
 def statement(change: Document, starts: dict[str, int | None]) -> Document:
-    """The statement that makes the same change of several documents, each with its own start, if it has one."""
+    """The statement for the same update of several documents, each with its own start time if it has one."""
     ids = list(starts)
     if len(ids) == 1:
         return {"q": {"_id": ids[0]}, "u": change}
@@ -125,7 +125,7 @@ def statement(change: Document, starts: dict[str, int | None]) -> Document:
 
 
 def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> list[Document]:
-    """A pipeline: the server looks each document's start up by its id. Literals, because a text may begin with $."""
+    """A pipeline: the server finds each document's start by its id. Literals, because a text may begin with $."""
     written: Document = {name: {"$literal": value} for name, value in change["$set"].items()}
     which = {"$indexOfArray": [{"$literal": list(starts)}, "$_id"]}
     written[STARTED_AT] = {"$arrayElemAt": [{"$literal": list(starts.values())}, which]}
@@ -134,11 +134,11 @@ def _each_with_its_start(change: Document, starts: Mapping[str, int | None]) -> 
 
 
 class WouldWrite(Exception):
-    """The steps go on with one that writes."""
+    """The next operation writes."""
 
 
 def read_only(steps: Steps[T]) -> Steps[T]:
-    """The same steps, as long as they read: most looks find nothing to do, and need no transaction."""
+    """The same operations as long as they read: most verbs of upkeep find nothing to do and need no transaction."""
     try:
         step = next(steps)
         while not isinstance(step, Insert | Update | Delete):
@@ -151,7 +151,7 @@ def read_only(steps: Steps[T]) -> Steps[T]:
 
 
 def hold_back_inserts(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps[T]:
-    """The same steps without the inserts that somebody keeps: he is shown each in its turn."""
+    """The same operations without those inserts that `keeps` accepts."""
     try:
         step = next(steps)
         while True:
@@ -165,7 +165,7 @@ def hold_back_inserts(steps: Steps[T], keeps: Callable[[Insert], bool]) -> Steps
 
 
 def insert_last(collection: str, steps: Steps[T]) -> Steps[T]:
-    """The same steps, but what they insert into a collection that they do not read is inserted by one command in the end."""
+    """The same operations, but all inserts into one collection, which must not be read, become one command in the end."""
     documents: list[Document] = []
 
     def keeps(step: Insert) -> bool:
@@ -181,7 +181,7 @@ def insert_last(collection: str, steps: Steps[T]) -> Steps[T]:
 
 # ---- for those who take them -----------------------------------------------------------------------
 async def run_async(steps: Steps[T], database: Any, session: Any) -> T:
-    """Take the steps with the asynchronous driver."""
+    """Run the operations with the asynchronous driver."""
     try:
         step = next(steps)
         while True:
@@ -218,7 +218,7 @@ async def _take(step: Step, database: Any, session: Any) -> Any:
 
 
 def blocking(steps: Steps[T], database: Any, session: Any) -> T:
-    """Take the steps with the blocking driver."""
+    """Run the operations with the blocking driver."""
     try:
         step = next(steps)
         while True:
@@ -252,7 +252,7 @@ def _take_now(step: Step, database: Any, session: Any) -> Any:
 
 # ---- steps as commands: the driver's own find, insert and delete cost up to twice as much of the client's time ----
 def _read_command(step: Find | Aggregate, database: Any, session: Any) -> Document:
-    """The command that asks; a transaction has said already what it reads."""
+    """The command of a read. Inside a transaction the read concern is set already."""
     question: Document
     if isinstance(step, Find):
         question = {"find": PREFIX + step.collection, "filter": step.filter, "batchSize": step.limit or MANY}

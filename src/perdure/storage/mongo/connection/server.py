@@ -1,10 +1,10 @@
-"""The way to the server: one client per event loop, reads, and transactions that are repeated when they must be.
+"""The connection to the server: one client per event loop, reads, and transactions that are repeated when they must be.
 
-Every write is a transaction, acknowledged by a majority and its journals. MongoDB never lets a transaction wait for another:
-who comes second to a document is aborted at once with a write conflict. Nothing of it was done, so it is repeated with what
-is true then, after a pause that is drawn anew each time. A commit whose answer was lost is asked for again, on the same
-session: the server knows whether it took place. One that has restarted may not know. Then the steps are repeated if that
-does no harm; else it is read back first whether they took place.
+Every write is a transaction that a majority and its journals acknowledge. MongoDB never lets a transaction wait for
+another: it aborts the second writer of a document with a write conflict. Nothing was committed then, so the transaction is
+repeated after a random pause. A commit whose answer was lost is sent again on the same session: the server knows whether it
+took place. A server that has restarted may not know. Then the operations are repeated if that does no harm; else the store
+reads back first whether they were committed.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ DEFAULTS = {
 
 
 class Retries:
-    """How long to go on trying, and how to pause in between."""
+    """How long to repeat a call, and the pauses in between."""
 
     def __init__(self, seconds: float = RETRY_FOR) -> None:
         self._began = asyncio.get_running_loop().time()
@@ -88,7 +88,7 @@ class Retries:
 
 
 class LostServers(monitoring.ServerListener):
-    """Notes when the driver last found a server gone."""
+    """Remembers when the driver last found a server gone."""
 
     def __init__(self) -> None:
         self.at = float("-inf")
@@ -108,7 +108,7 @@ class Server:
     """One event loop's connections to the server."""
 
     def __init__(self, address: MongoAddress, limit: float, replaced: Callable[[], None] = lambda: None) -> None:
-        """`limit`: seconds after which a call has answered, or its client is replaced; `replaced` is called then."""
+        """`limit`: seconds after which a call must have returned, or the client is replaced; then `replaced` is called."""
         self.address = address
         self.retry_for = RETRY_FOR
         self.sessions: set[str] = set()  # by which transactions were made; the driver uses a few again and again
@@ -134,7 +134,7 @@ class Server:
         self.quick = database.with_options(write_concern=WriteConcern(1))
 
     def replace_client(self) -> None:
-        """Give the client and its calls up, and go on with a new one: a lock of the old one may be lost for good."""
+        """Give up the client and its calls, and continue with a new one: a lock of the old one may be lost for good."""
         _log.warning("%s: calls do not end; the client of MongoDB is replaced by a new one", self.address)
         old, calls = self.client, self.calls
         self._connect()
@@ -145,15 +145,15 @@ class Server:
         self._replaced()
 
     async def close(self) -> None:
-        """Close the client; calls that still run are given up."""
+        """Close the client. Calls that still run are given up."""
         self.calls.give_up()
         # the driver forgets the sockets of its monitors when it is closed while they still connect
         await asyncio.sleep(max(0.0, self._made + SETTLED - monotonic()))
         await _close_client(self.client)
 
     async def hello(self) -> dict[str, Any]:
-        """What the server says about itself; of a replica set, the primary. A secondary answers only for a set that may have
-        none: the driver may have met it first, and then the primary is looked for."""
+        """What the server reports about itself; in a replica set, the primary. The driver may have found a secondary first;
+        then the primary is asked. A secondary answers only for a set that may have no primary."""
         with own_errors(self.address):
             told = await self.command("hello", read_preference=ReadPreference.PRIMARY_PREFERRED)
             if "setName" in told and not told.get("isWritablePrimary"):
@@ -166,8 +166,8 @@ class Server:
         return told
 
     async def now(self) -> int:
-        """The server's clock, cut to milliseconds. A connection that was cut meanwhile is asked for once more: the callers
-        of enqueue and claim must not get an error that one repeated question avoids."""
+        """The server's clock in milliseconds. A connection that broke is tried once more: the callers of enqueue and claim
+        must not get an error that one repetition avoids."""
         with own_errors(self.address):
             try:
                 told = await self.command("hello")
@@ -199,9 +199,9 @@ class Server:
         through_conflicts: bool = True,
         read_back: Callable[[], Steps[T | None]] | None = None,
     ) -> T:
-        """Take the steps in one transaction, again and again until it is committed. Without `through_conflicts` a conflict
-        is raised at once, as Conflict. `read_back`: for steps that must not be taken twice; their answer if they took
-        place, else None."""
+        """Run the operations in one transaction, repeated until it is committed. Without `through_conflicts` a conflict is
+        raised at once, as Conflict. `read_back`: for operations that must not run twice; returns their answer if they were
+        committed, else None."""
         trying = Retries(self.retry_for if retry_for is None else retry_for)
         while True:
             try:
@@ -250,15 +250,15 @@ class Server:
             await retries.pause()
 
     async def read_then_write(self, steps: Callable[[], Steps[T]]) -> T:
-        """Take the steps without a transaction, if there is nothing to write after all; else in one."""
+        """Run the operations without a transaction if they have nothing to write, else in one."""
         try:
             return await self.read(lambda: read_only(steps()))
         except WouldWrite:
             return await self.write(steps)
 
     async def write_start_now(self, hold: Hold, now: int) -> None:
-        """Note that the handler of a held job has started, without waiting for the disk: it only helps to find out later who
-        ran when a worker died."""
+        """Write that the handler of a held job has started, without waiting for the disk: it only helps to find out later
+        which jobs ran when a worker died."""
         held = {"_id": hold.id, "state": "running", "attempt": hold.attempt, "stamp": hold.stamp, "started_at": None}
         with suppress(*TROUBLE):
             await self.calls.run(self.quick[f"{PREFIX}jobs"].update_one(held, {"$set": {"started_at": now}}))
@@ -272,8 +272,8 @@ class Server:
             yield session
 
     async def end_sessions(self, sessions: Collection[str]) -> None:
-        """Undo the transactions of a process that is dead. The server would keep them, and what they have locked, for a
-        minute: they belong to a session, not to a connection."""
+        """Undo the transactions of a dead process. They belong to a session, not to a connection, so the server would keep
+        them and their locks for a minute."""
         with own_errors(self.address):
             ids = [{"id": Binary(bytes.fromhex(each), UUID_SUBTYPE)} for each in sessions]
             await self.command("killSessions", ids)
@@ -291,7 +291,7 @@ class Server:
 
 
 async def _close_client(client: AsyncMongoClient[dict[str, Any]]) -> None:
-    """Close a client, but do not wait for it for ever."""
+    """Close a client within a bounded time."""
     closing = asyncio.get_running_loop().create_task(client.close())
     await asyncio.wait([closing], timeout=CLOSE_WITHIN)
     if not closing.done():
@@ -301,7 +301,7 @@ async def _close_client(client: AsyncMongoClient[dict[str, Any]]) -> None:
 
 
 class own_errors:
-    """Errors of the driver inside are told in ours."""
+    """Turns errors of the driver inside into ours."""
 
     def __init__(self, address: MongoAddress) -> None:
         self._address = address
@@ -316,8 +316,8 @@ class own_errors:
 
 @contextmanager
 def refuse_bad_options(address: MongoAddress) -> Iterator[None]:
-    """Around the making of a client, which asks no server yet: whatever is wrong is wrong in the URL. Options that the
-    driver would only warn about, and then ignore, are refused too."""
+    """For the creation of a client, which connects to no server yet: any error is a mistake in the URL. Options that the
+    driver would ignore with a warning are refused too."""
     option = ""
     try:
         for option in filter(None, address.url.partition("?")[2].split("&")):

@@ -1,11 +1,10 @@
-"""The store's clock: the server's, read through this machine's steady one.
+"""The store's clock: the server's clock, counted on by this machine's steady clock.
 
-A server tells its time in milliseconds, and asking costs a round trip. So the difference between its clock and the clock of
-this machine that never jumps is measured when the store opens and every few seconds, and the time in between is counted
-here, in microseconds. The difference is left as it is while a measurement agrees with it within its own error, so that
-time does not flicker; when the server's clock is set, it is followed within seconds. Small corrections never let time go
-back. Where the clock that this machine shows agrees with the server's, as it does when both keep time by NTP, it is taken
-for it: then an instant that a worker reads for itself is never later than the store's next one.
+The server tells its time in milliseconds, and asking costs a round trip. So the store measures how far the server's clock
+is ahead when it opens and every few seconds, and counts microseconds in between. A measurement that agrees within its own
+error changes nothing, so that time does not flicker; if the server's clock is set, the store follows within seconds. Small
+corrections never let time go back. If this machine's own clock agrees with the server's, as it does when both use NTP, it
+is used instead: then an instant that a worker reads itself is never later than the store's next one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ FIRST = 3  # measurements to begin with, of which the quickest counts
 
 
 class ServerClock:
-    """Reads the server's time. `ask` gives it in microseconds, cut to milliseconds."""
+    """Reads the server's time. `ask` returns it in microseconds, cut to milliseconds."""
 
     def __init__(self, ask: Callable[[], Awaitable[int]]) -> None:
         self._ask = ask
@@ -36,7 +35,7 @@ class ServerClock:
         return now
 
     async def follow(self) -> None:
-        """Ask the server if the last time was long ago."""
+        """Ask the server if the last measurement is old."""
         if self._ahead is not None and _steady() - self._measured < AGAIN:
             return
         measured = [await self._measure() for _ in range(1 if self._ahead is not None else FIRST)]

@@ -50,7 +50,7 @@ async def _list_operations(
     where: Document | None = None,
     connections: bool = False,
 ) -> list[Document]:
-    """What the server lists of this user's operations and idle sessions, and of idle connections if asked for."""
+    """This user's operations and idle sessions, and idle connections if asked for."""
     stages: list[Document] = [
         {"$currentOp": _LISTED | {"idleConnections": connections}},
         {"$match": where or {}},
@@ -80,14 +80,14 @@ class Abandoned:
     """Ends abandoned transactions, through one client."""
 
     def __init__(self, client: AsyncMongoClient[Document], calls: DriverCalls, *, ours: bool) -> None:
-        """`ours`: the server knows our clients by their name."""
+        """`ours`: the server knows our clients by their application name."""
         self._client = client
         self._calls = calls
         self._ours = ours
         self._next_look = 0.0
 
     async def end(self) -> bool:
-        """End them, unless that was tried just now. True: the server tells of none that is left."""
+        """End them, unless that was tried just now. True: the server lists none that is left."""
         if not self._ours or monotonic() < self._next_look:
             return False
         self._next_look = monotonic() + EVERY

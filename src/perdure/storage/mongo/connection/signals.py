@@ -49,7 +49,7 @@ def signal_document(ready: Collection[str], changed: bool, by: str | None = None
 
 
 class Signals:
-    """One loop's share: who listens here, what is to be told elsewhere, and the ears."""
+    """The listeners of one event loop, the signals that wait to be sent, and the change streams."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -65,7 +65,7 @@ class Signals:
 
     # -- telling -------------------------------------------------------------------------------------
     def inside(self, ready: Collection[str], changed: bool) -> list[Document]:
-        """The signal that a transaction may carry itself; none when others were sent just now."""
+        """The signal that a transaction may write itself; none if others were sent just now."""
         if not (ready or changed) or not self._server.address.signals:
             return []
         if self._sending is not None or monotonic() - self._sent < GAP:
@@ -73,12 +73,12 @@ class Signals:
         return [signal_document(ready, changed, self._name)]
 
     def note_sent_inside(self, ready: Collection[str], changed: bool) -> None:
-        """A transaction that carried its signal was committed."""
+        """A transaction that wrote its own signal was committed."""
         self._sent = monotonic()
         self._listeners.notify(ready, changed)
 
     def tell(self, ready: Collection[str], changed: bool) -> None:
-        """Something was committed here."""
+        """Wake the listeners of this process, and send a signal to others."""
         if self._closed or not (ready or changed):
             return
         self._listeners.notify(ready, changed)
@@ -140,7 +140,7 @@ class Signals:
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _stream(self, topic: Topic) -> Any:
-        """Only what others say about the topic."""
+        """A change stream with the signals of other processes about a topic."""
         others: Document = {
             "operationType": "insert",
             f"fullDocument.{topic}": {"$exists": True},

@@ -1,10 +1,10 @@
-"""Edges between jobs: who waits for whom, and what follows when a parent has ended.
+"""Edges between jobs, and what happens to followers when a parent has ended.
 
-An edge is a document of its own; an open one holds its child back. Jobs whose edges are to be looked at stand on a list in
-`notes`, or are looked at in the very transaction that brought it about. The law that strands nobody: **who looks at the
-edges of a job writes to the job**. A snapshot sees neither an edge that is being inserted nor an end that is being written;
-but the job itself, written by both, makes one of them come after the other. So an enqueue touches the parents that it looks
-at, and so does `resolve_edges`. A caller's transaction touches nobody: it leaves the parents on the list.
+An edge is a document; an open one blocks its child. Edges are resolved in the transaction that causes it, or through a list
+in `notes`. One rule keeps children from waiting for ever: **a transaction that reads the edges of a job writes to the
+job**. A snapshot sees neither an edge that is being inserted nor an end that is being written; but both transactions write
+the job, so they conflict and one comes after the other. An enqueue therefore writes to the parents that it reads, and so
+does `resolve_edges`. A caller's transaction writes to no other job: it puts the parents on the list.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _CLOSED: Document = {"$unset": {"open": ""}}
 
 
 class Followed(NamedTuple):
-    """What came of looking at edges."""
+    """The result of resolving edges."""
 
     looked: int
     left: list[str]  # what is still to be looked at
@@ -42,14 +42,14 @@ class Followed(NamedTuple):
 
 
 def leave(jobs: Iterable[str], what: Literal["edges", "share", "make", "loose"] = "edges") -> Steps[list[str]]:
-    """Put jobs on the list, for `resolve_edges` to do what is left to do: look at their edges, give them their share of a
-    fair queue, make the edges that lead to them, close those. Gives the ids of the entries."""
+    """Put jobs on the list for `resolve_edges`: to resolve their edges, give them their share of a fair queue, make the
+    edges that lead to them, or close those. Returns the ids of the entries."""
     return (yield from add("unresolved", [{"job": id, "what": what} for id in jobs]))
 
 
 def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str] = ()) -> Steps[Followed]:
-    """Look at the edges of these jobs by their ids, then of those that end by it, about `limit` edges. `written`: jobs that
-    this transaction has written to already."""
+    """Resolve the edges of these jobs in the order of their ids, then of those that end by it, about `limit` edges.
+    `written`: jobs that this transaction has written to already."""
     waiting, later = sorted(set(parents)), set[str]()
     looked, ready, changed = 0, set[str](), False
     while waiting and looked < limit:
@@ -68,8 +68,8 @@ def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str
 
 # ---- one look --------------------------------------------------------------------------------------
 class _Look:
-    """Some jobs, the edges that are to be closed or led on, and their children, in memory; what becomes of them is the
-    rules' to say. A job that was itself moved in this look is left for the next one."""
+    """Some jobs, their edges that must be closed or redirected, and their children, in memory; the rules decide what
+    becomes of them. A job that changes in this step is left for the next one."""
 
     def __init__(self, batch: Sequence[str], room: int) -> None:
         self.batch = batch
@@ -148,7 +148,7 @@ class _Look:
 
 
 def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
-    """As many of these jobs as there is room for, with their edges; the first at least."""
+    """As many of these jobs as fit, with their edges; at least the first."""
     parents = yield from updates.read_rows(batch, now=now)
     edges = yield from _moving(batch, parents, room + 1)
     while len(batch) > 1 and len(batch) + len(edges) > room:
@@ -184,14 +184,14 @@ def _untouched(batch: Sequence[str], parents: dict[str, Record], written: Collec
 
 
 def _touch(ids: Sequence[str]) -> Steps[None]:
-    """Mark jobs as followed, by a write in any case."""
+    """Mark jobs as followed, by a real write in any case."""
     if ids:
         touched: Document = {"$set": {"followed": True, "touched": ObjectId()}}
         yield from update("jobs", [{"q": {"_id": {"$in": list(ids)}}, "u": touched, "multi": True}])
 
 
 def led_on(edge: Document, parent: Record | None) -> Document:
-    """The edge from the job that goes on with the parent's chain."""
+    """The edge from the job that continues the parent's chain."""
     to = "" if parent is None or parent.next_id is None else parent.next_id
     return _edge(to, edge["child"], edge["run_when"])
 
@@ -201,7 +201,7 @@ def _edge(parent: str, child: str, run_when: str) -> Document:
 
 
 def _put(edges: Iterable[Document]) -> list[Document]:
-    """Open edges replace what is there; closed ones come only where there is none."""
+    """Open edges replace existing ones; closed ones are inserted only where there is none."""
     return [
         {"q": {"_id": edge["_id"]}, "u": edge if "open" in edge else {"$setOnInsert": edge}, "upsert": True}
         for edge in edges
@@ -209,7 +209,7 @@ def _put(edges: Iterable[Document]) -> list[Document]:
 
 
 def loosen(children: Sequence[str]) -> Steps[list[str]]:
-    """Close the edges that lead to these jobs; gives those that may have more of them."""
+    """Close the edges that lead to these jobs; returns those that may have more."""
     wanted: Document = {"child": {"$in": list(children)}, "open": True}
     found = yield from find("edges", wanted, {"child": 1}, limit=AT_ONCE)
     if found:
@@ -220,18 +220,18 @@ def loosen(children: Sequence[str]) -> Steps[list[str]]:
 
 # ---- reading, carrying -----------------------------------------------------------------------------
 def followers(ids: Sequence[str]) -> Steps[list[list[str]]]:
-    """Those that wait for each of these jobs."""
+    """The jobs that wait for each of these jobs."""
     children = yield from _ends("parent", "child", ids)
     return [children.get(id, []) for id in ids]
 
 
 def waited_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
-    """Those that each of these jobs still waits for."""
+    """The jobs that each of these jobs still waits for."""
     return (yield from _ends("child", "parent", ids))
 
 
 def kept_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
-    """Those that waited for each of these jobs and have not ended."""
+    """The jobs that waited for each of these jobs and have not ended."""
     closed = yield from find("edges", {"parent": {"$in": list(ids)}, "open": None}, sort={"child": 1})
     unfinished = yield from _unfinished(closed)
     children: dict[str, list[str]] = {}
@@ -242,7 +242,7 @@ def kept_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
 
 
 def _ends(this: str, other: str, ids: Iterable[str]) -> Steps[dict[str, list[str]]]:
-    """Of each job at this end of open edges, the jobs at the other end."""
+    """For each job at this end of open edges, the jobs at the other end."""
     wanted: Document = {this: {"$in": list(set(ids))}, "open": True}
     ends: dict[str, list[str]] = {}
     for edge in (yield from find("edges", wanted, {"_id": 0, this: 1, other: 1}, sort={other: 1})):
@@ -265,14 +265,14 @@ def to_keep(kept: Iterable[tuple[str, Sequence[str]]]) -> list[Document]:
 
 
 def put(edges: Sequence[Document]) -> Steps[None]:
-    """Put these edges on record; to do it again changes nothing."""
+    """Store these edges; repeating it changes nothing."""
     yield from update("edges", _put(edges))
 
 
 # ---- upkeep ----------------------------------------------------------------------------------------
 def needed(ids: Sequence[str]) -> Steps[set[str]]:
-    """Those of these ended jobs for which one waits, or waited, that has not ended. Closed edges of ended jobs are removed
-    on the way; where there are very many of them, some jobs are kept until the next time."""
+    """Those of these ended jobs that a job without an end waits for, or waited for. Removes closed edges of ended jobs on
+    the way; where there are very many, some jobs are kept until the next time."""
     waited = yield from aggregate(
         "edges", [{"$match": {"parent": {"$in": list(ids)}, "open": True}}, {"$group": {"_id": "$parent"}}]
     )
@@ -308,7 +308,7 @@ def _unfinished(edges: Sequence[Document]) -> Steps[set[str]]:
 
 
 def forget(ids: Sequence[str]) -> Steps[list[str]]:
-    """Remove the edges that lead to these jobs; gives the jobs of which none is left."""
+    """Remove the edges that lead to these jobs; returns the jobs without any left."""
     found = yield from find("edges", {"child": {"$in": list(ids)}}, {"child": 1}, sort={"child": 1}, limit=AT_ONCE)
     if found:
         yield from delete("edges", {"_id": {"$in": [edge["_id"] for edge in found]}})

@@ -1,7 +1,7 @@
-"""Blocked jobs whose edges are lost, or whose parents do not know of them.
+"""Repairs blocked jobs whose edges are lost, or whose parents are not marked as followed.
 
-The edges are made again from `after`, and the parents are put on the list, so that settling looks at them. What a caller's
-transaction has put on record is on that list already and left alone.
+The edges are made again from `after`, and the parents are put on the list for `resolve_edges`. Jobs that a caller's
+transaction enqueued are on that list already and are left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Parents = Mapping[str, set[str]]  # by child
 
 
 def mend(records: Sequence[Record], now: int) -> Steps[int]:
-    """Put right the edges of those of these jobs that are blocked; gives how many needed it."""
+    """Repair the edges of those of these jobs that are blocked; returns how many needed it."""
     blocked = [record for record in records if record.state is State.BLOCKED]
     blocked = yield from _not_on_the_list(blocked)
     if not blocked:
@@ -56,7 +56,7 @@ def _not_on_the_list(records: Sequence[Record]) -> Steps[list[Record]]:
 
 
 def _listed(ids: Sequence[str]) -> Steps[set[str]]:
-    """Those of these jobs that settling will look at."""
+    """Those of these jobs that are on the list for `resolve_edges`."""
     notes = yield from find("notes", {"_id": kind("unresolved"), "job": {"$in": list(ids)}}, {"job": 1})
     return {note["job"] for note in notes if "job" in note}
 
@@ -69,8 +69,8 @@ def _open_edges(ids: Sequence[str]) -> Steps[Parents]:
 
 
 def _unaware(children: Sequence[Record], find_open: Parents) -> Steps[set[str]]:
-    """Parents that are to be looked at, and are on no list: not on record, not marked as followed, or ended in a way that
-    does not leave a child waiting."""
+    """Parents that must be resolved and are on no list: missing, not marked as followed, or ended in a state that does not
+    leave a child waiting."""
     wanted: dict[str, set[str]] = defaultdict(set)  # how the children of a parent wait
     for child in children:
         for parent in find_open[child.id]:
@@ -84,7 +84,7 @@ def _unaware(children: Sequence[Record], find_open: Parents) -> Steps[set[str]]:
 
 
 class _Parent:
-    """A job as far as its edges look at it."""
+    """The fields of a job that decide about its edges."""
 
     def __init__(self, document: Document) -> None:
         self.state = State(document["state"])

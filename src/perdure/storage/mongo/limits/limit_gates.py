@@ -1,9 +1,8 @@
-"""Gates: the lanes of parked jobs under the same limits, and whether they are open.
+"""Gates: parked jobs under the same limits, and whether one of them may start.
 
-A gate is open, or shut by a rate until an instant (`at`), or shut by a key that is used up (`shut_by`). Only claims under
-limits write gates, and one at a time (see `limit_turns`). A claim looks at the gates that are open and at no others, however
-many jobs wait behind the rest. A gate at which nobody stands is forgotten. One that a claim opens and shuts again is not
-written.
+A gate is open, shut by a rate until an instant (`at`), or shut by a key that is used up (`shut_by`). Only claims under
+limits write gates, one at a time (see `limit_turns`). A claim reads open gates only, however many jobs wait at the others.
+A gate without jobs is removed. A gate that a claim opens and shuts again is not written.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OF_TURNS = (*TURNS, MET)
 
 
 class LimitNews(NamedTuple):
-    """What a claim finds when it begins."""
+    """What a claim under limits reads when it begins."""
 
     wakeups: list[Document]  # on record
     fresh: list[Document]  # of this very exchange, not on record yet
@@ -53,7 +52,7 @@ class LimitNews(NamedTuple):
 
 
 class LimitDocuments(NamedTuple):
-    """What is known of wakeups, gates and slots before a claim under limits begins: all, or as many as it asks for."""
+    """Wake-ups, gates and slots that are known before a claim under limits begins: all of them, or the first so many."""
 
     notes: list[Document]
     gates: list[Document]
@@ -62,7 +61,7 @@ class LimitDocuments(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """The best jobs at a gate, and whether nobody else stands there."""
+    """The best jobs at a gate, and whether these are all."""
 
     jobs: list[ClaimOrder]
     all: bool
@@ -96,18 +95,18 @@ def read_limit_news(
 
 
 def is_quiet(asked: LimitDocuments | None) -> bool:
-    """Whether it is known that nobody has sent one, and that there is no gate."""
+    """Whether it is known that there is no wake-up and no gate."""
     return asked is not None and not asked.gates and all(note["_id"] in OF_TURNS for note in asked.notes)
 
 
 def remove_wakeups(news: LimitNews, kept: Collection[str]) -> Steps[None]:
-    """Remove the wakeups, but for those of `kept` keys; fresh ones of these come on record."""
+    """Remove the wake-ups, except those of `kept` keys; new ones of these keys are stored."""
     yield from remove_notes(wakeup["_id"] for wakeup in news.wakeups if wakeup.get("key") not in kept)
     yield from insert("notes", [wakeup for wakeup in news.fresh if wakeup.get("key") in kept])
 
 
 def repair(now: int) -> Steps[None]:
-    """Have gates looked at that a key has shut for long. Nothing is known that would make this necessary."""
+    """Send wake-ups for gates that a key has shut for long. No case is known that needs this."""
     shut: Document = {"shut_by": {"$gt": ""}, "at": {"$lt": now - LONG}}
     found = yield from find("gates", shut, {"shut_by": 1}, limit=AT_ONCE)
     yield from add(WAKEUP, [{"key": key} for key in {gate["shut_by"][1:] for gate in found}])
@@ -129,7 +128,7 @@ def wanted(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
 
 
 def heads(most: Mapping[str, int], not_expired: Document) -> Steps[dict[str, Heads]]:
-    """The best jobs at some gates, at most so many of each. One question: a look-up of its own for each gate."""
+    """The best jobs at some gates, at most so many of each, in one question."""
     if not most:
         return {}
     stages: list[Document] = [{"$limit": 1}, {"$project": {"_id": 0, "shut_by": 1}}, *head_stages(most, not_expired)]
@@ -138,7 +137,7 @@ def heads(most: Mapping[str, int], not_expired: Document) -> Steps[dict[str, Hea
 
 
 def head_stages(most: Mapping[str, int], not_expired: Document) -> list[Document]:
-    """Look up the best jobs at some gates."""
+    """Read the best jobs at some gates."""
     stages: list[Document] = []
     for number, (place, jobs) in enumerate(most.items()):
         best: list[Document] = [
@@ -152,7 +151,7 @@ def head_stages(most: Mapping[str, int], not_expired: Document) -> list[Document
 
 
 def heads_in(found: Document, most: Mapping[str, int]) -> dict[str, Heads]:
-    """What such stages have found."""
+    """The result of these stages."""
     found_heads: dict[str, Heads] = {}
     for number, (place, asked) in enumerate(most.items()):
         ours = well_formed("places", found[f"gate{number}"], {"order": 1, "tie": 1})
@@ -162,8 +161,8 @@ def heads_in(found: Document, most: Mapping[str, int]) -> dict[str, Heads]:
 
 
 class Gates:
-    """The gates, as one claim sees and writes them: all of them at hand if they are few, else asked for. What becomes of
-    those at hand is written in the end."""
+    """The gates as one claim reads and writes them: all in memory if they are few, else read when needed. Changes of gates
+    in memory are written in the end."""
 
     def __init__(self, known: Iterable[Document] | None) -> None:
         self._known = None if known is None else {gate["_id"]: gate for gate in known}
@@ -174,13 +173,12 @@ class Gates:
         return self._known is not None
 
     def to_look_at(self, jobs: int) -> int:
-        """How many gates a claim for so many jobs looks at together."""
+        """How many gates a claim for so many jobs reads at once."""
         return AT_ONCE if self.at_hand else min(AT_ONCE, max(FEWEST, 2 * jobs))
 
     # -- looking -------------------------------------------------------------------------------------
     def find_open(self, condition: Document, now: int, seen: Collection[str], most: int) -> Steps[list[Document]]:
-        """Open gates, those first that nobody has looked at for the longest time. At most so many, unless all are at
-        hand."""
+        """Open gates, those first that were not read for the longest time. At most so many, unless all are in memory."""
         if self._known is not None:
             return [gate for gate in self._unshut(condition) if gate["at"] <= now and gate["_id"] not in seen]
         unseen: Document = {"_id": {"$nin": sorted(seen)}} if seen else {}
@@ -199,7 +197,7 @@ class Gates:
         return self._known is not None and all(gate["shut_by"] is None and gate["at"] <= now for gate in fitting)
 
     def find_any(self, condition: Document) -> Steps[list[str]]:
-        """Some gates that fit, open or not."""
+        """Some gates that fit, open or shut."""
         if self._known is not None:
             return [id for id, gate in self._known.items() if _fits(gate, condition)]
         return [gate["_id"] for gate in (yield from _find_wanted(condition, AT_ONCE))]
@@ -223,7 +221,7 @@ class Gates:
 
     # -- writing -------------------------------------------------------------------------------------
     def add_gates(self, places: Iterable[str]) -> Steps[None]:
-        """Jobs stand there; a gate that is known stays as it is."""
+        """Add gates that have jobs now; an existing gate stays as it is."""
         new = {place: gate_of(place)._asdict() | {"shut_by": None, "at": 0} for place in places if is_gate(place)}
         if self._known is not None:
             new = {place: gate for place, gate in new.items() if place not in self._known}
@@ -234,7 +232,7 @@ class Gates:
         yield from update("gates", made)
 
     def reopen(self, keys: Iterable[str], most: int) -> Steps[int]:
-        """Open gates that these keys have shut, the longest shut first; gives how many."""
+        """Open gates that these keys have shut, the longest shut first; returns how many."""
         if self._known is not None:
             wanted = {f"k{key}" for key in keys}
             shut = [gate for gate in self._known.values() if gate["shut_by"] in wanted]
@@ -245,7 +243,7 @@ class Gates:
         return len(found)
 
     def reopen_all_under_rates(self, now: int) -> Steps[None]:
-        """The clock went back: what was to open at an instant is looked at again."""
+        """Open all gates that a rate has shut: the clock went back."""
         if self._known is not None:
             ahead = [gate["_id"] for gate in self._known.values() if gate["shut_by"] is None and gate["at"] > now]
             yield from self._set(ahead, None, 0)
@@ -266,11 +264,11 @@ class Gates:
                 yield from self._set(ids, None, why.opens_at)
 
     def move_to_the_end(self, ids: Sequence[str], now: int) -> Steps[None]:
-        """These have had their turn."""
+        """Let other gates come first next time."""
         yield from self._set(ids, None, now)
 
     def forget(self, ids: Sequence[str]) -> Steps[None]:
-        """Forget those of these gates at which nobody stands, expired jobs neither."""
+        """Remove those of these gates that have no jobs, not even expired ones."""
         if not ids:
             return
         there = yield from aggregate(
@@ -287,7 +285,7 @@ class Gates:
                 self._known = {id: gate for id, gate in self._known.items() if id not in empty}
 
     def write(self, now: int) -> Steps[None]:
-        """Put on record what became of the gates at hand."""
+        """Write the changes of gates in memory."""
         states: dict[tuple[str | None, int], list[str]] = {}
         for id, gate in (self._known or {}).items():
             if gate is not self._stored[id] and _differs(self._stored[id], gate, now):
@@ -306,8 +304,8 @@ class Gates:
 
 
 def _find_wanted(condition: Document, most: int, sort: Document | None = None) -> Steps[list[Document]]:
-    """Some gates that fit. Those of few named queues are read by the beginnings of their ids, and not by the index of open
-    gates, which would lead past the gates of all other queues."""
+    """Find gates that fit. Those of few named queues are found by the beginnings of their ids: the index of open gates
+    would lead through the gates of all other queues."""
     queues = condition.get("queue", {}).get("$in")
     if queues is None or len(queues) > QUEUES_BY_ID:
         return (yield from find("gates", condition, sort=sort, limit=most))
@@ -318,7 +316,8 @@ def _find_wanted(condition: Document, most: int, sort: Document | None = None) -
 
 
 def _differs(was: Document, gate: Document, now: int) -> bool:
-    """Since when a gate is shut by a key matters only after a long time: where there are few, all of a key are opened."""
+    """Whether a gate must be written. Since when a key has shut it matters only after a long time: where gates are few, all
+    of a key are opened together."""
     if gate["shut_by"] is not None and gate["shut_by"] == was["shut_by"]:
         return bool(was["at"] < now - LONG // 2)
     return bool(gate["shut_by"] != was["shut_by"] or gate["at"] != was["at"])
@@ -340,7 +339,7 @@ _MEANING: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _fits(gate: Document, condition: Document) -> bool:
-    """Whether a gate at hand is one that a want asks for, as the server would judge it."""
+    """Whether a gate in memory fits a condition, as the server would decide."""
     for name, wanted in condition.items():
         ways = wanted if isinstance(wanted, dict) else {"$in": [wanted]}
         if not all(_MEANING[operator](gate[name], operand) for operator, operand in ways.items()):

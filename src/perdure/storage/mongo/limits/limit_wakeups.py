@@ -1,8 +1,8 @@
-"""Limit wake-ups: how a claim under limits hears that parked jobs have come to a gate, or that a key has room again.
+"""Limit wake-ups: tell claims under limits that jobs were parked at a gate, or that a key has room again.
 
-Whoever parks a job, or gives up the hold of one under limits, only adds a small document here, in the same transaction. So
-it meets nobody, and nothing is lost: only a claim, one at a time, opens and closes gates, and it removes the wakeups that
-it has heard. One that came too late for its snapshot is heard by the next claim.
+A transaction that parks a job, or gives up a hold under limits, only inserts a note. So it causes no conflict, and nothing
+is lost: only claims, one at a time, open and shut gates, and they remove the wake-ups that they have read. The next claim
+reads a wake-up that came too late for the snapshot of this one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Move = tuple[Record | None, Record]  # how a job stood, and how it stands
 
 
 def notify_limit_claimers(moves: Iterable[Move]) -> Steps[None]:
-    """Tell of jobs that were parked, and of holds under limits that were given up."""
+    """Add wake-ups for jobs that were parked, and for holds under limits that were given up."""
     limited = [(before, after) for before, after in moves if after.limits is not None]
     parked = dict.fromkeys(position_text(after) for _, after in limited if after.parked)
     given_up = [after.limits for before, after in limited if _is_held(before) and not _is_held(after)]
@@ -33,12 +33,12 @@ def notify_limit_claimers(moves: Iterable[Move]) -> Steps[None]:
 
 
 def wake_limit_claimers_for(records: Sequence[Record]) -> Steps[None]:
-    """Tell of jobs that have come from elsewhere, in place of others that may have been held."""
+    """Add wake-ups for restored jobs, which may replace jobs that were held."""
     yield from notify_limit_claimers((msgspec.structs.replace(record, stamp=0), record) for record in records)
 
 
 def collect_wakeups(steps: Steps[T], kept: list[Document]) -> Steps[T]:
-    """The same steps, but their wakeups are given to the caller, who hears them or puts them on record."""
+    """The same operations, but their wake-ups go to `kept`; the caller uses or stores them."""
 
     def keeps(step: Insert) -> bool:
         wakeups = step.collection == "notes" and all(each["_id"].startswith(f"{WAKEUP}/") for each in step.documents)

@@ -44,7 +44,7 @@ UNHEARD = 16  # wakeups that may wait while claims go abreast
 
 
 class Limits:
-    """The limits as one transaction sees and writes them."""
+    """The limits as one transaction reads and writes them."""
 
     def __init__(self, news: limit_gates.LimitNews, now: int, running: running_counts.Change, turn: LimitTurn) -> None:
         self._news = news
@@ -61,7 +61,7 @@ class Limits:
         self._remaining: dict[str, bool] = {}  # by gate: whether jobs are left that could not be let through
 
     def open_gates(self) -> Steps[None]:
-        """Open what the wakeups tell of."""
+        """Open the gates that wake-ups name."""
         back = self._news.last > self._now
         if self._turn.concurrent:
             self._check_that_nothing_opens(back)
@@ -78,7 +78,7 @@ class Limits:
         yield from self._reopen()
 
     def take(self, want: Want) -> Steps[list[Record]]:
-        """The best jobs that may start, over all open gates that are wanted. That they do is the caller's to write."""
+        """The best jobs that may start, over all open gates that are wanted. The caller writes the claim."""
         condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
         claimed: list[str] = []
         seen: dict[str, None] = {}
@@ -102,7 +102,7 @@ class Limits:
         return [rows[id] for id in claimed if id in rows and _may_start(rows[id])]
 
     def finish(self, wants: Sequence[Want]) -> Steps[list[int]]:
-        """Take off what was news; gives how long to wait until there is more to hear, or a job may start."""
+        """Remove the wake-ups and write the gates; returns how long to wait until there are more, or a job may start."""
         kept = (yield from self._gates.shut_by(self._free_keys())) if self._more else set[str]()
         if not self._turn.concurrent:
             yield from limit_gates.remove_wakeups(self._news, kept)
@@ -114,7 +114,7 @@ class Limits:
         return [*waiting, 0] if kept or len(self._news.wakeups) >= limit_gates.HEARD else waiting
 
     def _opens_at(self, wants: Sequence[Want]) -> Steps[int | None]:
-        """When a job may start that one of these wants asks for: now, or when a rate lets it."""
+        """When a job of these wants may start: now, or when a rate allows it."""
         opening: list[int] = []
         for want in wants:
             condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
@@ -142,7 +142,7 @@ class Limits:
 
     # -- below ---------------------------------------------------------------------------------------
     def _reopen(self) -> Steps[bool]:
-        """Open some of the gates that keys have shut which have room, as far as is known; whether there were any."""
+        """Open some of the gates that were shut by keys with room; returns whether there were any."""
         keys = self._free_keys()
         if not (self._more and keys):
             return False
@@ -155,7 +155,7 @@ class Limits:
         return [key for key in self._news.keys if key not in self._full]
 
     def _admit(self, found: Sequence[Document], limit: int, most_gates: int) -> Steps[list[str]]:
-        """Let the best jobs through these gates, shut those that are used up, forget those at which nobody stands."""
+        """Admit the best jobs at these gates, shut gates that are used up, remove empty ones."""
         yield from self._read_use(gate["limits"] for gate in found)
         if self._turn.concurrent and not self._has_room_for(
             limit + self._turn.reserved_by_others, (gate["limits"] for gate in found)
@@ -229,7 +229,7 @@ class Limits:
         )
 
     def _room(self, limits: str) -> int:
-        """How many may start under these limits, as far as they alone are concerned."""
+        """How many jobs may start under these limits alone."""
         room = []
         for limit in limits_of(limits):
             use = self._used[limit.key]
@@ -240,7 +240,7 @@ class Limits:
         return max(1, min(room, default=1))
 
     def _read_use(self, limits: Iterable[str]) -> Steps[None]:
-        """How much of the keys of these limits is used."""
+        """Read how much of the keys of these limits is used."""
         limits = list(limits)
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
@@ -253,7 +253,7 @@ class Limits:
     def _count_admitted(
         self, places: Mapping[str, Sequence[ClaimOrder]], waiting: Mapping[str, Document], admitted: Admitted
     ) -> None:
-        """Count those who were let through, and remember what is used up."""
+        """Count the admitted jobs, and remember which keys are used up."""
         self._full |= {why.key for why in admitted.closed.values() if why.opens_at is None}
         ids = set(admitted.ids)
         for gate, jobs in places.items():
@@ -278,7 +278,7 @@ def _may_start(record: Record) -> bool:
 
 
 def _free(heads: limit_gates.Heads | None, jobs: int, others: set[str]) -> list[ClaimOrder] | None:
-    """So many of the best that are not others'; None, if they are too few and there may be more."""
+    """So many of the best jobs that no other claim takes; None: they are too few, and there may be more."""
     if heads is None:
         return None
     best = [job for job in heads.jobs if job[2] not in others][:jobs]

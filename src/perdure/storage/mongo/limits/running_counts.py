@@ -1,9 +1,9 @@
-"""How many jobs run under limits: documents that each say how many more, or fewer, run under the same limits.
+"""How many jobs run under limits. Each document says how many more, or fewer, run under the same limits.
 
-The sum over those of a key is what runs under it. Who takes or gives up holds inserts such a document, in the transaction of
-the jobs' own moves, so nothing can drift; and nobody meets anybody. An exchange that gives up as many as it takes inserts
-none. Claims under limits, which come one after the other, put many documents of a key together; upkeep removes those that
-make nothing together.
+The sum of the documents of a key is the number of jobs that run under it. A transaction that changes holds inserts such a
+document, so the count cannot drift, and there are no conflicts. An exchange that gives up as many jobs as it takes inserts
+none. Claims under limits, which come one after the other, merge many documents of a key; upkeep removes documents whose sum
+is nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Change = Counter[str]  # limits → how many more jobs run under them
 
 
 def move(moves: Iterable[tuple[Record | None, Record]]) -> Steps[None]:
-    """Note who has begun to run under limits, and who no longer does."""
+    """Count the jobs that began or stopped running under limits."""
     change: Change = Counter()
     for before, after in moves:
         if after.limits is not None and (runs := after.stamp is not None) is not _runs(before):
@@ -36,19 +36,19 @@ def move(moves: Iterable[tuple[Record | None, Record]]) -> Steps[None]:
 
 
 def give_up(ids: Sequence[str]) -> Steps[None]:
-    """These jobs, which are held by nobody from now on, are about to be replaced."""
+    """Subtract jobs that are about to be replaced."""
     held: Document = {"_id": {"$in": list(ids)}, "stamp": {"$ne": None}, "limits": {"$ne": None}}
     found = yield from find("jobs", held, {"limits": 1})
     yield from note({limits: -jobs for limits, jobs in Counter(job["limits"] for job in found).items()})
 
 
 def note(change: Mapping[str, int]) -> Steps[None]:
-    """Put on record how many more run."""
+    """Store how many more run."""
     yield from insert("slots", [_slot(limits, jobs) for limits, jobs in change.items() if jobs])
 
 
 def collect_counts(steps: Steps[T], change: Change) -> Steps[T]:
-    """The same steps, but what they would note is added to the change, which the caller notes in the end."""
+    """The same operations, but their counts are added to `change`, which the caller stores in the end."""
 
     def keeps(step: Insert) -> bool:
         if step.collection != "slots":
@@ -61,8 +61,8 @@ def collect_counts(steps: Steps[T], change: Change) -> Steps[T]:
 
 
 def running(keys: Collection[str], known: list[Document] | None, change: Change) -> Steps[Counter[str]]:
-    """How many jobs run under each of these keys (and some of those that run under others). `known`: all documents that
-    there are, if they are known; `change`: what is not on record yet."""
+    """How many jobs run under each of these keys (and under some others). `known`: all documents, if they are known;
+    `change`: what is not stored yet."""
     wanted = set(keys)
     found = (yield from find("slots", {"keys": {"$in": list(keys)}})) if known is None else known
     slots = [slot for slot in found if not wanted.isdisjoint(slot["keys"])]
@@ -80,13 +80,13 @@ def running(keys: Collection[str], known: list[Document] | None, change: Change)
 
 
 def should_be_merged(slots: Iterable[Document], keys: Collection[str]) -> bool:
-    """Whether those of these keys should be put together."""
+    """Whether there are too many documents of these keys."""
     wanted = set(keys)
     return sum(not wanted.isdisjoint(slot["keys"]) for slot in slots) > MANY + len(wanted)
 
 
 def prune() -> Steps[None]:
-    """Remove documents that make nothing together: of keys that nobody asks for any more."""
+    """Remove documents whose sum is nothing, of keys that are not asked for any more."""
     stages: list[Document] = [
         {"$limit": REMOVED},
         {"$group": {"_id": "$limits", "jobs": {"$sum": {"$ifNull": ["$jobs", 1]}}, "slots": {"$push": "$_id"}}},

@@ -1,7 +1,7 @@
-"""What the documents beside the jobs look like, so that one that somebody else wrote stops nobody.
+"""The shapes of documents beside the jobs, so that a document of another program stops nobody.
 
-`find` gives only documents that have the shape of their collection; the others are as if they were not there, until upkeep
-sets them aside (see `unreadable`). Jobs have a shape of their own: `Record`.
+`find` returns only documents with the shape of their collection. The store ignores the others until upkeep sets them aside
+(see `unreadable`). The shape of jobs is `Record`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ LARGEST = 1 << 62
 
 
 def is_text(value: object) -> bool:
-    """A text that is UTF-8: the driver marks other bytes by lone surrogates."""
+    """A text that is UTF-8; the driver marks other bytes by lone surrogates."""
     if not isinstance(value, str):
         return False
     return value.isascii() or not any("\ud800" <= char <= "\udfff" for char in value)
@@ -28,7 +28,7 @@ def is_number(value: object) -> bool:
 
 
 def _is_sum(value: object) -> bool:
-    """A number of jobs; the sum of many is still a number that the server can keep."""
+    """A number of jobs, so small that the sum of many fits into an integer of the server."""
     return is_number(value) and abs(int(value)) < 1 << 40  # type: ignore[call-overload]
 
 
@@ -109,7 +109,7 @@ SHAPED = (*_SHAPES, "notes")
 
 
 def flaws_in(collection: str, document: Mapping[str, Any], projection: Mapping[str, Any] | None = None) -> list[str]:
-    """The fields of a document that are missing or make no sense. `projection`: what was asked for, if not everything."""
+    """The fields of a document that are missing or wrong. `projection`: what was read, if not everything."""
     needed, optional = _shape_of(collection, document)
     if projection:
         needed = {name: check for name, check in needed.items() if _is_asked_for(name, projection)}

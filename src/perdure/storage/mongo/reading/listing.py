@@ -1,4 +1,4 @@
-"""Reading jobs: by id, page by page, and counted."""
+"""Reads jobs by id, lists them page by page, and counts them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def get(ids: Sequence[str], now: int) -> Steps[list[Record | None]]:
 
 
 def page(filter: Filter, limit: int, after: Position | None, now: int) -> Steps[tuple[list[Record], str | None]]:
-    """A page, newest first, and where the next one begins."""
+    """A page of jobs, newest first, and the cursor of the next one."""
     fitting = conditions(filter)
     if after is not None:
         created_at, id = after
@@ -58,7 +58,7 @@ def only_running(filter: Filter) -> bool:
 
 
 def _held(filter: Filter) -> Steps[list[str] | None]:
-    """Where running jobs are asked for: all that may be running. Belongs into one transaction with what is made of it."""
+    """Where running jobs are asked for, all jobs that may be running. Use it in one transaction with what depends on it."""
     return (yield from lease_batches.held()) if only_running(filter) else None
 
 
@@ -68,7 +68,8 @@ def _count(fitting: list[Document]) -> Steps[int]:
 
 
 def conditions(filter: Filter) -> list[Document]:
-    """What all must be true of a job. Marks stand beside the fields they come from, so that an index can lead."""
+    """The conditions that a job must meet. Marks are added beside the fields that they come from, so that the index is
+    used."""
     fitting: list[Document] = [{"hidden": None}]
     if filter.states is not None:
         fitting += _states(filter.states)
@@ -104,7 +105,7 @@ def _states(states: Sequence[State]) -> list[Document]:
 
 
 def _mentions(text: str) -> Document:
-    """Found as text, not as a pattern, ignoring the case of ASCII letters (the server's $toLower knows no others)."""
+    """Search for a text, not a pattern, ignoring the case of ASCII letters (the server's $toLower knows no others)."""
     places: list[Any] = [
         {"$gte": [{"$indexOfBytes": [{"$toLower": _text_in(name)}, {"$literal": _ascii_lower(each)}]}, 0]}
         for each in spellings(text)
@@ -114,7 +115,7 @@ def _mentions(text: str) -> Document:
 
 
 def _text_in(name: str) -> Document:
-    """The text in a field; an empty one where a field is missing or holds anything else, which the server refuses to
+    """The text in a field; empty if the field is missing or holds anything else, which the server would refuse to
     search."""
     return {"$cond": [{"$eq": [{"$type": f"${name}"}, "string"]}, f"${name}", ""]}
 

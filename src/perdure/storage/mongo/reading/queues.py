@@ -22,7 +22,7 @@ def settings_from(document: Document) -> QueueSettings:
 
 
 def configure(settings: QueueSettings) -> Steps[None]:
-    """Write a queue's settings; paused stays."""
+    """Write the settings of a queue; whether it is paused stays."""
     written = {name: getattr(settings, name) for name in ("max_depth", "on_full", "drop_below", "fair", "weights")}
     if settings.fair:
         written["shared"] = True  # from now on there may be jobs with shares, whatever is configured later
@@ -75,7 +75,7 @@ def _first_run_at(lane: str) -> Steps[object]:
 
 
 def _plain(number: int | None) -> int | None:
-    """The driver gives large numbers as a kind of its own."""
+    """A plain int: the driver returns large numbers as a class of its own."""
     return None if number is None else int(number)
 
 
@@ -89,7 +89,7 @@ def leave(worker: str) -> Steps[None]:
 
 
 def workers(seen_within: int, now: int) -> Steps[list[WorkerRow]]:
-    """Those seen lately; the others are forgotten."""
+    """Workers that were seen lately; the others are removed."""
     since = {"$gte": now - seen_within}
     found = yield from find("workers", {"seen_at": since}, sort={"_id": 1})
     yield from delete("workers", {"seen_at": {"$lt": now - seen_within}})

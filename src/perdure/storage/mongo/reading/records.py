@@ -1,16 +1,16 @@
 """Jobs as documents.
 
-One document holds a job for its whole life. Its fields are those of `Record`; what a record has by default is left out.
-Texts are strings, never taken apart. `marks` are derived: what a job can be found by, each a letter and a text. They are in
-the one index that the jobs have beside their ids: inside a transaction MongoDB looks each index of a collection up in its
-catalog for every document of which it changes an indexed field, which costs several times as much as the write itself.
-Most jobs have the first mark alone, and it never changes.
+One document holds a job for its whole life. Its fields are those of `Record`; default values are left out. Texts stay
+strings. `marks` are derived: what a job can be found by, each a letter and a text. They have the only index of the jobs
+beside their ids: inside a transaction MongoDB looks up each index of a collection in its catalog for every document of
+which it changes an indexed field, which costs several times as much as the write itself. Most jobs have only the first
+mark, and it never changes.
 
     * every job · k key · c chain · d dead · q queue (scheduled or blocked) · x expiry (waiting, not started; twenty
     digits) · n task (ended, only so many are kept) · t tag
 
-Where a waiting job stands is a document of its own (`places`), when a lease ends or a job may be removed is noted for whole
-batches (`batches`).
+The position of a waiting job is a document of its own (`places`). When a lease ends, or a job may be removed, is stored for
+whole batches (`batches`).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _values = attrgetter(*MAY_CHANGE)
 
 
 class Line(NamedTuple):
-    """The ready jobs of one task and routing key in all queues; suspects, and rows for newer versions, apart."""
+    """The ready jobs of one task and routing key in all queues. Suspects, and rows for newer versions, have their own."""
 
     task: str
     routing_key: str | None
@@ -68,7 +68,7 @@ class Line(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """The ready jobs of one queue, task and routing key; suspects, and rows for newer versions, apart."""
+    """The ready jobs of one queue, task and routing key. Suspects, and rows for newer versions, have their own."""
 
     queue: str
     task: str
@@ -84,7 +84,8 @@ class Lane(NamedTuple):
 
 
 class GateLane(NamedTuple):
-    """The parked jobs of one lane under the very same limits. The queue comes first, so that its gates stand together."""
+    """The parked jobs of one lane under the same limits. The queue comes first, so that the gates of a queue are
+    neighbours."""
 
     queue: str
     limits: str
@@ -107,12 +108,12 @@ def lane_of(place: str) -> Lane:
 
 
 def known_lanes(places: Iterable[object]) -> list[Lane]:
-    """The lanes of some places, without those that are none."""
+    """The lanes of those places that are lanes."""
     return _known(_lane, places)
 
 
 def known_lines(texts: Iterable[object]) -> list[Line]:
-    """The lines of some texts, without those that are none."""
+    """The lines of those texts that are lines."""
     return _known(_line, texts)
 
 
@@ -147,7 +148,7 @@ def queue_of(place: str) -> str | None:
 
 
 def lanes_of_queue(queue: str) -> Document:
-    """The condition for every lane of a queue: its text, then a comma (and - comes right after a comma)."""
+    """The condition for every lane of a queue: its text, then a comma (- is the character after the comma)."""
     begin = f"[{msgspec.json.encode(queue).decode()}"
     return {"$gte": f"{begin},", "$lt": f"{begin}-"}
 
@@ -167,7 +168,7 @@ def document_of(record: Record) -> Document:
 
 
 def update_of(before: Record, after: Record) -> Document:
-    """The update that makes a job's document of one record that of the other."""
+    """The update that turns a job's document from one record into the other."""
     written: Document = {}
     removed: Document = {}
     for name, was, value in zip(MAY_CHANGE, _values(before), _values(after), strict=True):
@@ -190,14 +191,14 @@ def has_place(record: Record) -> bool:
 
 
 def place_of(record: Record) -> Document | None:
-    """The place of a waiting job: its lane, its gate, or among those that are due some time. A blocked one has none.
+    """The position of a waiting job: in its lane, at its gate, or among the scheduled jobs. A blocked job has none.
 
     ready, in a lane    place = JSON [queue, task, routing key, min_version, suspect]   order = -priority   tie = rank
     parked, at a gate   place = "(" and JSON [queue, limits, task …]                    order = -priority   tie = rank
     scheduled           place = "due"                                                   order = run_at
 
-    A job in a lane tells its line too: JSON [task, routing key, min_version, suspect], the same in all queues.
-    Jobs that expire tell when, as long as they have not started; those with a share of a fair queue, since when they wait.
+    A job in a lane has its line too: JSON [task, routing key, min_version, suspect], the same in all queues. A job that
+    expires and has not started has `expires_at`; a job with a share of a fair queue has `run_at`.
     """
     if not has_place(record):
         return None
@@ -219,7 +220,7 @@ def place_of(record: Record) -> Document | None:
 
 
 def position_text(record: Record) -> str:
-    """The lane of a ready job, or its place at a gate."""
+    """The lane of a ready job, or the gate of a parked one."""
     limits = record.limits if record.parked else None
     return _place_text(limits, record.queue, record.task, record.routing_key, record.min_version, int(record.suspect))
 
@@ -257,12 +258,12 @@ def marks_of(record: Record) -> list[str]:
 
 
 def expiry_mark(instant: int) -> str:
-    """Digits that sort as the instants do."""
+    """A mark that sorts as the instants do."""
     return f"x{max(instant, 0):020d}"
 
 
 def _tags(text: str) -> Iterable[str]:
-    """The texts in a JSON array; one that is no array of texts has no tags to be found by."""
+    """The texts in a JSON array. Anything else has no tags."""
     try:
         tags = loads(text)
     except ValueError:
@@ -273,7 +274,7 @@ def _tags(text: str) -> Iterable[str]:
 
 # ---- documents to records --------------------------------------------------------------------------
 def record_from(document: Mapping[str, Any]) -> Record:
-    """The record in a document. Unread fields are empty; msgspec makes plain numbers and states of what the driver gives."""
+    """The record in a document. Fields that were not read are empty; msgspec converts numbers and states."""
     fields = {"payload": "", "backoff": "", "retention": "", "dead_retention": "", "timeout": None, **document}
     fields["id"] = fields.pop("_id")
     return msgspec.convert(fields, Record)

@@ -1,4 +1,4 @@
-"""Moving house: whole jobs and kept keys out of this store, and into it exactly as they were."""
+"""Exports whole jobs and kept keys from this store, and restores them exactly as they were."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Restored(NamedTuple):
 
 
 def export(after: tuple[int, str] | None, limit: int, now: int) -> Steps[list[JobDump]]:
-    """Jobs with their logs, in the order in which they were made."""
+    """Jobs with their logs, oldest first."""
     filter: Document = {"marks": ALL}
     if after is not None:
         created_at, id = after
@@ -48,7 +48,7 @@ def export(after: tuple[int, str] | None, limit: int, now: int) -> Steps[list[Jo
 
 
 def restore(jobs: Sequence[JobDump]) -> Steps[Restored]:
-    """Put jobs on record as they are, in place of what is known under their ids."""
+    """Store jobs as they are, in place of jobs with the same ids."""
     records = [job.record for job in jobs]
     yield from _check_keys(records)
     ids = [record.id for record in records]
@@ -71,7 +71,7 @@ def restore(jobs: Sequence[JobDump]) -> Steps[Restored]:
 
 
 def too_large(jobs: Sequence[JobDump], error: InvalidCall) -> StoreError:
-    """The store's word for a list of which one job is too large: that it came from elsewhere is nobody's mistake."""
+    """The error for a list with a job that is too large. It came from another store, so it is not the caller's mistake."""
     largest = max((job.record for job in jobs), key=_size)
     return StoreError(f"job {largest.id} ({largest.task}): {error}")
 

@@ -1,8 +1,8 @@
-"""Looking through what is stored, a few documents at a time, for what cannot be read and what does not agree.
+"""Inspects stored documents, a few at a time, and sets aside or repairs what is wrong.
 
-Most of what somebody else wrote is met by a verb and set aside there. What no verb meets is found here: jobs that stand
-nowhere because their place, their lease or their edges were spoiled, and documents beside the jobs that have another shape
-than ours. What can be made again from the jobs is made again.
+Verbs set most unreadable documents aside when they read them. Inspection finds the others: jobs without a place, a lease or
+edges, because these were spoiled, and documents beside the jobs that do not have our shape. What can be derived from the
+jobs is made again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Inspected(NamedTuple):
 
 
 def inspect(limit: int, positions: Positions, now: int) -> Steps[Inspected]:
-    """Look at the next so many documents of each collection."""
+    """Inspect the next documents of each collection."""
     number, after = 0, dict(positions)
     for collection in SHAPED:
         found, after[collection] = yield from _next(collection, limit, positions.get(collection, ""))
@@ -61,7 +61,7 @@ def inspect(limit: int, positions: Positions, now: int) -> Steps[Inspected]:
 def _next(
     collection: str, limit: int, behind: str, projection: Document | None = None
 ) -> Steps[tuple[list[Document], str]]:
-    """Some documents as they are, and where to go on."""
+    """The next documents as they are, and where to continue."""
     key = "_id.name" if collection == "kv" else "_id"
     later: Document = {key: {"$gt": behind}} if behind else {}
     found: list[Document] = yield Find(collection, later, projection, {key: 1}, limit)
@@ -71,7 +71,7 @@ def _next(
 
 
 def _without_names(now: int) -> Steps[int]:
-    """Jobs whose ids are no texts."""
+    """Set jobs aside whose ids are no texts."""
     found = yield from find("jobs", {"_id": {"$not": {"$type": "string"}}}, {"_id": 1}, limit=100)
     yield from set_aside(found, now)
     return len(found)
@@ -79,7 +79,7 @@ def _without_names(now: int) -> Steps[int]:
 
 # ---- beside the jobs -------------------------------------------------------------------------------
 def _move_strange(collection: str, found: Sequence[Document], now: int) -> Steps[int]:
-    """Set documents aside that have another shape than those of their collection."""
+    """Set documents aside that do not have the shape of their collection."""
     strange = [(each, flaws) for each in found if (flaws := _flaws(collection, each, now))]
     if not strange:
         return 0
@@ -104,8 +104,8 @@ def _flaws(collection: str, document: Document, now: int) -> list[str]:
 
 
 def _flaws_of_gate(gate: Document, now: int) -> list[str]:
-    """A gate says once more what its id says; it is shut by one of its keys, or until a rate lets the next job start, which
-    is within a window."""
+    """The fields of a gate must agree with its id. One of its keys has shut it, or a rate has, for no longer than its
+    window."""
     if not is_gate(gate["_id"]):
         return ["_id"]
     flaws = [name for name, value in gate_of(gate["_id"])._asdict().items() if gate[name] != value]
@@ -131,7 +131,7 @@ def _longest_window(limits: str) -> int:
 
 
 def _count_slots() -> Steps[int]:
-    """How many run under limits, counted from the jobs."""
+    """Count from the jobs how many run under limits, and correct the slots."""
     held = yield from lease_batches.held()
     running: Counter[str] = Counter()
     for begin in range(0, len(held), updates.AT_ONCE):
@@ -153,8 +153,8 @@ def _count_slots() -> Steps[int]:
 
 
 def _wake_limit_claimers_for_room(running: Mapping[str, int]) -> Steps[None]:
-    """Have gates looked at that are shut by a key which is not used up: the word that it has room may be lost.
-    `running`: how many jobs run under which limits."""
+    """Send wake-ups for gates that are shut by a key with room: a wake-up may be lost. `running`: how many jobs run under
+    which limits."""
     by_key: Counter[str] = Counter()
     for limits, jobs in running.items():
         by_key.update(dict.fromkeys(_keys(limits) or (), jobs))
@@ -183,7 +183,7 @@ def _put_right(records: Sequence[Record], marks: Mapping[str, object], now: int)
 
 
 def _give_places(records: Sequence[Record]) -> Steps[int]:
-    """Let waiting jobs stand where they belong, and parked ones at a gate that is known."""
+    """Give waiting jobs their right places, and parked ones a known gate."""
     wanted = {record.id: place_of(record) for record in records}
     found = yield from find("places", {"_id": {"$in": list(wanted)}})
     stands = {each["_id"]: each for each in found}
@@ -201,7 +201,7 @@ def _give_places(records: Sequence[Record]) -> Steps[int]:
 
 
 def _note_late(records: Sequence[Record], now: int) -> Steps[None]:
-    """Note leases that are long over, and ended jobs that should be gone: their batches may be lost."""
+    """Add batches for leases that are long over and for ended jobs that should be gone: theirs may be lost."""
     late = [
         record
         for record in records

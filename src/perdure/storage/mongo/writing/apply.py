@@ -1,9 +1,8 @@
-"""Applying changes: each takes hold if its guard does, and is refused alone if not.
+"""Applies changes. Each is written if its guard holds, and refused alone if not.
 
-The rows are read in the transaction, judged in Python, and written by their ids: what somebody else has moved meanwhile is a
-write conflict, and the whole transaction is repeated with what is true then. A row that was claimed here is not read again
-if nothing but its hold has to be looked at: it is written on condition that it is still as the claim left it. If one is not,
-the transaction is undone and taken again with these rows read.
+The transaction reads the rows, Python judges the guards, and the writes go by id. If another transaction has changed a row
+meanwhile, the server reports a write conflict, and the whole transaction is repeated. Rows of jobs that this store claimed
+itself are often not read: see `fast_apply`.
 """
 
 from __future__ import annotations
@@ -47,8 +46,8 @@ def apply(
     resolution: EdgeResolution = EdgeResolution.TOGETHER,
     claimed: Mapping[str, Record] | None = None,
 ) -> Steps[Applied]:
-    """Apply the changes and say of each what became of it. `claimed`: jobs as claims have left them; `Outdated`, if one that
-    was counted on is different by now."""
+    """Apply the changes; the result has a verdict for each. `claimed`: jobs as the claims of this store left them. Raises
+    `Outdated` if one of them is different by now."""
     yield from _refuse_orphans([job for change in changes for job in change.adds])
     unread = try_fast_rows(changes, claimed or {})
     rows = unread | (yield from read_rows([change.id for change in changes if change.id not in unread], now=now))
@@ -105,7 +104,7 @@ def _apply(
 
 
 def _split_at_keys(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
-    """Cut after changes that add jobs under keys: later ones see the keys taken."""
+    """Split after changes that add jobs with unique keys: later changes must see these keys held."""
     begin = 0
     for end, change in enumerate(changes, 1):
         if end == len(changes) or any(job.unique_key is not None for job in change.adds):
@@ -125,7 +124,7 @@ def _merge(one: Applied, other: Applied) -> Applied:
 
 
 def _frees_slot(before: Record, after: Record) -> bool:
-    """Whether a hold under limits was given up."""
+    """Whether a job gave up its hold under limits."""
     return after.limits is not None and before.stamp is not None and after.stamp is None
 
 
@@ -148,7 +147,7 @@ def _free_for(row: Record, owners: Owners) -> bool:
 
 
 def _hand_on_key(before: Record, after: Record, owners: Owners) -> None:
-    """Later changes of the call see what this one did to its key."""
+    """Let later changes of the call see what this one did to its key."""
     if after.unique_key is not None and before.holds_key != after.holds_key:
         if after.holds_key:
             owners[after.unique_key] = after.id
@@ -158,7 +157,7 @@ def _hand_on_key(before: Record, after: Record, owners: Owners) -> None:
 
 # ---- holds -----------------------------------------------------------------------------------------
 def write_starts(started: Sequence[Started]) -> Steps[None]:
-    """Write when handlers have begun, for holds that stand: the statement looks at that itself."""
+    """Write when handlers started. The statement itself checks that the holds are valid."""
     claims: dict[tuple[int, int], dict[str, Document]] = {}
     for note in started:
         claims.setdefault((note.hold.attempt, note.hold.stamp), {})[note.hold.id] = {"$set": {"started_at": note.at}}
@@ -170,7 +169,7 @@ def write_starts(started: Sequence[Started]) -> Steps[None]:
 
 
 def renew(holds: Sequence[Hold], lease: int | None, now: int) -> Steps[list[Verdict]]:
-    """Prolong the leases of holds that stand."""
+    """Prolong the leases of valid holds."""
     rows = yield from read_rows({hold.id for hold in holds}, now=now)
     before, prolonged = {}, {}
     for hold in holds:
@@ -200,8 +199,7 @@ def check(holds: Sequence[Hold]) -> Steps[list[Verdict]]:
 
 
 def find_held(worker: str, stamp: int, now: int | None = None) -> Steps[list[Record]]:
-    """What a worker holds under a stamp, in the order of a claim. What cannot be read is set aside, if it is told what time
-    it is."""
+    """The jobs that a worker holds under a stamp, in claim order. With `now`, unreadable ones are set aside."""
     ids = yield from claimed_by(worker, stamp)
     filter = {"_id": {"$in": ids}, "leased_by": worker, "stamp": stamp, "state": State.RUNNING.value}
     found = yield from find("jobs", filter, WHOLE)
@@ -210,7 +208,7 @@ def find_held(worker: str, stamp: int, now: int | None = None) -> Steps[list[Rec
 
 
 def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
-    """Write progress and append log lines; also whether progress was told."""
+    """Write progress and append log lines. Also returns whether there was progress."""
     rows = yield from read_rows({note.hold.id for note in notes})
     accepted = [note for note in notes if _is_held(rows, note.hold)]
     progress = {note.hold.id: note.progress for note in accepted if note.progress is not None}
@@ -225,7 +223,7 @@ def note(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool]]:
 
 
 def answer_if_noted(notes: Sequence[Note]) -> Steps[tuple[list[Verdict], bool] | None]:
-    """The answer to `note` if its lines are the last on record, else None: then it may be said again."""
+    """The answer to `note` if its lines are the last that are stored, else None: then it may be repeated."""
     lines = {note.hold.id: list(note.lines) for note in notes if note.lines}
     found = yield from find("logs", {"_id": {"$in": sorted(lines)}})
     last = {document["_id"]: document["lines"] for document in found}

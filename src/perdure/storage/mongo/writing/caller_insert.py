@@ -1,9 +1,9 @@
-"""Enqueueing in a session that the caller owns.
+"""Enqueues in a session that the caller owns.
 
-The caller's own client takes the steps of an ordinary enqueue inside the caller's transaction: reads and inserts, and a key
-whose window is over is taken over. Jobs that they wait for, and accounts of fair queues, are not touched: such jobs are
-blocked until `resolve_edges` looks at them. The signal is written inside too, so others hear of the jobs when, and only
-when, they are committed. Nothing here commits or repeats. Write conflicts go through as the driver raised them, because
+The caller's own client runs the operations of an ordinary enqueue inside the caller's transaction: reads and inserts, and
+the update of a key whose window is over. It does not write to parents or to accounts of fair queues: such jobs are blocked
+until `resolve_edges` runs. The signal is written inside too, so other processes see it if and when the caller commits.
+Nothing here commits or repeats. Write conflicts reach the caller as the driver raised them, because
 `session.with_transaction` repeats by their labels.
 """
 
@@ -28,7 +28,7 @@ from .enqueue import enqueue
 
 
 class SessionEnqueue(CallerSession):
-    """One enqueue, for whichever session comes."""
+    """One enqueue for a session of either driver."""
 
     def __init__(self, jobs: Sequence[NewJob], address: MongoAddress, identity: str, now: Callable[[], int]) -> None:
         self._jobs = jobs
@@ -51,7 +51,7 @@ class SessionEnqueue(CallerSession):
             raise self._error_for_caller(error) from error
 
     def durable(self, session: Any) -> bool:
-        """Whether the caller waits for a majority when it commits; the server's own default is that it does."""
+        """Whether the caller's commit waits for a majority, as it does by the server's default."""
         options = getattr(getattr(session, "_transaction", None), "opts", None)
         concern = getattr(options, "write_concern", None) or session.client.write_concern
         return concern.document.get("w", "majority") == "majority" and bool(concern.document.get("j", True))

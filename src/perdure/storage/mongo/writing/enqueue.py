@@ -1,9 +1,8 @@
-"""Putting jobs on record.
+"""Enqueues jobs.
 
-What the plan has to know (ids on record, owners of keys, settings and depths of queues) is read in the transaction, then the
-new jobs are inserted. Whoever enqueues into a bounded queue touches its settings, so that two of them at once are a
-conflict, and one comes after the other. Keys of scope waiting and active are guarded by the ids of the notes on who holds
-them, those of scope any and window by the ids of their own collection.
+The transaction reads what the plan needs (known ids, owners of keys, settings and depths of queues) and inserts the new
+jobs. An enqueue into a bounded queue writes to its settings, so two at once conflict and one comes after the other. The ids
+of notes and of the collection `keys` guard unique keys in the same way.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Enqueued(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """Jobs on record, whose edges nobody has looked at yet."""
+    """Stored jobs whose edges are not resolved yet."""
 
     placed: list[EnqueueResult]
     ready: set[str]  # queues
@@ -68,8 +67,8 @@ def enqueue(
     *,
     boldly: bool = False,
 ) -> Steps[Enqueued]:
-    """Put the jobs on record and look at their edges. `boldly`: ids of plain jobs are not looked for before; a known one is
-    an error then."""
+    """Store the jobs and resolve their edges. `boldly`: insert ordinary jobs without a look at their ids; a known id raises
+    a duplicate key error."""
     stored = yield from store(jobs, now, resolution, boldly=boldly)
     followed = yield from resolve_edges_of(stored.parents, resolution, chunk, now)
     ready, left = stored.ready | followed.ready, stored.left + followed.left
@@ -114,7 +113,7 @@ def store(
 
 
 def _settings(jobs: Sequence[NewJob]) -> Steps[dict[str, QueueSettings]]:
-    """The settings of those of the queues that are bounded or fair."""
+    """The settings of those queues that are bounded or fair."""
     queues = list({job.queue for job in jobs})
     bounded_or_fair = [{"max_depth": {"$ne": None}}, {"fair": True}]
     found = yield from find("queues", {"_id": {"$in": queues}, "$or": bounded_or_fair})
@@ -130,14 +129,14 @@ def _is_bounded(settings: Mapping[str, QueueSettings], job: NewJob) -> bool:
 
 
 def _waited_for(jobs: Sequence[NewJob], fresh: Sequence[NewJob]) -> list[str]:
-    """The jobs that some of the fresh ones wait for, without fresh ones."""
+    """The parents of these jobs, without those that are new themselves."""
     parents = dict.fromkeys(parent for job in jobs for parent in parents_of(job.after))
     new = {job.id for job in fresh} if parents else set[str]()
     return [parent for parent in parents if parent not in new]
 
 
 def _with_too_many_edges(following: Sequence[NewJob]) -> list[str]:
-    """Those whose edges would not fit into the transaction: they are made afterwards."""
+    """The jobs whose edges do not fit into the transaction. They are made afterwards."""
     too_many = []
     room = EDGES_AT_ONCE
     for job in following:
@@ -156,8 +155,8 @@ def _records(
     given: Mapping[str, int],
     now: int,
 ) -> list[Record]:
-    """The new records. What is still to be done for one, it waits for as if for a parent more. One that others of the list
-    wait for is marked so from the start."""
+    """The new records. A job that still needs a share or edges waits as if for one parent more. Parents among the new jobs
+    are marked as followed."""
     followed = {parent for job in following for parent in parents_of(job.after)}
     records = []
     for job in fresh:
@@ -170,7 +169,7 @@ def _records(
 
 
 def _owners(jobs: Sequence[NewJob], now: int) -> Steps[dict[KeyName, str]]:
-    """Who owns the keys that the jobs ask for."""
+    """The owners of the keys that the jobs ask for."""
     names = {name for job in jobs if (name := key_name(job)) is not None}
     owners: dict[KeyName, str] = {}
     for key, job in (yield from holders(key for apart, key in names if not apart)).items():
@@ -183,7 +182,7 @@ def _owners(jobs: Sequence[NewJob], now: int) -> Steps[dict[KeyName, str]]:
 
 
 def _depths(queues: Mapping[str, QueueSettings]) -> Steps[dict[str, int]]:
-    """How many jobs wait in each of these queues; no further than the bound counted."""
+    """How many jobs wait in each of these queues, counted up to its bound."""
     depths = {}
     for queue, settings in queues.items():
         most = settings.max_depth or 0
@@ -203,7 +202,7 @@ def _count(collection: str, filter: Document, most: int) -> Steps[int]:
 
 
 def _take_keys(jobs: Sequence[NewJob], now: int) -> Steps[None]:
-    """Keys that are kept apart. One whose window is over is taken over."""
+    """Write the keys of scope any and window. A key whose window is over changes its owner."""
     kept = {job.unique_key: job for job in jobs if (name := key_name(job)) is not None and name[0]}
     yield from update(
         "keys",

@@ -1,7 +1,7 @@
-"""The exchange: apply, note the started, claim, in one transaction; and how those of one process take turns.
+"""The exchange: applies changes, writes starts and claims jobs, in one transaction.
 
-A claim alone looks out before its transaction begins, and needs none if there is nothing for it: so an idle worker costs
-little. What it saw holds for the transaction as well, as if the claim had been a moment earlier.
+A claim without changes reads its candidates before the transaction and needs none if there is nothing for it, so an idle
+worker costs little. Its candidates stay valid in the transaction, as if the claim had come a moment earlier.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class ExchangeOutcome(NamedTuple):
-    """An answer, and what listeners are to hear of it."""
+    """The result of an exchange, and what it must signal."""
 
     exchanged: ExchangeResult
     ready: set[str]
@@ -58,7 +58,7 @@ def exchange(
     claimed: Mapping[str, Record],
     running: running_counts.Change,
 ) -> Steps[ExchangeOutcome]:
-    """`running`: how many more run under limits by what was done so far; it is put on record in the end."""
+    """`running` collects how the number of jobs under limits changes; the caller stores it in the end."""
     wakeups: list[Document] = []
     applied = yield from collect_wakeups(apply(changes, now, resolution, claimed), wakeups)
     if started:
@@ -79,7 +79,7 @@ def exchange(
 
 
 class Write(Protocol):
-    """Take steps in a transaction."""
+    """Runs operations in a transaction."""
 
     async def __call__(
         self,
@@ -91,13 +91,13 @@ class Write(Protocol):
 
 
 class Read(Protocol):
-    """Take steps that read what is committed."""
+    """Runs operations that read committed data."""
 
     async def __call__(self, steps: Callable[[], Steps[T]]) -> T: ...
 
 
 class Exchanges:
-    """The exchanges of one store, as far as they know of each other."""
+    """The exchanges of one store. Concurrent claims among them take different jobs."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Exchanges:
     async def _exchange(
         self, changes: Sequence[Change], claim: Claim | None, started: Sequence[Started], turn: LimitTurn | None = None
     ) -> ExchangeOutcome:
-        """One claim after another, as far as claimers know of each other; see `claim_reservations`."""
+        """Run the exchange, again after conflicts with other claimers: see `claim_reservations`."""
         claims = claim is not None and bool(claim.wants)
         retries, resolutions = Retries(), edge_resolutions()
         if claims and self._expected.is_unknown:
@@ -170,8 +170,8 @@ class Exchanges:
 
     @contextmanager
     def _beside_others(self, only: Sequence[str] | None, turn: LimitTurn | None = None) -> Iterator[ClaimScope]:
-        """What others take is left to them from their beginning to our end: our snapshot may be older than their commit. If
-        they fail they take nothing."""
+        """Leave the jobs of concurrent claims to them from their beginning to our end: our snapshot may be older than their
+        commit. A claim that fails takes nothing."""
         beside = [other.mine for other in self._under_way]
         scope = ClaimScope(only, beside, set(), self._expected, self._reservations.look_again, turn)
         for other in self._under_way:
@@ -226,8 +226,8 @@ class Exchanges:
 
 
 def _read_back(changes: Sequence[Change], claim: Claim, now: int) -> Steps[ExchangeOutcome | None]:
-    """The answer to an exchange if its claim is on record. If it is not, nothing was claimed: then all may be said again,
-    since changes that took hold are outcome as repeated."""
+    """The result of an exchange if its claim was committed. Else nothing was claimed, and the whole exchange may be
+    repeated: changes that were written are answered as repeated."""
     records = yield from find_held(claim.worker, claim.stamp)
     if not records:
         return None

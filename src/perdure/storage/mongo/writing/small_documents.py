@@ -1,16 +1,14 @@
-"""The collection of small things: each is found by its id alone, which begins with what kind of thing it is.
+"""Notes: small documents of several kinds in one collection. Each is found by its id, which begins with its kind.
 
-    unresolved/…   a job whose edges are to be looked at, or that waits for its share      as they came
-    wakeup/…       what a claim under limits has to hear of                                as they came
-    holder/KEY    the job that holds a unique key
-    starts/KEY    when jobs started under a key with a rate
-    account/…     the rank of a tenant's last job in a fair queue
-    floor/…       where its new tenants begin
-    wakeup         written by every claim under limits, so that one comes after the other (see `limit_turns`)
-    wakeup+        the same
-    wakeup-        that two of them have met
+    unresolved/…   a job whose edges must be resolved, or that waits for its share        oldest first
+    wakeup/…       news for claims under limits                                           oldest first
+    holder/KEY     the job that holds a unique key
+    starts/KEY     when jobs started under a key with a rate
+    account/…      the rank of a tenant's last job in a fair queue
+    floor/…        the rank at which new tenants of the queue begin
+    wakeup, wakeup+, wakeup-   written by claims under limits: see `limit_turns`
 
-Those that come in order are only ever inserted and removed, so that nobody meets anybody there.
+Notes of the first two kinds are only inserted and removed, so they cause no write conflicts.
 """
 
 from __future__ import annotations
@@ -28,12 +26,12 @@ MET = f"{WAKEUP}-"
 
 
 def kind(name: str) -> Document:
-    """The condition on ids for all things of a kind: its name, then a slash (and 0 comes right after a slash)."""
+    """The condition for the ids of one kind: its name, then a slash (0 is the character after the slash)."""
     return {"$gte": f"{name}/", "$lt": f"{name}0"}
 
 
 def add(name: str, documents: Iterable[Document]) -> Steps[list[str]]:
-    """Add things that come in order; gives their ids."""
+    """Add notes that are read oldest first; returns their ids."""
     added = [{"_id": f"{name}/{ObjectId()}", **document} for document in documents]
     yield from insert("notes", added)
     return [document["_id"] for document in added]

@@ -1,7 +1,7 @@
-"""Who holds which unique key of scope waiting or active: a note for each key, under its own id.
+"""Which job holds which unique key of scope waiting or active: one note for each key.
 
-Two jobs cannot have the same note, and who writes one that somebody else has written meanwhile meets a conflict: so no index
-of the jobs has to be unique. A job knows that it holds its key (`holds_key`); whoever moves it says so here.
+The id of the note contains the key, so two jobs cannot both have it, and two writers of one note conflict. The jobs need no
+unique index for that. A job's own document has `holds_key`; every transaction that changes it updates the note.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def holders(keys: Iterable[str]) -> Steps[dict[str, str]]:
 
 
 def write_key_changes(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
-    """Note who gave up its key, and who took one. First those who give: another of the list may be the next."""
+    """Write which jobs gave up or took their keys. Removals come first: another job of the list may take the same key."""
     differ = [after for before, after in moves if after.holds_key != before.holds_key]
     if given := [f"{_HOLDER}{record.unique_key}" for record in differ if not record.holds_key]:
         yield from delete("notes", {"_id": {"$in": given}})
@@ -31,13 +31,13 @@ def write_key_changes(moves: Iterable[tuple[Record, Record]]) -> Steps[None]:
 
 
 def take(records: Sequence[Record]) -> Steps[None]:
-    """Note the keys that jobs hold now."""
+    """Write the holders of the keys that these jobs hold."""
     taken = {f"{_HOLDER}{record.unique_key}": {"job": record.id} for record in records if record.holds_key}
     yield from update("notes", [{"q": {"_id": id}, "u": note, "upsert": True} for id, note in taken.items()])
 
 
 def give_up(ids: Sequence[str]) -> Steps[None]:
-    """Forget the keys of jobs that others are about to replace."""
+    """Remove the notes of jobs that are about to be replaced."""
     held = yield from find("jobs", {"_id": {"$in": list(ids)}, "holds_key": True}, {"unique_key": 1})
     if held:
         ours = [f"{_HOLDER}{document.get('unique_key')}" for document in held]

@@ -1,8 +1,8 @@
-"""Read the rows of jobs that move, and write the differences that the moves make.
+"""Reads the rows of jobs that change, and writes the differences.
 
-Hundreds of jobs are claimed, or end, in the same way, and jobs that make the same move share one statement. So two moves
-are compared as a whole, and only the first of each kind is taken apart field by field. Each job has its own start time: for
-moves that differ in nothing else, the statement looks it up by the job's id.
+Hundreds of jobs are claimed or end alike, and equal changes share one statement. So two changes are compared as a whole,
+and only the first of each kind is compared field by field. Each job has its own start time: for changes that differ in
+nothing else, the statement finds it by the id of the job.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ AT_ONCE = 20_000  # ids in one question
 
 
 def differences(moves: Iterable[Move]) -> list[Document]:
-    """The statements that make every job's document that of its second record."""
+    """The statements that turn every job's document into that of its second record."""
     kinds: dict[object, list[Move]] = {}
     single: list[Move] = []
     for move in moves:
@@ -51,8 +51,8 @@ def differences(moves: Iterable[Move]) -> list[Document]:
 
 
 def read_rows(ids: Collection[str], projection: Document = SLIM, *, now: int | None = None) -> Steps[dict[str, Record]]:
-    """The rows of these jobs, as far as guards and moves look at them. One that cannot be read is set aside `now`, and what
-    stands for it is given; without a time it is left out."""
+    """Read the fields that guards and changes need, by job id. With `now`, an unreadable job is set aside and its
+    replacement returned; without, it is left out."""
     if not ids:
         return {}
     found = yield from find("jobs", {"_id": {"$in": list(ids)}}, projection)
@@ -64,12 +64,12 @@ def read_rows(ids: Collection[str], projection: Document = SLIM, *, now: int | N
 
 
 def find_known(ids: Sequence[str]) -> Steps[set[str]]:
-    """Which of these jobs are there; there may be very many."""
+    """Which of these jobs are stored. There may be very many."""
     return (yield from _there(ids, {}))
 
 
 def find_followable(ids: Sequence[str]) -> Steps[set[str]]:
-    """The same, without those that were deleted before they were done."""
+    """The same, without jobs that were deleted before they succeeded."""
     done = [State.SUCCEEDED.value, State.SKIPPED.value]
     return (yield from _there(ids, {"$or": [{"hidden": {"$ne": True}}, {"state": {"$in": done}}]}))
 
@@ -83,8 +83,8 @@ def _there(ids: Sequence[str], condition: Document) -> Steps[set[str]]:
 
 
 def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collection[str] = ()) -> Steps[None]:
-    """The difference that moves have made, and what becomes of places, leases, limits and keys by them. `unread` rows are
-    written if they are as the claim has left them, else `Outdated`."""
+    """Write the differences, and what they mean for places, leases, limits and keys. Raises `Outdated` if one of the
+    `unread` rows is not as its claim left it."""
     moves = [(before[row.id], row) for row in moved]
     if unread:
         yield from update("jobs", differences(move for move in moves if move[1].id not in unread))
@@ -98,7 +98,7 @@ def write(before: Mapping[str, Record], moved: Sequence[Record], unread: Collect
 
 
 def insert_jobs(records: Sequence[Record]) -> Steps[None]:
-    """Put new rows on record, with what belongs to them."""
+    """Insert new jobs with their places, leases, counts and keys."""
     yield from insert("jobs", [document_of(record) for record in records])
     yield from claim_positions.enter(records)
     yield from lease_batches.note((None, record) for record in records)
