@@ -93,6 +93,7 @@ class Limits:
                 claimed += yield from self._admit(found, want.limit - len(claimed), most)
             if len(found) < most and not (yield from self._reopen()):
                 break
+            most = min(limit_gates.AT_ONCE, 2 * most)
         self._is_sated = self._is_sated or (0 < want.limit <= len(claimed) and not self._gates.at_hand)
         self._turn.expect({gate: self._rooms[gate] for gate in seen} if len(seen) <= GUESSED else {})
         self._turn.usual = (
