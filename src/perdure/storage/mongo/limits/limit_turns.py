@@ -1,16 +1,16 @@
-"""Whose turn it is to claim under limits.
+"""Turns: claims under limits come one after the other, or two of one process at once.
 
-Only one claimer at a time may count what runs under limits, and open and shut gates. Each writes the notes `TURNS`, both of
-them, so that two at once are a conflict, and one is repeated.
+Only one claim at a time may count what runs under limits, and open and shut gates. Each writes both notes of `TURNS`, so two
+at once conflict, and one is repeated.
 
-Where nothing but room is left, a second claim of the same process goes **abreast**. The two open and shut nothing, and each
-writes one of the notes alone. That is safe because the last who wrote both was this process, which they see by the name in
-them: another that takes its turn meanwhile writes both, so it meets them, or they meet it. What one of the two cannot see of
-the other is counted as if the other took all that it asks for, and must find room under the limits too; and it leaves the
-other's jobs to it. Whatever is not as usual raises `NeedsExclusiveTurn`, and the claim is made again, alone.
+A fast path lets two claims of one process run **concurrently** where they have nothing to do but to take jobs. The two open
+and shut no gates, and each writes only one of the notes. That is safe because the last claim that wrote both notes was of
+this process, which both see by its name in the notes: a claim of another process writes both, so it conflicts with each of
+them. What one cannot see of the other it counts as if the other took all that it asks for, and that must fit under the
+limits too; and it leaves the other's jobs alone. In any other case it raises `NeedsExclusiveTurn` and is repeated alone.
 
-Two abreast hardly leave a gap for anybody else. Whoever meets somebody here says so beside any transaction, in the note
-`MET`. For a while all come one after the other then.
+Two concurrent claims leave other processes hardly a gap. A claim that conflicts here writes the note `MET`, outside any
+transaction. For a while all claims come one after the other then.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ from bson import ObjectId
 
 from perdure.core.clock import SECOND
 from perdure.storage.contract import Claim
+from perdure.storage.rules import fast_path
 
 from ..connection.operations import PREFIX, Steps, update
 from ..connection.server import TROUBLE, Server
 from ..reading.records import Document
 from ..writing.small_documents import MET, TURNS
 
-MET_FOR = 30.0  # seconds that nobody goes abreast after two processes have met
-PAUSE = 1.0  # the same, after a claim abreast found something unusual
-ROOM = 4  # times as many as a claim asks for must find room before others go abreast
+MET_FOR = 30.0  # seconds without concurrent claims after a conflict with another process
+PAUSE = 1.0  # the same, after a concurrent claim had to be repeated alone
+ROOM = 4  # times as many jobs as a claim asks for must fit before claims run concurrently
 
 
 class NeedsExclusiveTurn(Exception):
-    """A claim abreast of another would have to do more than to take jobs."""
+    """A concurrent claim would have to do more than to take jobs."""
 
 
 class LimitTurn:
@@ -49,9 +50,9 @@ class LimitTurn:
         self.limit = limit
         self.rooms = rooms  # how many might have started at the gates that the last claim here looked at
         self.mine: set[str] = set()
-        self.beside: list[LimitTurn] = []  # those that were abreast at any time
-        self.met = False  # somebody else was there
-        self.usual = False  # nothing but room was left
+        self.beside: list[LimitTurn] = []  # concurrent turns, also if they have ended
+        self.met = False  # it conflicted with another process
+        self.usual = False  # it had nothing to do but to take jobs
         self._notes = notes
         self._written = False
 
@@ -61,30 +62,30 @@ class LimitTurn:
 
     @property
     def reserved_by_others(self) -> int:
-        """How many jobs others may take, or have taken, unseen."""
+        """How many jobs concurrent claims may take that this one cannot see."""
         return sum(turn.limit for turn in self.beside)
 
     def others(self) -> set[str]:
-        """Their jobs, as far as they have chosen."""
+        """The jobs that concurrent claims have chosen so far."""
         return {id for turn in self.beside for id in turn.mine}
 
     def expect(self, rooms: Mapping[str, int]) -> None:
-        """Let the next claim ask for the heads of these gates at once."""
+        """Let the next claim ask for the heads of these gates with its candidates."""
         self.rooms.clear()
         self.rooms.update(rooms)
 
     def guess(self, limit: int) -> dict[str, int]:
-        """The gates at which a claim for so many jobs probably looks, and how many of their heads it needs."""
+        """The gates that a claim for so many jobs will probably read, and how many of their heads it needs."""
         more = 1 + len(self.others())
         return {gate: min(limit, room) + more for gate, room in self.rooms.items()}
 
     def begin(self) -> None:
-        """The transaction begins, perhaps anew."""
+        """The transaction begins, perhaps again."""
         self.mine.clear()
         self.usual = self.met = self._written = False
 
     def lock(self, now: int) -> Steps[None]:
-        """From here on this claim is the only one, but for those abreast."""
+        """From here on this claim is the only one, except for concurrent ones of this process."""
         if self._written:
             return
         self._written = True
@@ -94,7 +95,7 @@ class LimitTurn:
         self.met = False
 
     def check(self, notes: Sequence[Document], now: int) -> None:
-        """Whether this process is still the last that was alone, and nobody has complained. `notes`: those of the turns."""
+        """Check that this process was the last to write both notes, and that no other has conflicted lately."""
         if any(note["_id"] == MET and note["at"] > now - MET_FOR * SECOND for note in notes):
             self.met = True
         names = [note.get("by") for note in notes if note["_id"] in TURNS]
@@ -123,14 +124,14 @@ class Turns:
             while self._under_way and not (plain and self._may_run_concurrently()):
                 self._ended.clear()
                 await self._ended.wait()
-            turn = self._begin(sum(limits), abreast=plain and self._may_run_concurrently())
+            turn = self._begin(sum(limits), concurrent=plain and self._may_run_concurrently())
         try:
             yield turn
             self._usual = turn.usual
             if not turn.concurrent:
                 self._name = turn.name
         except BaseException:
-            self._name = None  # whether it is committed may be unknown: the next one, alone, sees it or meets it
+            self._name = None  # it may have been committed: the next claim, alone, reads it or conflicts with it
             raise
         finally:
             turn.beside = []
@@ -139,16 +140,17 @@ class Turns:
 
     def _may_run_concurrently(self) -> bool:
         return (
-            self._name is not None
+            fast_path.enabled()
+            and self._name is not None
             and self._usual
             and monotonic() >= max(self._not_before, self._met_until)
             and len(self._under_way) < len(TURNS)
             and all(turn.concurrent for turn in self._under_way)
         )
 
-    def _begin(self, limit: int, *, abreast: bool) -> LimitTurn:
+    def _begin(self, limit: int, *, concurrent: bool) -> LimitTurn:
         notes: Sequence[str] = TURNS
-        if abreast and self._name is not None:
+        if concurrent and self._name is not None:
             written = [note for turn in self._under_way for note in turn._notes]
             notes = [next(note for note in TURNS if note not in written)]
             turn = LimitTurn(self._name, notes, limit, self._rooms)
@@ -161,14 +163,14 @@ class Turns:
         return turn
 
     def note_unusual(self, turn: LimitTurn) -> None:
-        """A claim abreast could not be made."""
+        """A concurrent claim had to be repeated alone."""
         self._usual = False
         self._not_before = monotonic() + PAUSE
         if turn.met:
             self._met_until = monotonic() + MET_FOR
 
     async def meet(self, server: Server, now: int) -> None:
-        """Somebody else was there: tell it, and come one after the other for a while."""
+        """A claim conflicted with another process: let all come one after the other for a while."""
         self._met_until = monotonic() + MET_FOR
         if monotonic() - self._told < MET_FOR / 3:
             return

@@ -1,12 +1,12 @@
-"""A claim under limits: who of the parked jobs may start now.
+"""A claim under limits: which of the parked jobs may start now.
 
-What the rules of `rules.limits` ask for is read in the transaction: how many run under a key is the sum of its `slots`
-and of what this transaction has done so far; the starts under a rate are one note per key. Claims come
-one after the other (see `limit_turns`), so what one counts no other can add to; a hold that is given up meanwhile only makes
-room, and wakeups.
+The transaction reads what `storage.rules.limits` needs. How many jobs run under a key is the sum of its `slots` and of what
+this transaction has done so far; the starts under a rate are one note per key. Claims come one after the other (see
+`limit_turns`), so no other can add to what one has counted. A hold that is given up meanwhile only makes room, and sends a
+wake-up.
 
-Two claims of one process may go abreast where there is nothing to do but to take jobs: all gates that they want are open,
-few, without a rate, and have room for both. Neither hears wakeups, nor puts slots together.
+Two claims of one process may run concurrently where they have nothing to do but to take jobs: all gates that they want are
+open, few, without a rate, and have room for both. Neither uses wake-ups, nor merges slots.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from . import limit_gates, running_counts
 from .limit_turns import ROOM, LimitTurn, NeedsExclusiveTurn
 
 GUESSED = 8  # gates of which the next claim asks for the heads before it knows whether it wants them
-UNHEARD = 16  # wakeups that may wait while claims go abreast
+UNHEARD = 16  # wake-ups that may wait while claims run concurrently
 
 
 class Limits:
@@ -65,7 +65,7 @@ class Limits:
         back = self._news.last > self._now
         if self._turn.concurrent:
             self._check_that_nothing_opens(back)
-            if self._news.fresh:  # nobody else may make something of them that is not seen here
+            if self._news.fresh:  # another process must conflict with this claim, or read its wake-ups
                 yield from self._turn.lock(self._now)
             return
         if not (self._news.wakeups or self._news.fresh or back):
@@ -108,7 +108,7 @@ class Limits:
         if not self._turn.concurrent:
             yield from limit_gates.remove_wakeups(self._news, kept)
         yield from self._gates.write(self._now)
-        if self._is_sated:  # nobody has looked whether that was all: the next claim does
+        if self._is_sated:  # the next claim finds out whether that was all
             return [0]
         opens_at = yield from self._opens_at(wants)
         waiting = [] if opens_at is None else [max(0, opens_at - self._now)]
@@ -184,7 +184,7 @@ class Limits:
         return admitted.ids
 
     def _read_heads(self, most: Mapping[str, int]) -> Steps[dict[str, list[ClaimOrder]]]:
-        """The best jobs at some gates that neither an earlier want nor a claim abreast is taking, so many of each and one
+        """The best jobs at some gates that neither an earlier want nor a concurrent claim takes, so many of each and one
         more."""
         heads, self._heads = self._heads, {}
         while True:
@@ -197,7 +197,7 @@ class Limits:
             heads = yield from limit_gates.heads(enough, not_expired(self._now))
 
     def _check_that_nothing_opens(self, back: bool) -> None:
-        """A claim abreast of another hears nobody: those who have sent them must have time, or nothing to tell."""
+        """A concurrent claim uses no wake-ups: check that they are few, and that none of them opens a gate."""
         news = self._news
         if back or news.gates is None or news.slots is None:
             raise NeedsExclusiveTurn
@@ -212,7 +212,7 @@ class Limits:
         self._turn.check(news.turns, self._now)
 
     def _is_tidy(self, seen: Iterable[str], limit: int) -> bool:
-        """Whether the next claims may go abreast: there is room, and nothing that one alone should put in order."""
+        """Whether the next claims may run concurrently: there is room, and nothing that a claim alone must tidy."""
         unheard = len(self._news.wakeups) if self._turn.concurrent else 0
         limits = [gate_of(gate).limits for gate in seen]
         return (
