@@ -193,6 +193,18 @@ async def test_a_count_of_running_jobs_that_cannot_be(url, database, spoiled):
         assert len(await store.claim(claim(9, limited=True))) == 2
 
 
+@pytest.mark.parametrize("fields", [{"limits": LIMITS, "delay": 10**9}, {}], ids=["scheduled", "without limits"])
+async def test_a_job_that_is_wrongly_parked_is_inspected_once(url, database, fields):
+    """It has no gate, so no claim is woken for one."""
+    async with store_at(url) as store:
+        wrong = job(**fields)
+        await store.enqueue([wrong])
+        database.perdure_jobs.update_one({"_id": wrong.id}, {"$set": {"parked": True}})
+        await store.inspect(100)
+        assert await store.inspect(100) == 0
+        assert await store.unreadable() == []
+
+
 async def test_one_inspection_looks_at_several_pages(url, database):
     async with store_at(url) as store:
         jobs = [job() for _ in range(35)]

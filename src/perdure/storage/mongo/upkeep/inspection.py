@@ -23,7 +23,7 @@ from ..connection.operations import Find, Steps, aggregate, find, insert, update
 from ..edges import lost_edges
 from ..limits import running_counts
 from ..reading.document_shapes import SHAPED, flaws_in
-from ..reading.records import Document, gate_of, has_place, is_gate, marks_of, place_of
+from ..reading.records import Document, gate_of, is_gate, marks_of, place_of
 from ..writing import updates
 from ..writing.small_documents import WAKEUP, add
 from . import lease_batches
@@ -190,13 +190,10 @@ def _give_places(records: Sequence[Record]) -> Steps[int]:
     wrong = [id for id, place in wanted.items() if stands.get(id) != place]
     yield from forget(wrong)
     yield from insert("places", [place for id in wrong if (place := wanted[id]) is not None])
-    gates = {wanted[record.id]["place"] for record in records if record.parked and has_place(record)}  # type: ignore[index]
-    known = (
-        {each["_id"] for each in (yield from find("gates", {"_id": {"$in": sorted(gates)}}, {"_id": 1}))}
-        if gates
-        else set()
-    )
-    yield from add(WAKEUP, [{"gate": gate} for gate in sorted(gates - known)])
+    gates = {place["place"] for place in wanted.values() if place is not None and is_gate(place["place"])}
+    known = (yield from find("gates", {"_id": {"$in": sorted(gates)}}, {"_id": 1})) if gates else []
+    unknown = gates - {gate["_id"] for gate in known}
+    yield from add(WAKEUP, [{"gate": gate} for gate in sorted(unknown)])
     return len(wrong)
 
 
