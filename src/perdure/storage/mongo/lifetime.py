@@ -6,16 +6,16 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from perdure.core.clock import Clock, reader
-from perdure.errors import StoreError, StoreMisconfigured
+from perdure.errors import StoreError
 from perdure.storage import migrations
 from perdure.storage.contract import Storage
+from perdure.storage.opening import Demand, check_durability, refuse_after_fork
 
 from .address import MongoAddress
 from .connection import health
@@ -30,8 +30,6 @@ from .upkeep import inspection
 from .writing.exchange import Exchanges
 
 T = TypeVar("T")
-Demand = Literal["full", "normal", "relaxed"]
-_log = logging.getLogger("perdure")
 
 
 class MongoLifetime(Storage):
@@ -68,7 +66,8 @@ class MongoLifetime(Storage):
             try:
                 health.check(await server.hello(), self._address)
                 await self._prepare(server)
-                await self._check_durability(server)
+                found = await health.durability(server, await server.hello())
+                check_durability(found, self._demand, self._address)
                 if self._clock is None:
                     self._time = ServerClock(server.now)
                     await self._time.follow()
@@ -156,8 +155,7 @@ class MongoLifetime(Storage):
     def _in_use(self) -> Server:
         if self._server is None:
             raise StoreError(f"the store {self._address} is not open")
-        if self._forked():
-            raise StoreError(f"the store {self._address} was opened before this process was forked: open it again here")
+        refuse_after_fork(self._process, self._address)
         return self._server
 
     def _forked(self) -> bool:
@@ -176,13 +174,3 @@ class MongoLifetime(Storage):
                 migrations.up(ledger, load_migrations())
             else:
                 migrations.check(ledger, load_migrations())
-
-    async def _check_durability(self, server: Server) -> None:
-        """Refuse or warn when an acknowledged job would not be safe."""
-        found = await health.durability(server, await server.hello())
-        if found.grade in "AB" or self._demand == "relaxed":
-            return
-        message = f"{self._address}: durability {found.grade}: {found.detail}; {found.remedy}"
-        if self._demand == "full" or found.grade == "D":
-            raise StoreMisconfigured(f'durability="{self._demand}" refused: {message}')
-        _log.warning("%s", message)

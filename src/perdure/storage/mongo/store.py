@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from perdure.core.lifecycle import Change
 from perdure.core.record import Hold, NewJob, Record
