@@ -76,6 +76,7 @@ class Proxy(Switchboard):
         self._delay = 0.0
         self.called = 0  # who has called
         self.opened = 0  # and was let through
+        self.kept = 0  # parts that were not passed on
         super().__init__(url)
 
     def cut(self) -> None:
@@ -144,6 +145,7 @@ class Proxy(Switchboard):
             if self._delay:
                 await asyncio.sleep(self._delay)
             if self._swallows or line in self._muted:
+                self.kept += 1
                 continue
             if answers and self._breaks_after and heard[:1] not in b"RSN":  # not in the middle of a greeting
                 self._breaks_after -= 1

@@ -58,6 +58,7 @@ class Proxy:
         self.swallows = False
         self._muted = set()
         self.silent = False
+        self.kept = 0  # parts that were not passed on
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
@@ -102,6 +103,7 @@ class Proxy:
                     self.cut()
                     break
                 if self.silent or writer in self._muted:
+                    self.kept += 1
                     continue
                 writer.write(part)
                 await writer.drain()

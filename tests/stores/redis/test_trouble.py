@@ -118,7 +118,7 @@ async def test_a_cancelled_call_leaves_the_store_usable(url):
         proxy.silent = True
         asked = claim()
         call = asyncio.create_task(store.claim(asked))
-        await asyncio.sleep(0.05)
+        await eventually(lambda: proxy.kept)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call

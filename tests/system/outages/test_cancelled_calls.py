@@ -14,7 +14,7 @@ from perdure.storage.driver_calls import DriverCalls, GivenUp
 from tests.support.addresses import address
 from tests.support.proxy import Proxy
 from tests.support.real_servers import server
-from tests.support.waiting import wait_until
+from tests.support.waiting import eventually, wait_until
 
 from .conftest import own_server
 
@@ -118,7 +118,7 @@ async def test_connections_are_replaced_under_those_who_use_them(kind, tmp_path)
             store = await app._runtime.storage()
             proxy.mute()
             waiting = [asyncio.create_task(store.count(Filter())) for _ in range(5)]
-            await asyncio.sleep(0.3)
+            await eventually(lambda: proxy.kept)
             await asyncio.wait_for(store.reconnect(), 20)
             _, left = await asyncio.wait(waiting, timeout=20)
             assert not left

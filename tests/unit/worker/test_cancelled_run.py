@@ -10,7 +10,7 @@ import textwrap
 import pytest
 
 from perdure import Context, Loss, Perdure, State, WorkerPool
-from tests.support.waiting import stays
+from tests.support.waiting import eventually, stays
 
 
 def runs(app: Perdure, kind: str, **options):
@@ -62,7 +62,8 @@ async def test_what_runs_may_end_first(app, kind):
 
 
 @pytest.mark.parametrize("kind", ["worker", "pool"])
-async def test_a_second_cancellation_hurries(app, kind):
+async def test_a_second_cancellation_hurries(app, kind, caplog):
+    caplog.set_level("INFO", "perdure")
     begun, told = asyncio.Event(), []
 
     @app.task
@@ -73,12 +74,12 @@ async def test_a_second_cancellation_hurries(app, kind):
         finally:
             told.append(ctx.lost.reason)
 
-    async with app, asyncio.timeout(10):
+    async with app, asyncio.timeout(20):
         running = asyncio.create_task(runs(app, kind).run())
         handle = await job.enqueue()
         await begun.wait()
         running.cancel()
-        await asyncio.sleep(0.05)
+        await eventually(lambda: "is stopping" in caplog.text)
         await cancelled(running)
         assert told == [Loss.SHUTDOWN]
         back = await handle.refresh()
