@@ -1,4 +1,5 @@
-"""The figures of the code: sizes, names and private access. `./dev figures [COMMIT]` prints them, beside those of a commit.
+"""The figures of the code: sizes, names and private access. `./dev figures [COMMIT]` prints them, beside those of a commit;
+`./dev figures --list` names what is counted.
 
 They are held to their budgets by `tests/project/test_budgets.py`.
 """
@@ -205,6 +206,9 @@ def _imported(node: ast.AST) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
+    if arguments == ["--list"]:
+        _print_lists(figures_of(ROOT))
+        return 0
     columns = [("the working tree", figures_of(ROOT).table())]
     for commit in arguments:
         with tempfile.TemporaryDirectory(prefix="perdure-figures-") as folder:
@@ -218,6 +222,17 @@ def main(arguments: list[str]) -> int:
         print("  ".join(cell.ljust(width) if not column else cell.rjust(width)
                         for column, (cell, width) in enumerate(zip(row, widths, strict=True))))  # fmt: skip
     return 0
+
+
+def _print_lists(figures: Figures) -> None:
+    for title, lines in {
+        f"files over {LONGEST_FILE} lines": figures.long_files,
+        f"folders over {LARGEST_FOLDER} modules": figures.large_folders,
+        "functions named by participles": figures.participles,
+        "private access across objects": figures.private_accesses,
+        "private names of drivers and of Python": figures.foreign_names,
+    }.items():
+        print(f"{title}: {len(lines)}", *sorted(lines), sep="\n  ")
 
 
 def _check_out(commit: str, folder: Path) -> None:
