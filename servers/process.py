@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -19,7 +20,9 @@ from pathlib import Path
 from typing import Protocol
 
 START, STOP = 60.0, 30.0
-PORTS = 5
+PORTS = 5  # tried when another program is quicker
+TRIED = 50  # numbers of ports that may be taken
+PRIVILEGED, USUAL_FIRST = 1024, 32768
 
 
 class NotAvailable(Exception):
@@ -164,9 +167,25 @@ def _start_keeper(program: Program, folder: Path, lock: Path) -> Process:
 
 
 def _free_port() -> int:
+    """A port below those that the system gives to outgoing connections: nobody takes it while the server is down, so that
+    the server can start again on it."""
+    end = _first_of_outgoing()
+    for _ in range(TRIED):
+        port = random.randrange(end // 2, end)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _first_of_outgoing() -> int:
+    try:
+        first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except OSError:
+        return USUAL_FIRST
+    return first if first > 2 * PRIVILEGED else USUAL_FIRST
 
 
 def _children(pid: int) -> list[int]:

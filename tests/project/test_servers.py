@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import servers
+from servers import process
 from tests.support import real_servers
 from tests.support.waiting import wait_until
 
@@ -93,6 +94,17 @@ def alive(pid):
 
 def _state(pid):
     return subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True).stdout.strip()[:1]
+
+
+RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
+
+
+@pytest.mark.skipif(not RANGE.exists(), reason="the ports of outgoing connections are not known")
+def test_no_outgoing_connection_takes_its_port_while_it_is_down():
+    first, last = map(int, RANGE.read_text().split())
+    ports = {process._free_port() for _ in range(50)}
+    assert len(ports) > 40
+    assert not [port for port in ports if first <= port <= last]
 
 
 def test_what_is_kept_in_one_fresh_place_is_not_in_another(own):
