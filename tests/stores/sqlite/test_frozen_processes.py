@@ -45,7 +45,7 @@ async def test_others_write_while_a_process_is_frozen(tmp_path, code, machine):
     path = tmp_path / "jobs.db"
     async with store_at(path) as store:
         await store.enqueue([job()])
-        folder = store._shared.place.beside()
+        folder = store._shared.file.beside()
         other = process(path, code, folder)
         try:
             assert await line(other) == "waits"

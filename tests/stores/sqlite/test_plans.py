@@ -25,7 +25,7 @@ def updates_of_lists():
 
 def plan_of(driver, path, statement):
     """The steps of the plan for two rows, whatever the parameters are."""
-    columns = len(re.search(r"given\s*\((.*?)\)", statement, re.DOTALL)[1].split(","))
+    columns = len(re.search(r"input\s*\((.*?)\)", statement, re.DOTALL)[1].split(","))
     text = re.sub(
         r"\?\d*|:\w+", "NULL", statement.replace("{values}", ", ".join([f"({'NULL,' * (columns - 1)}NULL)"] * 2))
     )

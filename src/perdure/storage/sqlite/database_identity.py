@@ -25,7 +25,7 @@ def _question() -> str:
 class SqliteIdentity(DatabaseIdentity):
     """A file, and the library that this process uses it with."""
 
-    place: DatabaseFile
+    file: DatabaseFile
     driver: DriverName
     question: str = field(default_factory=_question)
 
@@ -33,7 +33,7 @@ class SqliteIdentity(DatabaseIdentity):
     once = False  # a pragma may change at any time, and asking costs no round trip
 
     def __str__(self) -> str:
-        return str(self.place)
+        return str(self.file)
 
     def refuse(self, driver: object) -> None:
         theirs = type(driver).__module__.partition(".")[0]
@@ -73,6 +73,6 @@ class SqliteIdentity(DatabaseIdentity):
 
     def _is_here(self, theirs: str) -> bool:
         try:
-            return self.place.path is not None and os.path.samefile(theirs, self.place.path)
+            return self.file.path is not None and os.path.samefile(theirs, self.file.path)
         except OSError:
             return False

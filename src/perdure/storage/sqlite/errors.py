@@ -43,26 +43,26 @@ class Misread(StoreError):
     """A statement, or what reads its answer, met a stored value that it cannot work with."""
 
 
-def misread(error: Exception, place: DatabaseFile) -> Misread:
+def misread(error: Exception, file: DatabaseFile) -> Misread:
     """The error for a value that our own code could not read."""
-    found = Misread(f"{place}: a stored value cannot be read: {type(error).__name__}: {error}")
+    found = Misread(f"{file}: a stored value cannot be read: {type(error).__name__}: {error}")
     found.__cause__ = error
     return found
 
 
-def explain(error: Exception, driver: Driver, place: DatabaseFile) -> StoreError:
+def explain(error: Exception, driver: Driver, file: DatabaseFile) -> StoreError:
     """The StoreError for an error of the driver."""
     code = driver.code(error)
     if "no such table: perdure_" in str(error) or "no such column" in str(error):
-        found = StoreError(f"{place} has no tables of this version of Perdure ({error}): run `perdure migrate`")
+        found = StoreError(f"{file} has no tables of this version of Perdure ({error}): run `perdure migrate`")
     elif code == CANTOPEN and file_descriptors.are_exhausted(error):
-        found = StoreUnavailable(f"{place}: {file_descriptors.EXHAUSTED} ({error})").at(place)
+        found = StoreUnavailable(f"{file}: {file_descriptors.EXHAUSTED} ({error})").at(file)
     elif code in _WORDS:
-        words = f"{place}: {_WORDS[code]} ({error})"
-        found = StoreUnavailable(words).at(place) if code in _UNAVAILABLE else StoreError(words)
+        words = f"{file}: {_WORDS[code]} ({error})"
+        found = StoreUnavailable(words).at(file) if code in _UNAVAILABLE else StoreError(words)
     elif any(words in str(error) for words in _OF_THE_SCHEMA):
-        found = StoreError(f"{place}: SQLite says: {error}")
+        found = StoreError(f"{file}: SQLite says: {error}")
     else:
-        found = Misread(f"{place}: SQLite says: {error}")
+        found = Misread(f"{file}: SQLite says: {error}")
     found.__cause__ = error
     return found

@@ -39,10 +39,10 @@ def open_ledger(
     path: Path, scheme: str, journal: Any, *, outbox: bool = False
 ) -> tuple[SqliteLedger, list[Migration], Callable[[], None]]:
     """The ledger of a file, its migrations, and a function that closes the file."""
-    place = DatabaseFile(path)
-    place.check()
+    file = DatabaseFile(path)
+    file.check()
     library = driver(_driver_of(scheme))
-    keeper = JournalKeeper(place, library, journal)
+    keeper = JournalKeeper(file, library, journal)
     retry = retry_of(library)
     connection = None
     try:
@@ -52,10 +52,10 @@ def open_ledger(
         if connection is not None:
             connection.close()
         if isinstance(error, library.error):
-            raise explain(error, library, place) from error
+            raise explain(error, library, file) from error
         raise
     known = load_outbox_migrations() if outbox else load_migrations()
-    return SqliteLedger(connection, place, retry, outbox=outbox), known, connection.close
+    return SqliteLedger(connection, file, retry, outbox=outbox), known, connection.close
 
 
 def _driver_of(scheme: str) -> DriverName:

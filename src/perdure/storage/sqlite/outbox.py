@@ -41,7 +41,7 @@ except ImportError:  # a system without flock
     fcntl = None  # type: ignore[assignment]
 
 T = TypeVar("T")
-MADE_WITHIN = 2.0  # seconds: a caller who waits for the table may hold the very lock that it needs
+MADE_WITHIN = 2.0  # seconds: the caller that waits for the table may itself hold the lock that this needs
 _SIGNAL = frozenset({"outbox"})
 
 
@@ -58,7 +58,7 @@ class OutboxIdentity(SqliteIdentity):
 
     def explain(self, error: BaseException) -> PerdureError:
         if "no such table" in str(error):
-            return StoreError(f"the database behind connection= has no outbox ({error}): {_remedy(self.place)}")
+            return StoreError(f"the database behind connection= has no outbox ({error}): {_remedy(self.file)}")
         return super().explain(error)
 
 
@@ -68,9 +68,9 @@ class SqliteOutbox(Outbox):
     name = "SQLite"
 
     def __init__(
-        self, place: DatabaseFile, *, driver: DriverName = "sqlite3", clock: Clock | None = None, migrate: bool = True
+        self, file: DatabaseFile, *, driver: DriverName = "sqlite3", clock: Clock | None = None, migrate: bool = True
     ) -> None:
-        self._place = place
+        self._file = file
         self._driver = driver
         self._now = reader(clock)
         self._migrate = migrate
@@ -82,11 +82,11 @@ class SqliteOutbox(Outbox):
         async with self._opening:
             if self._shared is not None and self._shared.process == os.getpid():
                 return
-            self._place.check()
-            if not self._migrate and not self._place.exists():
-                raise StoreError(f"{self._place} does not exist: {_remedy(self._place)}")
+            self._file.check()
+            if not self._migrate and not self._file.exists():
+                raise StoreError(f"{self._file} does not exist: {_remedy(self._file)}")
             self._shared = process_shared.acquire(
-                process_shared.key_of(str(self._place)), self._place, self._driver, "as it is"
+                process_shared.key_of(str(self._file)), self._file, self._driver, "as it is"
             )
             try:
                 # the caller may hold the write lock itself, and the writer may be waiting for that: read before writing
@@ -110,23 +110,23 @@ class SqliteOutbox(Outbox):
         await closing.close()
 
     def _is_ready(self, connection: Connection) -> bool:
-        ledger = SqliteLedger(connection, self._place, self._in_use().database.retry_while_busy, outbox=True)
+        ledger = SqliteLedger(connection, self._file, self._in_use().database.retry_while_busy, outbox=True)
         return not migrations.status(ledger, load_outbox_migrations()).pending
 
     def _prepare(self, connection: Connection) -> None:
         driver = self._in_use().driver
-        ledger = SqliteLedger(connection, self._place, retry_of(driver, MADE_WITHIN), outbox=True)
+        ledger = SqliteLedger(connection, self._file, retry_of(driver, MADE_WITHIN), outbox=True)
         try:
             if self._migrate:
                 migrations.up(ledger, load_outbox_migrations())
             elif migrations.status(ledger, load_outbox_migrations()).pending:
-                raise StoreError(f"{self._place} has no outbox of this version: {_remedy(self._place)}")
+                raise StoreError(f"{self._file} has no outbox of this version: {_remedy(self._file)}")
         except driver.error as error:
             if driver.code(error) not in (BUSY, LOCKED):
                 raise
             raise StoreError(
-                f"{self._place} has no outbox yet, and it cannot be made while a transaction keeps the file locked: end "
-                f"that transaction; {_remedy(self._place)}"
+                f"{self._file} has no outbox yet, and it cannot be made while a transaction keeps the file locked: end "
+                f"that transaction; {_remedy(self._file)}"
             ) from error
 
     # -- for callers ---------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ class SqliteOutbox(Outbox):
         return CallerStatements((insert,), insert, insert)
 
     async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
-        return OutboxIdentity(self._place, self._driver)
+        return OutboxIdentity(self._file, self._driver)
 
     # -- for the relay -------------------------------------------------------------------------------
     @asynccontextmanager
@@ -150,7 +150,7 @@ class SqliteOutbox(Outbox):
 
     @contextmanager
     def _relay_lock(self) -> Iterator[bool]:
-        folder = self._place.beside()
+        folder = self._file.beside()
         if folder is None or fcntl is None:
             yield True
             return
@@ -173,7 +173,7 @@ class SqliteOutbox(Outbox):
             os.close(lock)
 
     async def state(self) -> OutboxState:
-        ((waiting, since, aside),) = await self._database().read(lambda link: link.rows(_sql()["standing"]))
+        ((waiting, since, aside),) = await self._database().read(lambda link: link.rows(_sql()["counts"]))
         return OutboxState(waiting, None if since is None else max(0, self._now() - since), aside)
 
     async def list_aside(self, limit: int) -> list[Aside]:
@@ -207,7 +207,7 @@ class SqliteOutbox(Outbox):
 
     def _in_use(self) -> Shared:
         if self._shared is None or self._shared.process != os.getpid():
-            raise StoreError(f"the outbox in {self._place} is not open")
+            raise StoreError(f"the outbox in {self._file} is not open")
         return self._shared
 
 
@@ -228,5 +228,5 @@ def _text_of(text: bytes | None) -> str:
     return "" if text is None else text.decode("utf-8", "backslashreplace")
 
 
-def _remedy(place: DatabaseFile) -> str:
-    return f"run `perdure migrate --outbox sqlite:///{place}` once, or use the app outside of a transaction first"
+def _remedy(file: DatabaseFile) -> str:
+    return f"run `perdure migrate --outbox sqlite:///{file}` once, or use the app outside of a transaction first"

@@ -28,16 +28,16 @@ class SqliteLedger:
 
     made_of = "tables"
 
-    def __init__(self, connection: Connection, place: DatabaseFile, retry: Retry, *, outbox: bool = False) -> None:
+    def __init__(self, connection: Connection, file: DatabaseFile, retry: Retry, *, outbox: bool = False) -> None:
         self._connection = connection
-        self._place = place
+        self._file = file
         self._retry = retry
         self._meta = "perdure_outbox_meta" if outbox else "perdure_meta"
         self._sql = load("schema", meta=self._meta)
         self._tables = self._sql["outbox_tables" if outbox else "our_tables"]
 
     def __str__(self) -> str:
-        return str(self._place)
+        return str(self._file)
 
     def version(self) -> int:
         version: int = self._retry(self._version)
@@ -66,7 +66,7 @@ class SqliteLedger:
                 return int(rows[0][0])
         if ours:
             raise StoreError(
-                f"{self._place} has tables that are named as Perdure's but were not made by it "
+                f"{self._file} has tables that are named as Perdure's but were not made by it "
                 f"({', '.join(sorted(ours))}): rename them, or use another file"
             )
         return 0

@@ -90,7 +90,7 @@ class SqliteStorage(Storage):
 
     def __init__(
         self,
-        place: DatabaseFile,
+        file: DatabaseFile,
         *,
         driver: DriverName = "sqlite3",
         journal: Journal = "auto",
@@ -99,14 +99,14 @@ class SqliteStorage(Storage):
         migrate: bool = True,
         key: str | None = None,
     ) -> None:
-        self._place = place
-        self.place = str(place)
+        self._file = file
+        self.place = str(file)
         self._driver = driver
         self._journal = journal
         self._now = reader(clock)
         self._demand = demand
         self._migrate = migrate
-        self._key = key or process_shared.key_of(str(place))
+        self._key = key or process_shared.key_of(str(file))
         self._shared: Shared | None = None
         self._opened = False
         self._opening = asyncio.Lock()
@@ -116,19 +116,19 @@ class SqliteStorage(Storage):
         async with self._opening:
             if self._opened and not self._forked():
                 return
-            self._place.check()
-            if not self._migrate and not self._place.in_memory and not self._place.exists():
-                raise StoreError(f"{self._place} does not exist: run `perdure migrate`")
-            self._shared = process_shared.acquire(self._key, self._place, self._driver, self._journal)
+            self._file.check()
+            if not self._migrate and not self._file.in_memory and not self._file.exists():
+                raise StoreError(f"{self._file} does not exist: run `perdure migrate`")
+            self._shared = process_shared.acquire(self._key, self._file, self._driver, self._journal)
             self._opened = True
             try:
-                if self._migrate or self._place.in_memory:
+                if self._migrate or self._file.in_memory:
                     await self._shared.database.alone(self._prepare)
                 else:  # the caller may hold the write lock itself, and the writer may be waiting for that
                     await self._shared.database.read(self._check_schema)
                 self._shared.database.prepares[self] = self._prepare
-                if not self._place.in_memory:
-                    check_durability(self._shared.keeper.durability(), self._demand, self._place)
+                if not self._file.in_memory:
+                    check_durability(self._shared.keeper.durability(), self._demand, self._file)
             except BaseException:
                 await self._close(flush=False)
                 raise
@@ -177,7 +177,7 @@ class SqliteStorage(Storage):
         return statements_for(jobs, self._now())
 
     async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
-        return SqliteIdentity(self._place, self._driver)
+        return SqliteIdentity(self._file, self._driver)
 
     # -- claim, renew, apply -------------------------------------------------------------------------
     async def exchange(
@@ -369,8 +369,8 @@ class SqliteStorage(Storage):
 
     def _in_use(self) -> Shared:
         if self._shared is None or not self._opened:
-            raise StoreError(f"the store {self._place} is not open")
-        refuse_after_fork(self._shared.process, self._place)
+            raise StoreError(f"the store {self._file} is not open")
+        refuse_after_fork(self._shared.process, self._file)
         return self._shared
 
     def _forked(self) -> bool:
@@ -379,8 +379,8 @@ class SqliteStorage(Storage):
     def _prepare(self, connection: Connection) -> None:
         """Bring the tables and the journal of a file into their state."""
         retry, keeper = self._database().retry_while_busy, self._in_use().keeper
-        ledger = SqliteLedger(connection, self._place, retry)
-        if self._migrate or self._place.in_memory:
+        ledger = SqliteLedger(connection, self._file, retry)
+        if self._migrate or self._file.in_memory:
             migrations.status(ledger, load_migrations())  # a file that is not ours is left as it is
         else:
             migrations.check(ledger, load_migrations())
@@ -389,7 +389,7 @@ class SqliteStorage(Storage):
 
     def _check_schema(self, connection: Connection) -> None:
         """Check the tables and the journal without writing."""
-        migrations.check(SqliteLedger(connection, self._place, self._database().retry_while_busy), load_migrations())
+        migrations.check(SqliteLedger(connection, self._file, self._database().retry_while_busy), load_migrations())
         self._in_use().keeper.read_mode(connection)
 
 

@@ -120,7 +120,7 @@ class SqliteTransaction(StoreTransaction):
     # -- in the writer's thread ----------------------------------------------------------------------
     def _run(self, writer: Connection) -> None:
         database = self._shared.database
-        own = writer if self._shared.place.in_memory else database.retry_while_busy(self._shared.keeper.connect)
+        own = writer if self._shared.file.in_memory else database.retry_while_busy(self._shared.keeper.connect)
         try:
             with database.write_lock:
                 # a new connection has SQLite's own kind of rollback journal, which does not survive a power loss
@@ -156,7 +156,7 @@ class SqliteTransaction(StoreTransaction):
         try:
             answer = run()
         except self._shared.driver.error as error:
-            self._answer(future, None, explain(error, self._shared.driver, self._shared.place))
+            self._answer(future, None, explain(error, self._shared.driver, self._shared.file))
         except BaseException as error:
             self._answer(future, None, error)
         else:

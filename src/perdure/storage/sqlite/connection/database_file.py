@@ -45,7 +45,7 @@ class DatabaseFile:
         """Whether there is a database. An empty file is none yet."""
         return self.path is not None and self.path.exists() and self.path.stat().st_size > 0
 
-    def file(self) -> FileId | None:
+    def id(self) -> FileId | None:
         """The file that the path names now, None if there is none."""
         try:
             found = None if self.path is None else os.stat(self.path)

@@ -58,11 +58,11 @@ def mode_for(journal: Journal, version: tuple[int, int, int]) -> str:
 class JournalKeeper:
     """Opens connections in the right journal mode, and switches the file back to it."""
 
-    def __init__(self, place: DatabaseFile, driver: Driver, journal: Journal) -> None:
+    def __init__(self, file: DatabaseFile, driver: Driver, journal: Journal) -> None:
         if driver.version < OLDEST:
             have, need = (".".join(map(str, version)) for version in (driver.version, OLDEST))
             raise StoreError(f"SQLite {have} is too old, {need} is needed: upgrade it, or use sqlite+apsw://")
-        self._place = place
+        self._file = file
         self._driver = driver
         self.wanted = mode_for(journal, driver.version)
         self.mode = self.wanted
@@ -70,10 +70,10 @@ class JournalKeeper:
 
     def connect(self) -> Connection:
         try:
-            connection = self._driver.connect(str(self._place))
+            connection = self._driver.connect(str(self._file))
         except self._driver.error as error:
             if self._driver.code(error) == CANTOPEN:
-                self._place.check()
+                self._file.check()
             raise
         try:
             self._set_up(connection)
@@ -84,7 +84,7 @@ class JournalKeeper:
 
     def check(self, connection: Connection) -> None:
         """Switch the file back if another program has switched its mode."""
-        if self._place.in_memory or self.wanted == "as it is":
+        if self._file.in_memory or self.wanted == "as it is":
             return
         mode = connection.value("PRAGMA journal_mode")
         if mode != self.wanted and "wal" in (mode, self.wanted):
@@ -94,7 +94,7 @@ class JournalKeeper:
         self.mode = mode
         unsafe = mode == "wal" and not wal_is_safe(self._driver.version)
         if unsafe and not self._warned and self.wanted != "wal":
-            _log.warning("%s was switched to WAL by another program: %s", self._place, self.durability().detail)
+            _log.warning("%s was switched to WAL by another program: %s", self._file, self.durability().detail)
         self._warned = unsafe
 
     def read_mode(self, connection: Connection) -> None:
@@ -105,7 +105,7 @@ class JournalKeeper:
 
     def durability(self) -> Durability:
         version = ".".join(map(str, self._driver.version))
-        if self._place.in_memory:
+        if self._file.in_memory:
             return Durability("D", "SQLite in the memory of this process", "name a file, e.g. sqlite:///jobs.db")
         detail = f"SQLite {version}, journal {self.mode}, synchronous=FULL"
         if self.mode == "wal" and not wal_is_safe(self._driver.version):

@@ -29,13 +29,13 @@ _inherited: list[Any] = []  # from a parent: never closed, never collected
 class Shared:
     """The shared parts of one file."""
 
-    def __init__(self, key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> None:
+    def __init__(self, key: str, file: DatabaseFile, name: DriverName, journal: Journal) -> None:
         self.key = key
-        self.place = place
+        self.file = file
         self.driver = driver(name)
-        self.keeper = JournalKeeper(place, self.driver, journal)
-        self.signals = Signals(place, self._is_ours)
-        self.database = Writer(place, self.driver, self.keeper.connect, self.keeper.check, self.signals.send)
+        self.keeper = JournalKeeper(file, self.driver, journal)
+        self.signals = Signals(file, self._is_ours)
+        self.database = Writer(file, self.driver, self.keeper.connect, self.keeper.check, self.signals.send)
         self.process = os.getpid()
         self.users = 0
 
@@ -55,15 +55,15 @@ class Shared:
         return self.database.writing or moment - self.database.wrote_at < 0.02
 
 
-def acquire(key: str, place: DatabaseFile, name: DriverName, journal: Journal) -> Shared:
+def acquire(key: str, file: DatabaseFile, name: DriverName, journal: Journal) -> Shared:
     """The shared parts of this key; the first caller opens them."""
     with _lock:
         shared = _open.get(key)
         if shared is None:
-            shared = _open[key] = Shared(key, place, name, journal)
+            shared = _open[key] = Shared(key, file, name, journal)
         elif shared.driver.name != name:
             raise StoreError(
-                f"{place} is open in this process through {shared.driver.name}; opening it through {name} too would "
+                f"{file} is open in this process through {shared.driver.name}; opening it through {name} too would "
                 "break SQLite's locks: use the same URL scheme everywhere"
             )
         elif journal != "as it is" and shared.keeper.wanted == "as it is":

@@ -38,7 +38,7 @@ class FileHints:
 
 
 class Work:
-    """What a function gets that runs in a write transaction: the connection, and where to note whom a commit wakes up.
+    """What a function gets that runs in a write transaction: the connection, and a record of what the commit changes.
     `careful`: it runs alone, and must not use fast paths."""
 
     def __init__(self, connection: Connection, driver: Driver, hints: FileHints, *, careful: bool) -> None:

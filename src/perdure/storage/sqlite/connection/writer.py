@@ -57,13 +57,13 @@ class Writer:
 
     def __init__(
         self,
-        place: DatabaseFile,
+        file: DatabaseFile,
         driver: Driver,
         connect: Callable[[], Connection],
         check_mode: Callable[[Connection], None],
         notify: Callable[[Collection[str], bool], None],
     ) -> None:
-        self.place = place
+        self.file = file
         self.driver = driver
         self.limit = BUSY_LIMIT  # seconds within which every caller has an answer or an error
         self._busy = False  # another program keeps the file locked
@@ -71,19 +71,19 @@ class Writer:
         self._check_mode = check_mode
         self._notify = notify
         self.retry_while_busy = retry_of(driver, self.limit, self._go_on)
-        self.prepares: dict[object, Prepare] = {}  # by who uses the file
-        self._links = FileConnections(place, partial(self.retry_while_busy, connect), self._prepare)
+        self.prepares: dict[object, Prepare] = {}  # by store or outbox
+        self._links = FileConnections(file, partial(self.retry_while_busy, connect), self._prepare)
         self._write_lock = FairWriteLock(None)
-        self._checkpoints = Checkpoints(in_memory=place.in_memory)
+        self._checkpoints = Checkpoints(in_memory=file.in_memory)
         self.hints = FileHints()
         self._in_use = (threading.Lock(), threading.Lock())  # by the writer and the reader, while they use a connection
         self._mode_checked = -MODE_CHECKED_EVERY
         self.writing = False
         self.wrote_at = 0.0  # by the clock that dates the file
         self._writes: SimpleQueue[WorkItem[Any] | None] = SimpleQueue()
-        self._reads: SimpleQueue[WorkItem[Any] | None] = self._writes if place.in_memory else SimpleQueue()
+        self._reads: SimpleQueue[WorkItem[Any] | None] = self._writes if file.in_memory else SimpleQueue()
         self._threads = [threading.Thread(target=self._run_writer, name="perdure-sqlite-writer", daemon=True)]
-        if not place.in_memory:
+        if not file.in_memory:
             self._threads.append(threading.Thread(target=self._run_reader, name="perdure-sqlite-reader", daemon=True))
         for thread in self._threads:
             thread.start()
@@ -118,7 +118,7 @@ class Writer:
         keeps the state of a file's locks in the process, and a child would inherit it."""
         for lock in self._in_use:
             lock.acquire(timeout=STILL_WITHIN)
-        if self.place.in_memory:
+        if self.file.in_memory:
             return
         self._links.close("writer")
         self._links.close("reader")
@@ -145,7 +145,7 @@ class Writer:
     def no_answer(self) -> StoreUnavailable:
         """The error for a caller whose time is over."""
         why = explanation(BUSY) if self._busy else "what was asked before takes too long"
-        return StoreUnavailable(f"{self.place}: no answer within {self.limit:g} s: {why}").at(self.place)
+        return StoreUnavailable(f"{self.file}: no answer within {self.limit:g} s: {why}").at(self.file)
 
     def _go_on(self, busy: bool) -> bool:
         """Whether to try again after the file was found locked (`busy`): only while a caller waits."""
@@ -201,7 +201,7 @@ class Writer:
                 self.writing = True  # the watch of the file then knows that it was us
                 self.writer().rows(CHECKPOINT)
         except (self.driver.error, PerdureError):
-            _log.debug("%s: no checkpoint", self.place, exc_info=True)
+            _log.debug("%s: no checkpoint", self.file, exc_info=True)
         finally:
             self.wrote_at, self.writing = time.time(), False
 
@@ -259,12 +259,12 @@ class Writer:
         if new:
             self._mode_checked = -MODE_CHECKED_EVERY
             self._write_lock.close()
-            self._write_lock = FairWriteLock(self.place.beside())
+            self._write_lock = FairWriteLock(self.file.beside())
         return connection
 
     def _prepare(self, connection: Connection) -> None:
         """Prepare a file that has replaced ours."""
-        _log.warning("%s has been replaced while it was in use: going on with what stands there now", self.place)
+        _log.warning("%s has been replaced while it was in use: going on with what stands there now", self.file)
         for prepare in list(self.prepares.values()):
             prepare(connection)
 
@@ -278,7 +278,7 @@ class Writer:
             self.retry_while_busy(self._check_mode, connection)
 
     def notify(self, ready: Collection[str], *, changed: bool) -> None:
-        """Wake up those whom a commit concerns. An error here does not undo the commit."""
+        """Wake up the listeners of a commit. An error here does not undo the commit."""
         if ready or changed:
             try:
                 self._notify(ready, changed)
@@ -305,7 +305,7 @@ class Writer:
         if isinstance(error, PerdureError):
             return error
         if isinstance(error, self.driver.error):
-            return explain(error, self.driver, self.place)
+            return explain(error, self.driver, self.file)
         if isinstance(error, _MISREADINGS):
-            return misread(error, self.place)
+            return misread(error, self.file)
         return error

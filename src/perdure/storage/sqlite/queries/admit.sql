@@ -5,8 +5,8 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state IN ('blocked', 'scheduled
 
 -- name: rank
 -- Their ranks in fair queues.
-WITH given (id, rank) AS (VALUES {values})
-UPDATE perdure_jobs SET rank = given.rank FROM given WHERE perdure_jobs.id = given.id;
+WITH input (id, rank) AS (VALUES {values})
+UPDATE perdure_jobs SET rank = input.rank FROM input WHERE perdure_jobs.id = input.id;
 
 -- name: count
 -- Blocked jobs wait for as many jobs as they have open edges: several parents may be one stored job.

@@ -11,7 +11,7 @@ WHERE {unique_scope} IN ('any', 'window')
 ON CONFLICT DO NOTHING;
 
 -- name: policies
--- What jobs have in common; mostly it is on record.
+-- Policies of new jobs; most are stored already.
 INSERT INTO perdure_policies (number, max_attempts, timeout, backoff, retention, dead_retention)
 SELECT {policy}, {max_attempts}, {timeout}, {backoff}, {retention}, {dead_retention} FROM json_each(?) AS job WHERE true
 ON CONFLICT DO NOTHING;
@@ -53,9 +53,9 @@ WHERE ({limits} IS NOT NULL OR {after} IS NOT NULL OR {fair})
 ORDER BY job.key;
 
 -- name: edges
--- Edges to those that wait for jobs, from these or from the ones that stand for them.
+-- Edges to jobs with parents, from these or from the owners of their keys.
 INSERT INTO perdure_edges (parent, child, run_when, open)
-WITH given (id, after, run_when, unique_key, unique_scope, created_at) AS (
+WITH input (id, after, run_when, unique_key, unique_scope, created_at) AS (
     SELECT {id}, {after}, {run_when}, {unique_key}, {unique_scope}, {created_at} FROM json_each(?) AS job)
 SELECT DISTINCT
     coalesce(
@@ -69,10 +69,10 @@ SELECT DISTINCT
                 SELECT owner.id FROM perdure_jobs AS owner
                 WHERE owner.holds_key = 1 AND owner.unique_key = twin.unique_key)
             END
-        FROM given AS twin WHERE twin.id = parent.value),
+        FROM input AS twin WHERE twin.id = parent.value),
         parent.value),
     child.id, child.run_when, 1
-FROM given AS child CROSS JOIN json_each(child.after) AS parent
+FROM input AS child CROSS JOIN json_each(child.after) AS parent
 WHERE EXISTS (SELECT 1 FROM perdure_jobs AS stored WHERE stored.id = child.id AND stored.state = 'blocked')
 ON CONFLICT DO NOTHING;
 
@@ -83,7 +83,7 @@ SELECT DISTINCT edge.parent, 0 FROM json_each(?) AS job CROSS JOIN perdure_edges
 WHERE edge.open = 1;
 
 -- name: readback
--- The job that stands for each: itself, or the one whose key it shares.
+-- The id that each call gets: that of the new job, or of the owner of its key.
 SELECT job.key, coalesce(
     (SELECT stored.id FROM perdure_jobs AS stored WHERE stored.id = {id}),
     CASE WHEN {unique_scope} IN ('any', 'window')

@@ -8,21 +8,21 @@ ON CONFLICT DO NOTHING;
 
 -- name: put
 -- Open edges; those that were closed are open again.
-WITH given (parent, child, run_when) AS (VALUES {values})
-INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, run_when, 1 FROM given WHERE true
+WITH input (parent, child, run_when) AS (VALUES {values})
+INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, run_when, 1 FROM input WHERE true
 ON CONFLICT DO UPDATE SET open = 1, run_when = excluded.run_when;
 
 -- name: keep
 -- Closed edges; stored ones stay as they are. When their children run does not matter any more.
-WITH given (parent, child) AS (VALUES {values})
-INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, '', 0 FROM given WHERE true
+WITH input (parent, child) AS (VALUES {values})
+INSERT INTO perdure_edges (parent, child, run_when, open) SELECT parent, child, '', 0 FROM input WHERE true
 ON CONFLICT DO NOTHING;
 
 -- name: close
 -- Single edges that block their child no more.
-WITH given (parent, child) AS (VALUES {values})
-UPDATE perdure_edges SET open = 0 FROM given
-WHERE perdure_edges.parent = given.parent AND perdure_edges.child = given.child AND open = 1;
+WITH input (parent, child) AS (VALUES {values})
+UPDATE perdure_edges SET open = 0 FROM input
+WHERE perdure_edges.parent = input.parent AND perdure_edges.child = input.child AND open = 1;
 
 -- name: close_all
 -- Every edge that leads to these jobs.
@@ -97,17 +97,17 @@ WHERE id IN (SELECT value FROM json_each(?));
 -- parent ends.
 SELECT json_group_array(json_array(parent, child, run_when)) FROM (
     SELECT edge.parent, edge.child, edge.run_when
-    FROM json_each(?) AS given CROSS JOIN perdure_edges AS edge INDEXED BY perdure_edges_open
-        ON edge.open = 1 AND edge.parent = json_extract(given.value, '$[0]')
-        AND edge.run_when >= CASE json_extract(given.value, '$[1]') WHEN 1 THEN 'finished' ELSE '' END
-        AND edge.run_when <= CASE json_extract(given.value, '$[1]') WHEN 1 THEN 'finished' ELSE '~' END
+    FROM json_each(?) AS input CROSS JOIN perdure_edges AS edge INDEXED BY perdure_edges_open
+        ON edge.open = 1 AND edge.parent = json_extract(input.value, '$[0]')
+        AND edge.run_when >= CASE json_extract(input.value, '$[1]') WHEN 1 THEN 'finished' ELSE '' END
+        AND edge.run_when <= CASE json_extract(input.value, '$[1]') WHEN 1 THEN 'finished' ELSE '~' END
     LIMIT ?);
 
 -- name: open_among
 -- Which edges from these parents to these children are open.
-WITH given (parent, child) AS (VALUES {values})
-SELECT given.parent, given.child FROM given CROSS JOIN perdure_edges AS edge
-    ON edge.parent = given.parent AND edge.child = given.child AND edge.open = 1;
+WITH input (parent, child) AS (VALUES {values})
+SELECT input.parent, input.child FROM input CROSS JOIN perdure_edges AS edge
+    ON edge.parent = input.parent AND edge.child = input.child AND edge.open = 1;
 
 -- name: blocked
 -- Which of these jobs are still blocked.
@@ -117,9 +117,9 @@ WHERE id IN (SELECT value FROM json_each(?)) AND state = 'blocked';
 -- name: lower
 -- Blocked jobs wait for so many parents less. The numbers are found first: in a plain join SQLite reads
 -- all bodies for each job of the list.
-WITH given (id, closed) AS (VALUES {values}),
+WITH input (id, closed) AS (VALUES {values}),
 found (number, closed) AS MATERIALIZED (
-    SELECT job.number, given.closed FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
+    SELECT job.number, input.closed FROM input CROSS JOIN perdure_jobs AS job ON job.id = input.id)
 UPDATE perdure_bodies SET waits = waits - found.closed FROM found WHERE perdure_bodies.number = found.number;
 
 -- name: release

@@ -1,34 +1,34 @@
 -- name: remove_stray_bodies
--- Bodies with higher numbers than any job: a new job would be taken to have one of them.
+-- Bodies with higher numbers than any job: a new job would get the number of one of them.
 DELETE FROM perdure_bodies WHERE number > coalesce((SELECT max(number) FROM perdure_jobs), 0);
 
 -- name: insert_jobs
 -- Jobs with any fields.
-WITH given (id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
+WITH input (id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits) AS (VALUES {values})
 INSERT INTO perdure_jobs (
     id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits, created_at, version, attempt, failures, losses, suspect, hidden)
 SELECT id, task, queue, state, in_lane, index_state, priority, rank, run_at, parked, lease, expires_at, routing_key, unique_key,
     holds_key, limits, ?, 1, 0, 0, 0, 0, 0
-FROM given WHERE true
+FROM input WHERE true
 ON CONFLICT (id) DO NOTHING;
 
 -- name: insert_bodies
 -- Their bodies, unless they were stored before.
-WITH given (id, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
+WITH input (id, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
     AS (VALUES {values})
 INSERT INTO perdure_bodies (
     number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version)
 SELECT job.number, payload, policy, key, tenant, tags, meta, unique_scope, chain_id, after, run_when, waits, min_version
-FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id
+FROM input CROSS JOIN perdure_jobs AS job ON job.id = input.id
 WHERE true
 ON CONFLICT (number) DO NOTHING;
 
 -- name: insert_keys
 -- Keys of scope any and window, with the jobs that took them.
-WITH given (key, job, ends) AS (VALUES {values})
-INSERT OR REPLACE INTO perdure_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM given;
+WITH input (key, job, ends) AS (VALUES {values})
+INSERT OR REPLACE INTO perdure_keys (key, job, ends, starts) SELECT key, job, ends, ? FROM input;
 
 -- name: special_queues
 -- The queues that are bounded or fair; whether a policy is stored; and whether there are bodies with higher numbers than
@@ -39,11 +39,11 @@ SELECT json_group_array(json_array(name, max_depth, on_full, drop_below, fair, w
 FROM perdure_queues WHERE max_depth IS NOT NULL OR fair = 1;
 
 -- name: known
--- Which of these ids are on record.
+-- Which of these ids are stored.
 SELECT json_group_array(id) FROM perdure_jobs WHERE id IN (SELECT value FROM json_each(?));
 
 -- name: followable
--- Which of these ids are on record, without those that were deleted before they were done.
+-- Which of these ids are stored, without those that were deleted before they had succeeded.
 SELECT json_group_array(id) FROM perdure_jobs
 WHERE id IN (SELECT value FROM json_each(?)) AND (hidden = 0 OR state IN ('succeeded', 'skipped'));
 

@@ -1,9 +1,9 @@
 -- name: accounts
 -- What is known of these payers and floors.
-WITH given (queue, priority, payer) AS (VALUES {values})
-SELECT account.queue, account.priority, account.payer, account.rank FROM given
+WITH input (queue, priority, payer) AS (VALUES {values})
+SELECT account.queue, account.priority, account.payer, account.rank FROM input
 CROSS JOIN perdure_accounts AS account
-    ON account.queue = given.queue AND account.priority = given.priority AND account.payer = given.payer;
+    ON account.queue = input.queue AND account.priority = input.priority AND account.payer = input.payer;
 
 -- name: charge
 -- Accounts as they are now.

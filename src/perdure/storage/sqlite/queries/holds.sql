@@ -1,24 +1,24 @@
 -- name: started
 -- When handlers started.
-WITH given (id, attempt, stamp, started_at) AS (VALUES {values})
-UPDATE perdure_jobs SET started_at = given.started_at
-FROM given
-WHERE perdure_jobs.id = given.id AND state = 'running'
-    AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
+WITH input (id, attempt, stamp, started_at) AS (VALUES {values})
+UPDATE perdure_jobs SET started_at = input.started_at
+FROM input
+WHERE perdure_jobs.id = input.id AND state = 'running'
+    AND perdure_jobs.attempt = input.attempt AND perdure_jobs.stamp = input.stamp;
 
 -- name: renew
 -- Renew the leases of valid holds, for their own time or the given one; a longer one becomes their own.
-WITH given (id, attempt, stamp) AS (VALUES {values})
+WITH input (id, attempt, stamp) AS (VALUES {values})
 UPDATE perdure_jobs SET leased_until = min(coalesce(?, lease), 4611686018427387904) + ?, lease = max(lease, coalesce(?, lease))
-FROM given
-WHERE perdure_jobs.id = given.id AND state = 'running'
-    AND perdure_jobs.attempt = given.attempt AND perdure_jobs.stamp = given.stamp;
+FROM input
+WHERE perdure_jobs.id = input.id AND state = 'running'
+    AND perdure_jobs.attempt = input.attempt AND perdure_jobs.stamp = input.stamp;
 
 -- name: progress
 -- The progress of handlers. The numbers are found first, as in `update_bodies` of apply.sql.
-WITH given (id, progress) AS (VALUES {values}),
+WITH input (id, progress) AS (VALUES {values}),
 found (number, progress) AS MATERIALIZED (
-    SELECT job.number, given.progress FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id)
+    SELECT job.number, input.progress FROM input CROSS JOIN perdure_jobs AS job ON job.id = input.id)
 UPDATE perdure_bodies SET progress = found.progress FROM found WHERE perdure_bodies.number = found.number;
 
 -- name: log

@@ -1,8 +1,8 @@
 -- name: named
 -- Entries of a kind under some names.
-WITH given (name) AS (VALUES {values})
-SELECT kind, perdure_kv.name, text, version, due_at, job FROM given
-CROSS JOIN perdure_kv ON kind = ? AND perdure_kv.name = given.name;
+WITH input (name) AS (VALUES {values})
+SELECT kind, perdure_kv.name, text, version, due_at, job FROM input
+CROSS JOIN perdure_kv ON kind = ? AND perdure_kv.name = input.name;
 
 -- name: of_kind
 -- Entries of a kind, by name.
@@ -19,18 +19,18 @@ WHERE kind = :kind AND due_at <= :due_by AND (:job IS NULL OR job = :job) ORDER 
 
 -- name: versions
 -- The versions of entries under some names.
-WITH given (kind, name) AS (VALUES {values})
-SELECT perdure_kv.kind, perdure_kv.name, version FROM given
-CROSS JOIN perdure_kv ON perdure_kv.kind = given.kind AND perdure_kv.name = given.name;
+WITH input (kind, name) AS (VALUES {values})
+SELECT perdure_kv.kind, perdure_kv.name, version FROM input
+CROSS JOIN perdure_kv ON perdure_kv.kind = input.kind AND perdure_kv.name = input.name;
 
 -- name: put
--- Entries as given, in place of the stored ones.
+-- Entries in place of the stored ones.
 INSERT OR REPLACE INTO perdure_kv (kind, name, text, version, due_at, job) VALUES {values};
 
 -- name: remove
 -- Entries under some names.
-WITH given (kind, name) AS (VALUES {values})
-DELETE FROM perdure_kv WHERE (kind, name) IN (SELECT kind, name FROM given);
+WITH input (kind, name) AS (VALUES {values})
+DELETE FROM perdure_kv WHERE (kind, name) IN (SELECT kind, name FROM input);
 
 -- name: page
 -- All entries after a position.

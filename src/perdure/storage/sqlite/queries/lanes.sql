@@ -87,7 +87,7 @@ CROSS JOIN perdure_bodies AS body ON body.number = best.number
 
 -- name: in_paused_queues
 -- Those of some jobs whose queue is paused.
-SELECT json_group_array(job.number) FROM json_each(?) AS given CROSS JOIN perdure_jobs AS job ON job.number = given.value
+SELECT json_group_array(job.number) FROM json_each(?) AS input CROSS JOIN perdure_jobs AS job ON job.number = input.value
 WHERE EXISTS (SELECT 1 FROM perdure_queues AS paused WHERE paused.name = job.queue AND paused.paused = 1);
 
 -- name: hold_up

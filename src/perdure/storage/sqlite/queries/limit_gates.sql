@@ -82,9 +82,9 @@ WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: close
 -- Close the gates with these limits.
-WITH given (limits, closed_by) AS (VALUES {values})
-UPDATE perdure_gates SET closed_by = given.closed_by FROM given
-WHERE perdure_gates.limits = given.limits AND perdure_gates.closed_by <> 'paused';
+WITH input (limits, closed_by) AS (VALUES {values})
+UPDATE perdure_gates SET closed_by = input.closed_by FROM input
+WHERE perdure_gates.limits = input.limits AND perdure_gates.closed_by <> 'paused';
 
 -- name: closers
 -- Limits that may have room again: those that wait for an end, and some of those whose time has come.
@@ -128,9 +128,9 @@ SELECT json_group_array(json_array(gate, json_array(number, json_array(-priority
 
 -- name: move_heads
 -- The claim order of the best jobs of gates.
-WITH given (number, priority, rank, head) AS (VALUES {values})
-UPDATE perdure_gates SET priority = given.priority, rank = given.rank, head = given.head
-FROM given WHERE perdure_gates.number = given.number;
+WITH input (number, priority, rank, head) AS (VALUES {values})
+UPDATE perdure_gates SET priority = input.priority, rank = input.rank, head = input.head
+FROM input WHERE perdure_gates.number = input.number;
 
 -- name: remove_empty
 -- Gates at which no job waits.

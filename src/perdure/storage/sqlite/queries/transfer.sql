@@ -22,9 +22,9 @@ INSERT INTO perdure_jobs ({columns}, in_lane, index_state, edges_pending) VALUES
 
 -- name: insert_bodies
 -- What they came with.
-WITH given (id, {body}) AS (VALUES {values})
+WITH input (id, {body}) AS (VALUES {values})
 INSERT INTO perdure_bodies (number, {body})
-SELECT job.number, {given} FROM given CROSS JOIN perdure_jobs AS job ON job.id = given.id;
+SELECT job.number, {input_columns} FROM input CROSS JOIN perdure_jobs AS job ON job.id = input.id;
 
 -- name: insert_lines
 -- Log lines, oldest first.
@@ -35,7 +35,7 @@ INSERT INTO perdure_log (job, line) VALUES {values};
 SELECT unique_key, id FROM perdure_jobs WHERE holds_key = 1 AND unique_key IN (VALUES {values});
 
 -- name: keys
--- Kept keys behind a key, each as it was taken last.
+-- Kept keys after a key, each with its latest owner.
 SELECT key, job, ends, max(starts) FROM perdure_keys WHERE :after IS NULL OR key > :after GROUP BY key ORDER BY key LIMIT :limit;
 
 -- name: remove_keys

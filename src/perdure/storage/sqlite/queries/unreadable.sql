@@ -72,9 +72,9 @@ DELETE FROM perdure_bodies WHERE number IN (SELECT value FROM json_each(?));
 
 -- name: correct_positions
 -- The indexed columns of jobs, by their state.
-WITH given (number, in_lane, index_state, parked) AS (VALUES {values})
-UPDATE perdure_jobs SET in_lane = given.in_lane, index_state = given.index_state, parked = given.parked
-FROM given WHERE perdure_jobs.number = given.number;
+WITH input (number, in_lane, index_state, parked) AS (VALUES {values})
+UPDATE perdure_jobs SET in_lane = input.in_lane, index_state = input.index_state, parked = input.parked
+FROM input WHERE perdure_jobs.number = input.number;
 
 -- name: stray_bodies
 -- Bodies between two numbers without a job.
@@ -106,7 +106,7 @@ UPDATE perdure_jobs SET in_paused_queue = NULL
 WHERE in_paused_queue = 1 AND queue NOT IN (SELECT name FROM perdure_queues WHERE paused = 1);
 
 -- name: remove_edges
--- Open edges to blocked jobs among these, from parents that are neither on record nor named by the job.
+-- Open edges to blocked jobs among these, from parents that are neither stored nor named by the job.
 DELETE FROM perdure_edges WHERE open = 1 AND child IN (
         SELECT id FROM perdure_jobs WHERE number IN (SELECT value FROM json_each(?)) AND state = 'blocked')
     AND NOT EXISTS (SELECT 1 FROM perdure_jobs AS job WHERE job.id = perdure_edges.parent)
@@ -117,7 +117,7 @@ DELETE FROM perdure_edges WHERE open = 1 AND child IN (
 
 -- name: waits
 -- Blocked jobs among these that have lost edges (`rules.records.edges_are_lost`): each with the parents that it named. What a caller's
--- transaction has put on record is counted later.
+-- transaction has stored is counted later.
 SELECT json_group_array(json_array(job.id, parent.value, body.run_when))
 FROM perdure_jobs AS job CROSS JOIN perdure_bodies AS body USING (number)
 CROSS JOIN json_each(CASE WHEN json_valid(body.after) THEN body.after END) AS parent
@@ -137,7 +137,7 @@ WHERE job.number IN (SELECT value FROM json_each(?)) AND job.state = 'blocked' A
 INSERT INTO perdure_unresolved (job, admit) SELECT value, 1 FROM json_each(?);
 
 -- name: unaware
--- Parents of blocked jobs among these whose edges are to be resolved, and that are on no list: not on record, not marked as followed, or
+-- Parents of blocked jobs among these whose edges are to be resolved, and that are on no list: not stored, not marked as followed, or
 -- ended in a way that does not leave the job waiting.
 SELECT json_group_array(parent) FROM (
     SELECT DISTINCT edge.parent

@@ -52,20 +52,20 @@ SELECT json_group_array(DISTINCT task) FROM perdure_jobs WHERE keep_last IS NOT 
 SELECT json_group_array(json_array(number, id, finished_at > :hidden_since)) FROM (
     SELECT number, id, finished_at FROM (
         SELECT number, id, keep_last, stamp, finished_at,
-            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS newest
         FROM perdure_jobs INDEXED BY perdure_jobs_counted
         WHERE task IN (SELECT value FROM json_each(:about)) AND keep_last IS NOT NULL AND hidden = 0) AS ended
-    WHERE place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
+    WHERE newest > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
 
 -- name: too_many
--- The same among all ended jobs of the tasks: a job that is kept for another reason takes a place too.
+-- The same among all ended jobs of the tasks: a job that is kept for another reason counts, too.
 SELECT json_group_array(json_array(number, id, finished_at > :hidden_since)) FROM (
     SELECT number, id, finished_at FROM (
         SELECT number, id, keep_last, stamp, finished_at,
-            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS place
+            row_number() OVER (PARTITION BY task, state = 'dead' ORDER BY finished_at DESC, id DESC) AS newest
         FROM perdure_jobs
         WHERE hidden = 0 AND finished_at IS NOT NULL AND task IN (SELECT value FROM json_each(:about))) AS ended
-    WHERE keep_last IS NOT NULL AND place > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
+    WHERE keep_last IS NOT NULL AND newest > keep_last AND stamp IS NULL AND NOT {needed} LIMIT :limit);
 
 -- name: is_small
 -- Whether the whole table may be read.

@@ -28,7 +28,7 @@ _sql = load(
     record=RECORD,
     columns=", ".join(COLUMNS),
     body=", ".join(BODY),
-    given=", ".join(f"given.{field}" for field in BODY),
+    input_columns=", ".join(f"input.{field}" for field in BODY),
 )
 _NUMBERS = load("transfer", record="number")["export"]
 _JOBS = Many(_sql["insert"], len(COLUMNS) + 3, (100, 20, 5, 1))

@@ -16,8 +16,8 @@ from .wakeup_thread import WakeupThread
 class Signals:
     """The listeners of this process, and the sender and receiver for other processes."""
 
-    def __init__(self, place: DatabaseFile, is_ours: Callable[[float], bool]) -> None:
-        self._place = place
+    def __init__(self, file: DatabaseFile, is_ours: Callable[[float], bool]) -> None:
+        self._file = file
         self._is_ours = is_ours
         self._lock = threading.Lock()
         self._listeners: tuple[Listener, ...] = ()
@@ -27,10 +27,10 @@ class Signals:
     def send(self, ready: Collection[str], changed: bool) -> None:
         """Wake up the listeners of this process and of others. Only the writer's thread calls this."""
         self._notify_here(ready, changed)
-        if not self._place.reaches_others:
+        if not self._file.reaches_others:
             return
         if self._sender is None:
-            self._sender = DatagramSender(self._place.beside())
+            self._sender = DatagramSender(self._file.beside())
         own = () if self._receiver is None else self._receiver.names()
         if ready:
             self._sender.send("ready", ready, own)
@@ -69,10 +69,10 @@ class Signals:
                 self._receiver.listen_for({one.topic for one in self._listeners})
 
     def _start_listening(self) -> None:
-        if not self._place.reaches_others:
+        if not self._file.reaches_others:
             return
         if self._receiver is None:
-            self._receiver = WakeupThread(self._place, self._notify_here, self._is_ours)
+            self._receiver = WakeupThread(self._file, self._notify_here, self._is_ours)
         self._receiver.listen_for({one.topic for one in self._listeners})
 
     def _notify_here(self, ready: Collection[str] | None, changed: bool) -> None:

@@ -31,11 +31,11 @@ _MODIFY, _ONESHOT = 0x2, 0x80000000
 class WakeupThread:
     """The sockets, the watch and the thread of one process. `is_ours`: whether this process wrote a file with this date."""
 
-    def __init__(self, place: DatabaseFile, notify: Notify, is_ours: Callable[[float], bool]) -> None:
-        self._place = place
+    def __init__(self, file: DatabaseFile, notify: Notify, is_ours: Callable[[float], bool]) -> None:
+        self._file = file
         self._notify = notify
         self._is_ours = is_ours
-        self._directory = place.beside()
+        self._directory = file.beside()
         self._sockets: dict[str, tuple[str, socket.socket]] = {}
         self._folder: Folder | None = None
         self._poll: select.epoll | None = None
@@ -105,7 +105,7 @@ class WakeupThread:
     # -- the thread ----------------------------------------------------------------------------------
     def _run(self) -> None:
         assert self._poll is not None
-        watch = Watch(self._place)
+        watch = Watch(self._file)
         if watch.file >= 0:
             self._poll.register(watch.file, select.EPOLLIN)
         delays = _Delays(watch)
@@ -189,8 +189,8 @@ class Watch:
     """Uses inotify (Linux) to learn once that the database or its write-ahead log was written. `file` is -1 where there is
     no inotify."""
 
-    def __init__(self, place: DatabaseFile) -> None:
-        self._paths = [os.fsencode(f"{place}{suffix}") for suffix in ("", "-wal")]
+    def __init__(self, file: DatabaseFile) -> None:
+        self._paths = [os.fsencode(f"{file}{suffix}") for suffix in ("", "-wal")]
         self._library: Any = None
         self.file = -1
         import ctypes  # only processes that listen need it

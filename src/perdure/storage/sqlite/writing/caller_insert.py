@@ -25,7 +25,7 @@ FIELDS = tuple(
     """.split()  # noqa: SIM905
 )
 FAIR = "EXISTS (SELECT 1 FROM perdure_queues AS settings WHERE settings.name = {queue} AND settings.fair = 1)"
-# texts that may hold a NUL character, which SQLite's JSON cuts off: a mark travels in its place
+# texts that may hold a NUL character, which SQLite's JSON cuts off: a mark is sent instead
 MARKED = ("key", "tenant", "routing_key", "unique_key")
 NUL, MARK = "\x00", "\ue000perdure-nul\ue000"
 
@@ -46,7 +46,7 @@ def statements_for(jobs: Sequence[NewJob], now: int) -> CallerStatements:
 
 @cache
 def _statements(marked: bool) -> dict[str, str]:
-    parts = {name: f"json_extract(job.value, '$[{place}]')" for place, name in enumerate(FIELDS)}
+    parts = {name: f"json_extract(job.value, '$[{index}]')" for index, name in enumerate(FIELDS)}
     if marked:
         parts |= {name: f"replace({parts[name]}, '{MARK}', char(0))" for name in MARKED}
     return load("caller_insert", fair=FAIR, **parts)
@@ -69,6 +69,6 @@ def _values(job: NewJob, now: int, marked: bool) -> list[object]:
     values += [job.lease, *rare_columns(job, now), *rare_body_columns(job), now, key_ends(job, now)]
     if marked:
         for name in MARKED:
-            place = FIELDS.index(name)
-            values[place] = values[place] and str(values[place]).replace(NUL, MARK)
+            index = FIELDS.index(name)
+            values[index] = values[index] and str(values[index]).replace(NUL, MARK)
     return values

@@ -91,8 +91,8 @@ def special_queues(connection: Connection) -> dict[str, QueueSettings]:
 
 
 def _read_settings(connection: Connection, policy: Policy | None) -> tuple[dict[str, QueueSettings], bool, bool]:
-    """The queues that are bounded or fair; whether the policy is stored; and whether there are bodies that a new job would
-    be taken to have."""
+    """The queues that are bounded or fair; whether the policy is stored; and whether there are bodies without a job
+    whose number a new job would get."""
     number = None if policy is None else number_of(policy)
     rows, policy_known, has_stray_bodies = connection.rows(_sql["special_queues"], (number,))[0]
     settings = {
