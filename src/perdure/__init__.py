@@ -123,7 +123,7 @@ if not TYPE_CHECKING:  # a type checker reads the imports above; this would let 
     def __getattr__(name):
         home = _HOME_OF.get(name)
         if home is None:
-            from .core.not_released import NAMES, not_yet
+            from .tasks.not_released import NAMES, not_yet
 
             told = f"module 'perdure' has no attribute {name!r}"
             raise AttributeError(not_yet(f"perdure.{name}") if name in NAMES else told, name=name)

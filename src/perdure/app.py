@@ -17,8 +17,7 @@ from .client.client import work_of
 from .client.handle import JobHandle
 from .core.clock import Clock, Duration
 from .core.job import ANY, Routing
-from .core.sizes import MAX_BYTES
-from .core.validation import checked_name
+from .core.validation import MAX_BYTES, checked_name
 from .core.verb import verb
 from .errors import InvalidCall
 from .settings import Durability, Thresholds, settings_of

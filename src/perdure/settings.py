@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from .core.clock import Clock, Duration, micros_of
-from .core.sizes import LARGEST_MAX_BYTES, MAX_BYTES
+from .core.validation import LARGEST_MAX_BYTES, MAX_BYTES
 from .errors import InvalidCall
 
 DEFAULT_URL: Final = "sqlite:///perdure.db"

@@ -179,11 +179,11 @@ class Plant:
         return self.written.read_text(errors="replace")
 
     def spare_ready(self) -> bool:
-        """Whether a runner stands ready beside the one at work."""
+        """Whether a runner is ready beside the one at work."""
         said = self.said()
         gone = said.count(" it held ") + said.count(" has ended")
         started = said.count("started: pid")
-        return said.count("stands ready") == started and started - gone >= 2
+        return said.count(" is ready\n") == started and started - gone >= 2
 
     def runners(self) -> list[int]:
         """The processes that the last worker has started."""

@@ -403,7 +403,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         48,
-        "storage/memory/rows.py",
+        "storage/memory/indexes.py",
         "if record.min_version <= ROW_VERSION:",
         "if True:",
         _case("memory-claim-rows_of_a_newer_version"),

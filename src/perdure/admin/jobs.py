@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Unpack
 
 from ..client.handle import ids_of
 from ..client.transitions import delete, transition
-from ..core.codec import encode
+from ..core.encoding.codec import encode
 from ..core.ids import id_text
 from ..core.job import FINAL, Job, JobId, Page
 from ..core.lifecycle import Cancelled, Completed, RunNow
-from ..core.not_released import NotReleased
 from ..core.record import job_of
 from ..core.validation import checked_name
 from ..core.verb import verb
 from ..errors import IllegalMove, NotFound
 from ..flow.answers import answer
 from ..storage.contract import Storage
+from ..tasks.not_released import NotReleased
 from .base import AdminView, JobRef
 from .filters import JobFilter, dict_of, filter_of
 

@@ -10,7 +10,7 @@ from math import ceil
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..core.record import NewJob, Record
-from ..core.sizes import ENQUEUE_CHUNK
+from ..core.validation import ENQUEUE_CHUNK
 from ..errors import InvalidCall, PerdureError, QueueFull
 from ..flow.build_jobs import gathering, link_jobs
 from ..flow.graph import Flow, Graph, Step

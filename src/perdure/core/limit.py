@@ -13,7 +13,7 @@ import msgspec
 from ..errors import InvalidCall
 from .clock import Duration, micros_of
 from .job import tenant_root
-from .sizes import KEY_BYTES
+from .validation import KEY_BYTES
 
 SEPARATOR = "\x1f"  # never in a task's or tenant's name
 MOST = 2**31 - 1

@@ -1,13 +1,23 @@
-"""Which texts may name a thing: the same rule on every store, before anything is stored."""
+"""Checks names and keys, and holds the limits on sizes: the same rules on every store, before anything is stored."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Final
 
 from ..errors import InvalidCall
 from .job import ANY, Routing
-from .sizes import KEY_BYTES, NAME_BYTES
+
+MAX_BYTES: Final = 1 << 20  # payload and result, each
+LARGEST_MAX_BYTES: Final = 4 << 20
+MAX_DEPTH: Final = 64  # levels of JSON
+NAME_BYTES: Final = 200
+KEY_BYTES: Final = 512
+META_BYTES: Final = 65_536
+TAGS: Final = 100
+PARENTS: Final = 200_000  # jobs that one job may wait for
+ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 

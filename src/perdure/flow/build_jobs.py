@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ..core.codec import encode
+from ..core.encoding.codec import encode
 from ..core.ids import new_id
 from ..core.record import NewJob, Record
 from ..errors import InvalidCall

@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
-from ..core import codec
 from ..core.clock import Duration, micros_of
+from ..core.encoding import codec
 from ..core.job import Loss
 from ..core.outcome import Snooze
 from ..core.record import Hold

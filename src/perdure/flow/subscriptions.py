@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from ..core.codec import decode, encode, sorted_text
+from ..core.encoding.codec import decode, encode, sorted_text
 from ..core.ids import new_id
 from ..core.job import ANY, Routing
 from ..core.record import NewJob

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast, overl
 from ..client.current_handler import StoreWait as StoreWait
 from ..client.current_handler import current_handler, waits_lock
 from ..core.clock import boottime
-from ..core.codec import decode, encode
+from ..core.encoding.codec import decode, encode
 from ..core.job import Job, Loss
 from ..core.record import NewJob, Record, job_of
 from ..core.verb import verb
@@ -358,9 +358,9 @@ class _Detached:
         context._job = None
 
     async def log(self, context: Context, line: str) -> None:
-        from ..observe.log import said_by_handler
+        from ..observe.log import line_of_handler
 
-        said_by_handler(context._record, line)
+        line_of_handler(context._record, line)
 
     async def begin(self, context: Context) -> StoreTransaction:
         raise StoreError("ctx.transaction() needs a store; task.run(...) has none")

@@ -56,3 +56,12 @@ class JsonFormatter(logging.Formatter):
 def printable(text: str) -> str:
     """A text in which everything that is not printable is escaped."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def plural(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def safe(text: str) -> str:
+    """A text of a user for a log line: printable, and not too long."""
+    return printable(text if len(text) <= 500 else text[:500] + "…")

@@ -11,7 +11,7 @@ from typing import Any, Never, NoReturn
 
 import msgspec
 
-from ..core import codec
+from ..core.encoding import codec
 from ..errors import ArgumentsDoNotFit, InvalidCall, words_of
 from .json_changes import change_of
 from .options import OPTIONS_OF_CALLS

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from ..core import codec
+from ..core.encoding import codec
 from ..core.job import Routing
 from ..core.limit import limits_of
 from ..errors import InvalidCall

@@ -15,16 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 import msgspec
 
 from ..client.handle import each_of, ids_of
-from ..core import codec
 from ..core.backoff import Backoff
 from ..core.clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, due_instant_of, micros_of
+from ..core.encoding import codec
 from ..core.ids import id_text, new_id
 from ..core.job import JobId
 from ..core.limit import SEPARATOR, Limit, checked_limits, limits_text
 from ..core.record import NewJob, UniformJobs
 from ..core.retention import Retention
-from ..core.sizes import KEY_BYTES, META_BYTES, PARENTS, TAGS
-from ..core.validation import checked_key, checked_name
+from ..core.validation import KEY_BYTES, META_BYTES, PARENTS, TAGS, checked_key, checked_name
 from ..errors import InvalidCall
 from .suggestions import option_instead
 

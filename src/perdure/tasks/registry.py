@@ -21,14 +21,13 @@ from weakref import ref
 
 from ..core.clock import SECOND, Duration, micros_of, reader
 from ..core.job import ANY, Routing
-from ..core.not_released import NotReleased
-from ..core.sizes import MAX_BYTES, NAME_BYTES
-from ..core.validation import checked_name
+from ..core.validation import MAX_BYTES, NAME_BYTES, checked_name
 from ..errors import DuplicateTask, InvalidCall, NoApp
 from ..flow.subscriptions import checked_topic
 from .decorators import BatchMaker, TaskMaker
 from .definition import BatchOptions, TaskBinding, TaskDeclaration, TaskDefinition, generation, start_generation
 from .middleware import Middleware, checked_middleware
+from .not_released import NotReleased
 from .options import JobTemplate, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
 from .providers import Provider, Scope
 from .task import Call, Task

@@ -13,7 +13,7 @@ import msgspec
 
 from ..core.ids import id_text
 from ..core.job import JobId
-from ..core.sizes import MAX_BYTES
+from ..core.validation import MAX_BYTES
 from ..core.verb import verb
 from ..errors import InvalidCall
 from ..storage.types import EnqueueResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.admin.filters import pages
-from perdure.core import codec
+from perdure.core.encoding import codec
 from perdure.core.job import Job
 from perdure.core.record import Record, job_of
 from perdure.storage.contract import Filter

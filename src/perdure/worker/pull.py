@@ -14,8 +14,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from ..core import codec
 from ..core.clock import SECOND, Duration, MicrosReader, boottime, micros_of, reader
+from ..core.encoding import codec
 from ..core.ids import new_id, new_stamp
 from ..core.job import Loss, Routing
 from ..core.lifecycle import Change, decide
@@ -340,7 +340,7 @@ class _Teller:
             pause = min(2 * pause, LONGEST_PAUSE)
         for (attempt, change), verdict in zip(batch, verdicts, strict=True):
             if verdict.refusal is not None and change.state is not None:
-                log.word_refused(attempt.record, verdict.refusal)
+                log.report_refused(attempt.record, verdict.refusal)
             if (last := after_refusal(attempt, change, verdict.refusal)) is not None:
                 self._ended.append((attempt, last))
             self._over(attempt, verdict)

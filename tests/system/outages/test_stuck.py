@@ -75,7 +75,7 @@ async def test_connections_are_replaced_when_a_new_pump_does_not_help(monkeypatc
         assert await (await double.enqueue(2)).result(timeout=20) == 4
         assert deaf.reconnected == 1
         await eventually(lambda: worker._condition().ready)
-        assert 2 <= caplog.text.count("started anew") <= 4
+        assert 2 <= caplog.text.count("is restarted") <= 4
         assert "only a restart" not in caplog.text
 
 
@@ -99,7 +99,7 @@ async def test_claims_that_are_refused_are_no_reason_to_replace_anything(monkeyp
 
     async with app, app.worker(poll=0.1) as worker:
         deaf.exchange = refused
-        await eventually(lambda: caplog.text.count("started anew") >= 4)
+        await eventually(lambda: caplog.text.count("is restarted") >= 4)
         assert deaf.reconnected == 0
         assert worker._condition().live
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.core import codec
+from perdure.core.encoding import codec
 from perdure.errors import InvalidCall
 from perdure.tasks.registry import Registry
 
@@ -313,7 +313,7 @@ def test_pydantic_models_go_there_and_back():
 
 
 def test_pydantic_is_not_imported_for_anybody():
-    used = "import sys, perdure.core.codec as c; c.encode([1], 'x'); c.decoder(int)('1')"
+    used = "import sys, perdure.core.encoding.codec as c; c.encode([1], 'x'); c.decoder(int)('1')"
     code = f"{used}; sys.exit('pydantic' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from perdure import InvalidCall, Perdure
-from perdure.core import codec
-from perdure.core.size_check import look_at
+from perdure.core.encoding import codec
+from perdure.core.encoding.size_check import look_at
 from perdure.tasks import arguments
 
 LIMIT = 1 << 20

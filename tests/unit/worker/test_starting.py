@@ -72,7 +72,7 @@ def test_a_runner_that_is_killed_while_it_starts_is_started_again(plant, number)
     worker = plant.start("--processes", "2", "--spares", "0")
     for runner in wait_until(lambda: len(plant.runners()) == 2 and plant.runners()):
         os.kill(runner, number)
-    told = rf"did not come to work: was killed by {number.name}.*; the next start is in (\d+) s at the earliest"
+    told = rf"did not start: was killed by {number.name}.*; the next start is in (\d+) s at the earliest"
     wait_until(lambda: len(re.findall(told, plant.said())) == 2, otherwise=plant.said)
     assert re.findall(told, plant.said()) == ["2", "4"]
     (plant.folder / "hold").unlink()
@@ -105,10 +105,10 @@ def test_a_runner_that_is_interrupted_while_its_interpreter_starts_is_started_ag
     (started,) = wait_until(lambda: list(plant.folder.glob("interpreter-*")))
     os.kill(int(started.name.partition("-")[2]), signal.SIGINT)
     (plant.folder / "hold").unlink()
-    wait_until(lambda: "did not come to work: was killed by SIGINT" in plant.said() or worker.poll() is not None)
+    wait_until(lambda: "did not start: was killed by SIGINT" in plant.said() or worker.poll() is not None)
     wait_until(lambda: "slots on" in plant.said() or worker.poll() is not None)
     assert plant.stop() == [0]
-    assert "did not come to work: was killed by SIGINT" in plant.said()
+    assert "did not start: was killed by SIGINT" in plant.said()
 
 
 @pytest.mark.parametrize("processes", ["1", "2"])
@@ -240,7 +240,7 @@ def test_an_interpreter_that_is_missing_for_a_while_does_not_end_the_supervisor(
             [sys.executable, "-c", TEAM], cwd=plant.folder, stderr=errors, env={**os.environ, "PYTHONPATH": str(SOURCE)}
         )
     plant.workers.append(supervisor)
-    told = r"did not come to work: .*No such file.*; the next start is in (\d+) s at the earliest"
+    told = r"did not start: .*No such file.*; the next start is in (\d+) s at the earliest"
     wait_until(lambda: len(re.findall(told, plant.said())) == 2, otherwise=plant.said)
     assert re.findall(told, plant.said()) == ["2", "4"]
     (plant.folder / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

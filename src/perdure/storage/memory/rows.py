@@ -1,22 +1,20 @@
-"""The rows of the memory store and what may happen to them: the specification that every store is held to.
+"""The rows of the memory store and what may happen to them: the specification that every store is compared with.
 
-Everything here is plain and synchronous and happens under the store's lock. Each row is found through indexes (lanes,
-schedule, holds, ended ones, depth); a row is lifted out of all of them before it changes and set back afterwards,
-so that no change can forget one. Heaps keep dead entries until they come to the head.
+Everything here is synchronous and happens under the store's lock. `indexes` finds the rows.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from copy import copy
-from heapq import heappop, heappush
+from heapq import heappop
 
 from msgspec.structs import replace
 
-from perdure.core.job import FINAL, WAITING, State
+from perdure.core.job import FINAL, State
 from perdure.core.lifecycle import Cancelled, Change, KeyMove, decide
-from perdure.core.record import ROW_VERSION, Hold, NewJob, Record
+from perdure.core.record import Hold, NewJob, Record
 from perdure.errors import StoreError
 from perdure.storage.contract import (
     ACCEPTED,
@@ -30,7 +28,6 @@ from perdure.storage.contract import (
     QueueSettings,
     Refusal,
     Started,
-    Unreadable,
     Verdict,
     Want,
 )
@@ -41,7 +38,6 @@ from perdure.storage.rules.records import (
     EdgeDecision,
     KeyName,
     decide_edge,
-    edges_are_lost,
     is_expired,
     is_gone,
     is_removable,
@@ -58,39 +54,21 @@ from perdure.storage.rules.records import (
     write_close,
     write_hidden,
 )
-from perdure.storage.rules.unreadable import FIELDS, flaw_of, is_leased, mend, raw_text
+from perdure.storage.rules.unreadable import flaw_of
 
-from .edges import Edges
+from .inspection import InspectedRows
 from .kv import KvTable
-from .lanes import Lanes
-
-Owner = tuple[str, int | None]  # job, until when
-Group = tuple[str, bool]  # task, dead?
 
 
-class Rows:
-    """All jobs, keys and queue settings. `woken` and `changed` gather what listeners are to be told."""
+class Rows(InspectedRows):
+    """All jobs, keys and queue settings."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Record] = {}
+        super().__init__()
         self.settings: dict[str, QueueSettings] = {}
-        self.depth: Counter[str] = Counter()
-        self.woken: set[str] = set()
-        self.changed = False
-        self._keys: dict[KeyName, Owner] = {}
-        self._lanes = Lanes()
         self._starts: dict[str, Starts] = {}
         self._accounts: dict[Account, int] = {}
-        self.edges = Edges()
         self.kv = KvTable()
-        self._schedule: list[tuple[int, str]] = []
-        self._held: set[str] = set()
-        self._expiring: set[str] = set()
-        self._prunable: list[tuple[int, str]] = []
-        self._ended: defaultdict[Group, set[str]] = defaultdict(set)
-        self._counted: set[Group] = set()
-        self.unreadable: dict[str, Unreadable] = {}
-        self._inspected = ""
 
     # ---- enqueue -----------------------------------------------------------------------------------
     def plan(
@@ -137,7 +115,7 @@ class Rows:
         if name is not None:
             self._keys[name] = (job.id, key_ends(job, now))
         self.by_id[job.id] = record
-        self._set_back(record)
+        self._put_back(record)
         for parent in parents_of(job.after):
             self.edges.add(parent, job.id)
 
@@ -145,7 +123,7 @@ class Rows:
         id, until = self._keys.get(name, (None, None))
         return None if until is not None and until <= now else id
 
-    # ---- moving house ------------------------------------------------------------------------------
+    # ---- transfer ----------------------------------------------------------------------------------
     def carried(self, record: Record, lines: Iterable[str]) -> JobDump:
         """A job as it is, with its log and its edges."""
         waits_for, kept_for = self.edges.parents(record.id), self.edges.kept_for(record.id, self._is_over)
@@ -161,12 +139,12 @@ class Rows:
         for record in records:
             if record.id in self.by_id:
                 self._free_key(self.by_id[record.id])
-                self._lift(self.by_id.pop(record.id))
+                self._take_out(self.by_id.pop(record.id))
         for record in records:
             if record.holds_key and record.unique_key is not None:
                 self._keys[False, record.unique_key] = (record.id, None)
             self.by_id[record.id] = copy(record)
-            self._set_back(self.by_id[record.id])
+            self._put_back(self.by_id[record.id])
             self.changed |= record.state in FINAL
         for job in jobs:
             self.edges.close_all(job.record.id)
@@ -195,14 +173,14 @@ class Rows:
     def write(self, change: Change, now: int) -> None:
         """Write a change that was judged to take hold."""
         record = self.by_id[change.id]
-        self._lift(record)
+        self._take_out(record)
         if change.state is None or change.key is KeyMove.FREE:
             self._free_key(record)
         elif change.key is KeyMove.TAKE and record.unique_key is not None:
             self._keys[False, record.unique_key] = (record.id, None)
         held = record.stamp is not None
         write_change(record, change, now)
-        self._set_back(record)
+        self._put_back(record)
         self.changed |= record.state in FINAL
         if held and record.stamp is None and record.limits is not None:
             self.woken.add(record.queue)
@@ -218,11 +196,6 @@ class Rows:
         owner, _ = self._keys.get((False, record.unique_key), (None, None))
         return owner in (None, record.id)
 
-    def _free_key(self, record: Record) -> None:
-        if record.holds_key and record.unique_key is not None:
-            del self._keys[False, record.unique_key]
-        record.holds_key = False
-
     # ---- holds -------------------------------------------------------------------------------------
     def held_record(self, hold: Hold) -> Record | Verdict:
         """The row that runs under this hold, or why there is none."""
@@ -235,9 +208,6 @@ class Rows:
             record = self.held_record(note.hold)
             if isinstance(record, Record):
                 record.started_at = note.at
-
-    def held(self) -> list[Record]:
-        return [self.by_id[id] for id in self._held]
 
     # ---- claim -------------------------------------------------------------------------------------
     def claim(self, claim: Claim, now: int) -> list[Record]:
@@ -252,11 +222,11 @@ class Rows:
         for want in claim.wants:
             taken = self._pass_gates(want, now) if want.limited else self._take(want, now, want.limit, want.alone)
             for record in self.readable([self.by_id[id] for id in taken], now):
-                self._lift(record)
+                self._take_out(record)
                 if record.unique_scope == "waiting":
                     self._free_key(record)
                 write_claim(record, claim, now)
-                self._set_back(record)
+                self._put_back(record)
                 claimed.append(copy(record))
         return claimed
 
@@ -335,9 +305,9 @@ class Rows:
             EdgeDecision.LEAD_ON,
         ):  # that it waits for the next job of the chain already is enough
             self.edges.close(id, child.id)
-            self._lift(child)
+            self._take_out(child)
             write_close(child, now)
-            self._set_back(child)
+            self._put_back(child)
         else:
             self.edges.close_all(child.id)
             child.waits = 0
@@ -358,103 +328,30 @@ class Rows:
                 table.write(write)
         return done, table
 
-    # ---- rows that cannot be read ------------------------------------------------------------------
-    def readable(self, records: Iterable[Record], now: int) -> list[Record]:
-        """Those of these that can be read; the others are set aside."""
-        sound = []
-        for record in records:
-            if flaw_of(record) is None:
-                sound.append(record)
-            else:
-                self._set_aside(record, now)
-        return sound
-
-    def _set_aside(self, record: Record, now: int) -> None:
-        values = {name: getattr(record, name) for name in FIELDS}
-        mended, fields = mend(values, now)
-        self.unreadable[record.id] = Unreadable(record.id, now, "jobs", fields, raw_text(values))
-        self._lift(record)
-        self._free_key(record)
-        self.edges.close_all(record.id)
-        if record.limits is not None:
-            self.woken.add(record.queue)
-        self.by_id[record.id] = mended
-        self._set_back(mended)
-        self.changed = True
-        if mended.followed:
-            self.edges.unresolved[record.id] = None
-
-    def inspect(self, limit: int, now: int) -> int:
-        """Look at the next so many jobs; gives how many were set aside or put right."""
-        behind = sorted(id for id in self.by_id if id > self._inspected)[:limit]
-        self._inspected = behind[-1] if len(behind) == limit else ""
-        known = len(self.unreadable)
-        sound = self.readable((record for id in behind if not is_leased(record := self.by_id[id], now)), now)
-        return len(self.unreadable) - known + sum(self._mend_edges(record, now) for record in sound)
-
-    def _mend_edges(self, record: Record, now: int) -> bool:
-        """Make the edges of a blocked job again if some are lost, and look at parents that do not know of it."""
-        if record.state is not State.BLOCKED:
-            return False
-        open_ones, named = self.edges.parents(record.id), parents_of(record.after)
-        if named and edges_are_lost(record.waits, len(open_ones)):
-            for parent in named:
-                self.edges.add(parent, record.id)
-            record.waits = len(self.edges.parents(record.id))
-            return True
-        if not named and not open_ones and record.waits == 0:
-            self._lift(record)
-            record.waits = 1
-            write_close(record, now)
-            self._set_back(record)
-            return True
-        unaware = [parent for parent in open_ones if self._does_not_know(parent, record.run_when)]
-        self.edges.unresolved.update(dict.fromkeys(unaware))
-        return bool(unaware)
-
-    def _does_not_know(self, id: str, run_when: str) -> bool:
-        """Whether a job that another waits for has to be looked at, and nobody has noted that."""
-        parent = self.by_id.get(id)
-        to_do = parent is None or not parent.followed or decide_edge(parent, run_when) is not EdgeDecision.STAY
-        return to_do and id not in self.edges.unresolved
-
     # ---- upkeep ------------------------------------------------------------------------------------
     def promote(self, limit: int, now: int) -> int:
         promoted = 0
         while promoted < limit and (due := self.next_due()) is not None and due <= now:
             record = self.by_id[heappop(self._schedule)[1]]
-            self._lift(record)
+            self._take_out(record)
             set_state(record, State.READY)
             record.version += 1
-            self._set_back(record)
+            self._put_back(record)
             promoted += 1
         return promoted
 
-    def next_due(self) -> int | None:
-        while self._schedule:
-            run_at, id = self._schedule[0]
-            record = self.by_id.get(id)
-            if record is not None and record.state is State.SCHEDULED and record.run_at == run_at:
-                return run_at
-            heappop(self._schedule)
-        return None
-
-    def expired(self, now: int) -> list[Record]:
-        found = [record for id in self._expiring if is_expired(record := self.by_id[id], now)]
-        return sorted(found, key=lambda record: (record.expires_at or 0, record.id))
-
     def prune(self, limit: int, now: int) -> int:
         self._keys = {name: (id, until) for name, (id, until) in self._keys.items() if until is None or until > now}
-        gone = [id for id in self._past_their_time(now) + self._too_many() if not self._kept(self.by_id[id])]
+        gone = [id for id in self._past_retention(now) + self._beyond_keep_last() if not self._kept(self.by_id[id])]
         gone = list(dict.fromkeys(gone))[:limit]
         removed = []
         for record in [self.by_id[id] for id in gone]:
-            self._lift(record)
+            self._take_out(record)
             if is_removable(record.hidden, record.finished_at, now):
                 removed.append(self.by_id.pop(record.id).id)
             else:
                 write_hidden(record)
-                self._set_back(record)
+                self._put_back(record)
         self.edges.forget(removed)
         self.kv.remove_entries_of(removed)
         for id in removed:
@@ -468,68 +365,8 @@ class Rows:
     def _is_over(self, id: str) -> bool:
         return id not in self.by_id or self.by_id[id].state in FINAL
 
-    def _past_their_time(self, now: int) -> list[str]:
-        past = []
-        while self._prunable and self._prunable[0][0] <= now:
-            prune_at, id = heappop(self._prunable)
-            record = self.by_id.get(id)
-            if record is not None and record.prune_at == prune_at:
-                past.append((prune_at, id))
-        for entry in dict.fromkeys(past):  # held ones and those beyond the limit must be found again
-            heappush(self._prunable, entry)
-        return [id for _, id in past]
-
-    def _too_many(self) -> list[str]:
-        """Ended jobs that have `keep_last` newer ones of their task."""
-        too_many = []
-        for group in self._counted:
-            ended = [self.by_id[id] for id in self._ended[group]]
-            ended.sort(key=lambda record: (record.finished_at or 0, record.id), reverse=True)
-            too_many += [
-                record.id
-                for newer, record in enumerate(ended)
-                if record.keep_last is not None and newer >= record.keep_last
-            ]
-        return too_many
-
-    # ---- indexes -----------------------------------------------------------------------------------
-    def _lift(self, record: Record) -> None:
-        """Take a row out of its indexes, before it changes."""
-        if record.state in WAITING:
-            self.depth[record.queue] -= 1
-            self._expiring.discard(record.id)
-            self._lanes.drop(record.id)
-        self._held.discard(record.id)
-        self._ended[_group(record)].discard(record.id)
-
-    def _set_back(self, record: Record) -> None:
-        """Put a row where it belongs as it is now."""
-        if record.state in WAITING:
-            self.depth[record.queue] += 1
-            if record.expires_at is not None:
-                self._expiring.add(record.id)
-        if record.state is State.SCHEDULED:
-            heappush(self._schedule, (record.run_at, record.id))
-            self.woken.add(record.queue)
-        if record.state is State.READY:
-            self.woken.add(record.queue)
-            if record.min_version <= ROW_VERSION:
-                self._lanes.put(record)
-        if record.stamp is not None:
-            self._held.add(record.id)
-        if record.prune_at is not None:
-            heappush(self._prunable, (record.prune_at, record.id))
-        if record.state in FINAL and not record.hidden:
-            self._ended[_group(record)].add(record.id)
-            if record.keep_last is not None:
-                self._counted.add(_group(record))
-
 
 def _is_head(row: Record, floor: Account) -> bool:
     """Whether it may be the head of a fair queue."""
     claimable = row.state is State.READY and not row.parked and not row.suspect
     return claimable and (row.queue, row.priority) == (floor.queue, floor.priority)
-
-
-def _group(record: Record) -> Group:
-    return record.task, record.state is State.DEAD

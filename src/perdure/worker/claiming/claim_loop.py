@@ -389,9 +389,9 @@ class ClaimLoop:
         if verdicts.count(ACCEPTED) < len(batch):
             for (attempt, change), verdict in zip(batch, verdicts, strict=True):
                 if verdict.refusal is not None and change.state is not None:
-                    log.word_refused(attempt.record, verdict.refusal)
+                    log.report_refused(attempt.record, verdict.refusal)
                     self._free(attempt, change, verdict.refusal)
-        if log.tells_successes():
+        if log.logs_successes():
             for (attempt, change), verdict in zip(batch, verdicts, strict=True):
                 if verdict.refusal is None and change.state is State.SUCCEEDED:
                     log.attempt_succeeded(attempt.record, attempt.took)

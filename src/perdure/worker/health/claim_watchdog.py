@@ -97,7 +97,7 @@ class ClaimWatchdog:
                 self._give_up(silent)
             elif self._restarts > 1 and self._reconnecting is None:
                 self._reconnecting = asyncio.create_task(self._replace_connections(), name="perdure reconnect")
-        log.pump_started_anew(silent)
+        log.claim_loop_restarted(silent)
         self._pumping.start_anew()
 
     def _give_up(self, silent: float) -> None:

@@ -249,7 +249,7 @@ class Completion:
             reason = LOSS_OF.get(verdict.refusal, Loss.ERROR)
             log.hold_lost(attempt.record, reason)
             attempt.context.lost._set(reason)
-        elif log.tells_successes():
+        elif log.logs_successes():
             log.attempt_succeeded(attempt.record, attempt.took)
         self._tell(attempt, after_refusal(attempt, change, verdict.refusal))
 

@@ -346,12 +346,12 @@ class Supervisor:
     # -- signals -------------------------------------------------------------------------------------
     def _told_to_stop(self) -> None:
         if self._stopping.is_set():
-            log.supervisor_told(self._team.name, "is told to hurry")
+            log.supervisor_reported(self._team.name, "is told to hurry")
             for member in self._members:
                 member.say("hurry")
             self._kill_at = min(self._kill_at, boottime() + LAST_WORDS)
         else:
-            log.supervisor_told(self._team.name, "is told to stop")
+            log.supervisor_reported(self._team.name, "is told to stop")
             self._stop()
         self._wake.set()
 
@@ -365,7 +365,7 @@ class Supervisor:
 
     def _told_to_reload(self) -> None:
         """New runners start; the old ones leave as those come to work."""
-        log.supervisor_told(self._team.name, "reloads: new runners start, the old ones finish what runs")
+        log.supervisor_reported(self._team.name, "reloads: new runners start, the old ones finish what runs")
         self._generation += 1
         self._starts = float(self._team.processes)
         self._paused_until = 0.0

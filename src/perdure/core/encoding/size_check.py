@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from .sizes import MAX_DEPTH
+from ..validation import MAX_DEPTH
 
 _SMALL = frozenset((int, float, bool, type(None)))  # of one character or more
 _BYTES = (bytes, bytearray, memoryview)

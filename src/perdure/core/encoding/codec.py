@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ..errors import InvalidCall
-from .outcome import Outcome
+from ...errors import InvalidCall
+from ..outcome import Outcome
+from ..validation import MAX_BYTES, MAX_DEPTH
 from .size_check import look_at
-from .sizes import MAX_BYTES, MAX_DEPTH
 
 T = TypeVar("T")
 
