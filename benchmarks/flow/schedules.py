@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from perdure import Perdure
 from perdure.schedules.declaration import rule_of, schedule_of
-from perdure.schedules.schedule import begun, write
+from perdure.schedules.schedule import start_from, write
 from perdure.storage.contract import Filter
 
 from .wrong import Wrong
@@ -52,7 +52,7 @@ async def _put(app: Perdure, calls: list) -> float:
     writes = []
     for number, call in enumerate(calls):
         name = f"schedule-{number:06}"
-        writes.append(write(name, begun(schedule_of(app, name, call, rule), now), 0))
+        writes.append(write(name, start_from(schedule_of(app, name, call, rule), now), 0))
     for start in range(0, len(writes), storage.chunk):
         await storage.kv_write(writes[start : start + storage.chunk])
     if time.time() > tick - 1:

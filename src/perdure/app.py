@@ -17,7 +17,7 @@ from .client.client import work_of
 from .client.handle import JobHandle
 from .core.clock import Clock, Duration
 from .core.job import ANY, Routing
-from .core.validation import MAX_BYTES, checked_name
+from .core.validation import MAX_BYTES, check_name
 from .core.verb import verb
 from .errors import InvalidCall
 from .settings import Durability, Thresholds, settings_of
@@ -134,7 +134,7 @@ class Perdure(Registry):
     @verb
     async def signal(self, *queues: str) -> None:
         """Wake workers of these queues, after your own commit on a raw connection."""
-        names = [checked_name(queue, "queue") for queue in queues]
+        names = [check_name(queue, "queue") for queue in queues]
         await self._runtime.client.signal(names)
 
     def claim(

@@ -85,10 +85,10 @@ def settings_of(
         raise InvalidCall(f"thresholds= takes Thresholds(…), not {type(thresholds).__name__}")
     if isinstance(max_bytes, bool) or not isinstance(max_bytes, int) or not 0 < max_bytes <= LARGEST_MAX_BYTES:
         raise InvalidCall(f"max_bytes={max_bytes!r} must be between 1 and {LARGEST_MAX_BYTES} bytes")
-    return Settings(url, tuple(imports), durability, migrate, checked_clock(clock), thresholds, max_bytes, outbox)
+    return Settings(url, tuple(imports), durability, migrate, check_clock(clock), thresholds, max_bytes, outbox)
 
 
-def checked_clock(clock: Clock | None) -> Clock | None:
+def check_clock(clock: Clock | None) -> Clock | None:
     if clock is not None and not callable(getattr(clock, "now", None)):
         raise InvalidCall(f"clock= needs a now() that gives an aware datetime; {type(clock).__name__} has none")
     return clock

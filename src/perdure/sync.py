@@ -108,7 +108,7 @@ def _run_on(loop: asyncio.AbstractEventLoop | None, verb: Callable[[], Coroutine
 
     def start() -> None:
         nonlocal task
-        task = loop.create_task(_begun(verb), context=context)
+        task = loop.create_task(_await_verb(verb), context=context)
         task.add_done_callback(lambda done: caller.box.put(_Done(done)))
 
     loop.call_soon_threadsafe(start)
@@ -234,7 +234,7 @@ def _warn_in_loop(verb: Callable[..., Any], wanted: asyncio.AbstractEventLoop | 
     warnings.warn(message, RuntimeWarning, stacklevel=level)
 
 
-async def _begun(verb: Callable[[], Awaitable[T]]) -> T:
+async def _await_verb(verb: Callable[[], Awaitable[T]]) -> T:
     return await verb()
 
 

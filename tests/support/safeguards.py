@@ -101,7 +101,7 @@ SAFEGUARDS = [
     Safeguard(
         8,
         "storage/rules/guards.py",
-        "return REPEATED if row.accepted_stamp == guard.stamp else _lost(",
+        "return REPEATED if row.accepted_stamp == guard.stamp else _refusal_of(",
         "return _lost(",
         _case("memory-apply-a_repeated_report"),
     ),
@@ -136,7 +136,7 @@ SAFEGUARDS = [
     Safeguard(
         13,
         "upkeep/reap.py",
-        "changes = await with_undos(store, list(changes_of(records, now, still_held)))",
+        "changes = await add_undos(store, list(changes_of(records, now, still_held)))",
         "changes = list(changes_of(records, now, still_held))",
         "tests/unit/flow/test_undo.py::test_what_a_job_asked_for_at_its_death_is_stored_with_it[memory]",
     ),
@@ -312,7 +312,7 @@ SAFEGUARDS = [
     Safeguard(
         36,
         "storage/rules/fairness.py",
-        "last = max(changed[floor], changed.get(payer_, _known(accounts, payer_, 0, now)))",
+        "last = max(changed[floor], changed.get(payer_, _rank_or(accounts, payer_, 0, now)))",
         "last = changed.get(payer_, accounts.get(payer_, changed[floor]))",
         _case("memory-fairness-idle_tenants_save_nothing"),
     ),

@@ -12,7 +12,7 @@ from ..core.lifecycle import Report
 from ..core.record import job_of
 from ..errors import InvalidCall
 from ..storage.contract import Filter, Storage
-from .filters import checked_limit, pages
+from .filters import check_limit, pages
 
 if TYPE_CHECKING:
     from ..client.app_runtime import AppRuntime
@@ -40,5 +40,5 @@ class AdminView:
     async def _find(self, filter: Filter, limit: int, cursor: str | None) -> Page[Job]:
         if cursor is not None and not isinstance(cursor, str):
             raise InvalidCall(f"cursor is the text that the page before gave, not {type(cursor).__name__}")
-        records, following = await (await self._storage()).find(filter, checked_limit(limit), cursor)
+        records, following = await (await self._storage()).find(filter, check_limit(limit), cursor)
         return Page(tuple(job_of(record) for record in records), following)

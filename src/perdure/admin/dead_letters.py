@@ -94,7 +94,7 @@ class DeadLetters(AdminView):
         try:
             file = await asyncio.to_thread(part.open, "wb")
             try:
-                async for lines in _exported(storage, _dead(filter)):
+                async for lines in _export_line(storage, _dead(filter)):
                     await asyncio.to_thread(file.write, b"".join(line + b"\n" for line in lines))
                     written += len(lines)
                 await asyncio.to_thread(file.close)
@@ -116,7 +116,7 @@ def _dead(filter: JobFilter) -> Filter:
     return filter_of({**given, "state": State.DEAD})
 
 
-async def _exported(storage: Storage, filter: Filter) -> AsyncIterator[list[bytes]]:
+async def _export_line(storage: Storage, filter: Filter) -> AsyncIterator[list[bytes]]:
     """Dead letters as lines of a file, page by page; with them, what was stored of those that could not be read."""
     async for records in pages(storage, filter):
         set_aside = [record.id for record in records if unreadable_fields(record.reason)]

@@ -10,7 +10,7 @@ from ..core.clock import instant_of
 from ..core.ids import id_text
 from ..core.job import JobId, Routing, State
 from ..core.record import Record
-from ..core.validation import checked_key, checked_name, checked_routing
+from ..core.validation import check_key, check_name, check_routing
 from ..errors import InvalidCall
 from ..storage.contract import Filter, Storage
 
@@ -41,24 +41,24 @@ def filter_of(given: Mapping[str, Any]) -> Filter:
     """The filter as stores take it, each part checked."""
     if unknown := given.keys() - _KNOWN:
         raise InvalidCall(f"there is no filter {min(unknown)!r}; there are {', '.join(sorted(_KNOWN))}")
-    fields: dict[str, Any] = {name: checked_name(given[name], name) for name in _NAMES if name in given}
+    fields: dict[str, Any] = {name: check_name(given[name], name) for name in _NAMES if name in given}
     if "state" in given:
         fields["states"] = _states(given["state"])
     if "key" in given:
-        fields["key"] = checked_key(given["key"])
+        fields["key"] = check_key(given["key"])
     if "routing_key" in given:
-        fields["routing"] = checked_routing(given["routing_key"])
+        fields["routing"] = check_routing(given["routing_key"])
     if "chain_id" in given:
         fields["chain_id"] = id_text(given["chain_id"], "chain_id")
     if "text" in given:
-        fields["text"] = _searched(given["text"])
+        fields["text"] = _check_text(given["text"])
     for name in ("since", "before"):
         if name in given:
             fields[name] = instant_of(given[name], name)
     return Filter(**fields)
 
 
-def checked_limit(limit: object) -> int:
+def check_limit(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
         raise InvalidCall(f"limit must be a whole number between 1 and {LARGEST_PAGE}, it is {limit!r}")
     return limit
@@ -83,7 +83,7 @@ def _states(given: object) -> tuple[State, ...]:
         raise InvalidCall(f"{error}; states are {', '.join(State)}") from None
 
 
-def _searched(text: object) -> str:
+def _check_text(text: object) -> str:
     if not isinstance(text, str) or not text:
         raise InvalidCall(f"text must be what to look for, not {text!r}")
     try:

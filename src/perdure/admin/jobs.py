@@ -11,7 +11,7 @@ from ..core.ids import id_text
 from ..core.job import FINAL, Job, JobId, Page
 from ..core.lifecycle import Cancelled, Completed, RunNow
 from ..core.record import job_of
-from ..core.validation import checked_name
+from ..core.validation import check_name
 from ..core.verb import verb
 from ..errors import IllegalMove, NotFound
 from ..flow.answers import answer
@@ -92,7 +92,7 @@ class Jobs(AdminView, NotReleased):
         """Give the answer that a job waits for with `ctx.wait_for(name)`, now or later. NotFound for an unknown job,
         IllegalMove for one that has ended or was answered already."""
         text = id_text(id)
-        checked_name(name, "the name of the answer")
+        check_name(name, "the name of the answer")
         told = encode(value, "the answer", self._runtime.app.settings.max_bytes)
         storage = await self._storage()
         (record,) = await storage.get([text])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from ..core.clock import SECOND
-from ..core.validation import checked_name
+from ..core.validation import check_name
 from ..core.verb import verb
 from ..errors import InvalidCall
 from ..observe.queue_names import queue_rows
@@ -60,13 +60,13 @@ class Queues(AdminView):
     @verb
     async def pause(self, name: str, /) -> None:
         """Claim no more jobs of this queue; those running go on. Durable."""
-        queue = checked_name(name, "queue")
+        queue = check_name(name, "queue")
         await (await self._storage()).pause(queue, True)
 
     @verb
     async def resume(self, name: str, /) -> None:
         """End a pause."""
-        queue = checked_name(name, "queue")
+        queue = check_name(name, "queue")
         await (await self._storage()).pause(queue, False)
 
     @verb
@@ -132,7 +132,7 @@ def _queue_settings(
     if weights and not fair:
         raise InvalidCall("weights= needs fair=True")
     text = _weights_text(weights) if weights else None
-    return QueueSettings(checked_name(name, "queue"), False, max_depth, on_full, drop_below, fair, text)
+    return QueueSettings(check_name(name, "queue"), False, max_depth, on_full, drop_below, fair, text)
 
 
 def _whole(value: object, least: int, beyond: int) -> bool:
@@ -144,7 +144,7 @@ def _weights_text(weights: Mapping[str, float]) -> str:
     if not isinstance(weights, Mapping):
         raise InvalidCall(f"weights is a mapping of tenants to numbers, not {type(weights).__name__}")
     for tenant, weight in weights.items():
-        checked_name(tenant, "tenant")
+        check_name(tenant, "tenant")
         if "/" in tenant:
             raise InvalidCall(f"weights are given to whole tenants, the part before '/': {tenant!r}")
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0.001 <= weight <= 1000:

@@ -13,10 +13,10 @@ from ..client.handle import JobHandle
 from ..core.clock import datetime_of, optional_datetime
 from ..core.verb import verb
 from ..errors import InvalidCall, NotFound, StoreError
-from ..schedules.cron import checked_cron
-from ..schedules.declaration import checked_call, rule_of, schedule_name, schedule_of
+from ..schedules.cron import check_cron
+from ..schedules.declaration import check_call, rule_of, schedule_name, schedule_of
 from ..schedules.reconcile import TRIES, all_rows, readable
-from ..schedules.schedule import KIND, WAKE, Schedule, begun, hash_of, job_of, preview, replaced, write
+from ..schedules.schedule import KIND, WAKE, Schedule, hash_of, job_of, preview, replace_rule, start_from, write
 from ..storage.contract import KvEntry, KvWrite, Storage
 from ..tasks.task import Call
 from .base import AdminView
@@ -90,13 +90,13 @@ class Schedules(AdminView):
         pause and its count."""
         schedule_name(name)
         rule = rule_of(cron, timezone=timezone, start=start, end=end, max_runs=max_runs, missed=missed, overlap=overlap)
-        new = schedule_of(self._runtime.app, name, checked_call(call, name), rule)
+        new = schedule_of(self._runtime.app, name, check_call(call, name), rule)
 
         def change(old: Schedule | None, now: int) -> Schedule | None:
             if old is None:
-                return begun(new, now)
+                return start_from(new, now)
             same = old.declared is None and hash_of(old) == hash_of(new)
-            return None if same else replaced(old, new, now)
+            return None if same else replace_rule(old, new, now)
 
         await self._write(name, change, replaces=True)
 
@@ -105,10 +105,10 @@ class Schedules(AdminView):
         """Give a schedule another expression, from now on."""
 
         def change(old: Schedule, now: int) -> Schedule:
-            checked_cron(cron, old.timezone)
-            return begun(msgspec.structs.replace(old, cron=cron), now)
+            check_cron(cron, old.timezone)
+            return start_from(msgspec.structs.replace(old, cron=cron), now)
 
-        checked_cron(cron, "UTC")
+        check_cron(cron, "UTC")
         await self._change(name, change)
 
     @verb
@@ -130,7 +130,7 @@ class Schedules(AdminView):
         """End a pause: it goes on with its next tick from now. What came meanwhile was not missed."""
 
         def change(old: Schedule, now: int) -> Schedule | None:
-            return begun(msgspec.structs.replace(old, paused=False), now) if old.paused else None
+            return start_from(msgspec.structs.replace(old, paused=False), now) if old.paused else None
 
         await self._change(name, change)
 
@@ -210,7 +210,7 @@ class Schedules(AdminView):
 
 def _on_record(declared: Schedule, now: int) -> Schedule:
     """A declared schedule as a worker would put it on record now."""
-    return begun(msgspec.structs.replace(declared, declared=hash_of(declared)), now)
+    return start_from(msgspec.structs.replace(declared, declared=hash_of(declared)), now)
 
 
 def _unknown(name: str) -> NotFound:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..core.record import NewJob, Record
 from ..core.validation import ENQUEUE_CHUNK
 from ..errors import InvalidCall, PerdureError, QueueFull
-from ..flow.build_jobs import gathering, link_jobs
+from ..flow.build_jobs import gathering_job, link_jobs
 from ..flow.graph import Flow, Graph, Step
 from ..storage.contract import EnqueueResult, QueueAtCapacity, Storage
 from ..storage.outbox import Late
@@ -182,7 +182,7 @@ class Client:
                 "after= it begins when this job has ended"
             )
         if plan.many:
-            jobs.append(gathering(record, jobs, chain_id))
+            jobs.append(gathering_job(record, jobs, chain_id))
         return tuple(jobs)
 
 

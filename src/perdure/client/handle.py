@@ -61,13 +61,13 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         until = None if timeout is None else asyncio.get_running_loop().time() + micros_of(timeout, "timeout") / SECOND
         job: JobHandle[Any] = self
         while True:
-            record = await job._ended(timeout, until)
+            record = await job._await_end(timeout, until)
             if record.state is not State.SUCCEEDED or record.next_id is None:
                 return job._result_of(record)  # type: ignore[no-any-return]
             job = JobHandle(self._runtime, record.next_id)
 
-    async def _ended(self, timeout: Duration | None, until: float | None) -> Record:
-        async with aclosing(self._seen(timeout, until)) as seen:
+    async def _await_end(self, timeout: Duration | None, until: float | None) -> Record:
+        async with aclosing(self._watch_records(timeout, until)) as seen:
             async for record in seen:
                 if record.state in FINAL:
                     return record
@@ -109,11 +109,13 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         return "job"
 
     async def _jobs(self, timeout: Duration | None) -> AsyncIterator[Job]:
-        async with aclosing(self._seen(timeout)) as seen:
+        async with aclosing(self._watch_records(timeout)) as seen:
             async for record in seen:
                 yield job_of(record)
 
-    async def _seen(self, timeout: Duration | None, until: float | None = None) -> AsyncGenerator[Record, None]:
+    async def _watch_records(
+        self, timeout: Duration | None, until: float | None = None
+    ) -> AsyncGenerator[Record, None]:
         """The job at every change until it is final. `until`: when the timeout is over, if it began before."""
         if self.dropped:
             raise self._gone()
@@ -137,7 +139,7 @@ class JobHandle(msgspec.Struct, Generic[R_co], eq=False, gc=False):
                     raise self._not_yet(state, seconds) from None
                 if record is None and self._late and state is None:
                     continue
-                if record is None or _taken_away(record):
+                if record is None or _was_deleted(record):
                     raise self._gone()
                 state, patience = record.state, deadline
                 yield record
@@ -224,7 +226,7 @@ def _at_least(deadline: float | None, seconds: float) -> float | None:
     return None if deadline is None else max(deadline, asyncio.get_running_loop().time() + seconds)
 
 
-def _taken_away(record: Record) -> bool:
+def _was_deleted(record: Record) -> bool:
     """Whether somebody deleted it before it ended well. What its retention deleted when it ended can be asked how it did."""
     return record.hidden and record.state is State.CANCELLED and record.reason == DELETED
 

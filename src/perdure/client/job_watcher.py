@@ -86,9 +86,9 @@ class JobWatcher:
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._stir.set()
         if self._task is None or self._task.done():
-            self._task = loop.create_task(self._look_while_watched(), name="perdure lookout")
+            self._task = loop.create_task(self._read_while_watched(), name="perdure lookout")
 
-    async def _look_while_watched(self) -> None:
+    async def _read_while_watched(self) -> None:
         loop = asyncio.get_running_loop()
         stop = self._storage.listen("changed", self._changed)
         try:
@@ -96,7 +96,7 @@ class JobWatcher:
                 self._stir.clear()
                 began = loop.time()
                 if due := self._due(began):
-                    await self._look(due)
+                    await self._read_jobs(due)
                 now = loop.time()
                 await asyncio.sleep((now - began) * _SHARE)
                 await self._rest(loop)
@@ -107,7 +107,7 @@ class JobWatcher:
         whole, self._all = self._all, False
         return [watch for watch in self._watches if whole or watch.due <= now]
 
-    async def _look(self, watches: Sequence[JobWatch]) -> None:
+    async def _read_jobs(self, watches: Sequence[JobWatch]) -> None:
         chunk = self._storage.chunk
         for start in range(0, len(watches), chunk):
             part = watches[start : start + chunk]

@@ -45,7 +45,7 @@ class PerLoop(ABC, Generic[T]):
         while (one := self._places.get(loop)) is None:  # it may have been closed again before we hear that it is open
             opening = self._opening.get(loop)
             if opening is None:
-                opening = loop.create_task(self._opened(loop, migrate), name="perdure open")
+                opening = loop.create_task(self._open(loop, migrate), name="perdure open")
                 self._opening[loop] = opening
             # a caller who gives up must not take the others' store away
             await asyncio.shield(opening)
@@ -65,7 +65,7 @@ class PerLoop(ABC, Generic[T]):
         _abandoned.append((self._places, self._guardians, self._opening))
         self._places, self._guardians, self._opening = {}, {}, {}
 
-    async def _opened(self, loop: asyncio.AbstractEventLoop, migrate: bool) -> T:
+    async def _open(self, loop: asyncio.AbstractEventLoop, migrate: bool) -> T:
         try:
             await self._sweep()
             one = await self._make(migrate)

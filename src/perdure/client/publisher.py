@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary, WeakSet
 from ..core.record import NewJob
 from ..flow.subscriptions import (
     Subscription,
-    checked_address,
+    check_address,
     event_text,
     read_subscriptions,
     subscriptions_of,
@@ -34,7 +34,7 @@ class Publisher:
 
     async def jobs_for(self, topic: str, event: object, routing_key: str | None, *, inside: bool) -> list[NewJob]:
         """A job for each subscription to this event. `inside`: inside a caller's transaction."""
-        checked_address(topic, routing_key)
+        check_address(topic, routing_key)
         text = event_text(event, self._runtime.app.settings.max_bytes)
         if inside:
             storage = (await self._runtime.loops.get(migrate=False)).storage

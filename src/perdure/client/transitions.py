@@ -24,7 +24,7 @@ async def transition(storage: Storage, ids: Sequence[str], said: Report) -> int:
 
 async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
     """Delete jobs; how many in all. One that others wait for is refused, or they go with it, and count."""
-    waiting = await _followers(storage, ids)
+    waiting = await _find_followers(storage, ids)
     if waiting and not cascade:
         raise IllegalMove(
             f"{len(waiting)} job(s) wait for what would be deleted, such as {min(waiting)}; "
@@ -32,7 +32,7 @@ async def delete(storage: Storage, ids: Sequence[str], *, cascade: bool) -> int:
         )
     deeper = waiting
     while deeper:
-        deeper = await _followers(storage, sorted(deeper)) - waiting - set(ids)
+        deeper = await _find_followers(storage, sorted(deeper)) - waiting - set(ids)
         waiting |= deeper
     deleted = await transition(storage, sorted(waiting), Deleted())
     return deleted + await transition(storage, ids, Deleted())
@@ -44,22 +44,22 @@ async def delete_unfollowed(storage: Storage, ids: Sequence[str]) -> tuple[int, 
     for start in range(0, len(ids), storage.chunk):
         part = ids[start : start + storage.chunk]
         children = dict(zip(part, await storage.followers(part), strict=True))
-        waiting = await _unfinished(storage, sorted({child for each in children.values() for child in each}))
+        waiting = await _find_unfinished(storage, sorted({child for each in children.values() for child in each}))
         followed += [id for id in part if not waiting.isdisjoint(children[id])]
     kept = frozenset(followed)
     return await transition(storage, [id for id in ids if id not in kept], Deleted()), followed
 
 
-async def _followers(storage: Storage, ids: Sequence[str]) -> set[str]:
+async def _find_followers(storage: Storage, ids: Sequence[str]) -> set[str]:
     """Jobs that wait for these and are not among them."""
     found: set[str] = set()
     for start in range(0, len(ids), storage.chunk):
         for children in await storage.followers(ids[start : start + storage.chunk]):
             found.update(children)
-    return await _unfinished(storage, sorted(found - set(ids)))
+    return await _find_unfinished(storage, sorted(found - set(ids)))
 
 
-async def _unfinished(storage: Storage, ids: Sequence[str]) -> set[str]:
+async def _find_unfinished(storage: Storage, ids: Sequence[str]) -> set[str]:
     """Those of these that have not ended: one that was cancelled or completed meanwhile waits for nobody."""
     found: set[str] = set()
     for start in range(0, len(ids), storage.chunk):
@@ -71,7 +71,7 @@ async def _unfinished(storage: Storage, ids: Sequence[str]) -> set[str]:
 async def _move_chunk(storage: Storage, ids: list[str], said: Report) -> int:
     moved = 0
     for _ in range(_TRIES):
-        changes = _decided(await storage.get(ids), said)
+        changes = _decide_all(await storage.get(ids), said)
         if not changes:
             break
         verdicts = await storage.apply(changes)
@@ -82,7 +82,7 @@ async def _move_chunk(storage: Storage, ids: list[str], said: Report) -> int:
     return moved
 
 
-def _decided(records: Sequence[Record | None], said: Report) -> list[Change]:
+def _decide_all(records: Sequence[Record | None], said: Report) -> list[Change]:
     changes = []
     for record in records:
         if record is None or record.hidden:

@@ -1,4 +1,4 @@
-"""What follows from what was said about a job: a guarded move, for a store to apply. Only `lifecycle.decide` makes them."""
+"""A change: what follows from a report about a job, for a store to apply if its guard holds. Only `lifecycle` makes them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Change(msgspec.Struct, frozen=True, gc=False):
       duplicate, the id of the job that has its key;
     - sets finished_at when the row enters a final state and clears it when it leaves one; prune_at = now + `keep`;
     - clears stamp, leased_by and leased_until unless `keeps_hold`; under a HoldGuard it stores the stamp as `accepted_stamp`
-      (not when `state` is None: that was no word about the job);
+      (not when `state` is None: that was no report about the job);
     - frees, takes or leaves the unique key; a key that cannot be taken refuses this change alone.
     """
 
@@ -76,9 +76,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class OrdinarySuccess(Change, frozen=True, gc=False):
-    """The end of nearly every job: its holder's word that it succeeded, with nothing beside it but a result. Stores that
-    write such words in a shorter way know them by their kind: no field differs but id, guard, failures, result, keep and
-    started_at."""
+    """The end of nearly every job: its holder reports that it succeeded, with nothing beside it but a result. Fast paths of
+    stores know these changes by their type: only id, guard, failures, result, keep and started_at differ."""
 
     state: State | None = State.SUCCEEDED
     key: KeyMove = KeyMove.FREE

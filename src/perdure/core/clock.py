@@ -1,8 +1,7 @@
-"""Time. Inside Perdure every instant is an integer of microseconds since the epoch (UTC) and every duration
-an integer of microseconds; floats, timedeltas and datetimes exist only at the door. Integers compare, add and
-store the same way everywhere.
+"""Instants and durations. Inside Perdure both are integers of microseconds; an instant counts from the epoch (UTC).
+Floats, timedeltas and datetimes exist only at the public API. Integers compare, add and store the same way everywhere.
 
-Callers say durations, the store adds its own clock. A test hands in its own `Clock`.
+Callers give durations, and the store adds its own clock. A test passes its own `Clock`.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Protocol
 
 from ..errors import InvalidCall
 
-Duration = float | timedelta  # at the door: seconds, or a timedelta
+Duration = float | timedelta  # at the public API: seconds, or a timedelta
 
 SECOND = 1_000_000
 LONGEST = 100 * 365 * 86_400 * SECOND  # a century: longer is a mistake of units
@@ -27,7 +26,7 @@ _FIRST, _LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UT
 
 
 class Clock(Protocol):
-    """Whatever can tell the time. `now` gives an aware datetime."""
+    """Anything that knows the time. `now` returns an aware datetime."""
 
     def now(self) -> datetime: ...
 
@@ -70,10 +69,10 @@ def instant_of(moment: datetime, name: str = "datetime") -> int:
 
 def due_instant_of(moment: datetime, name: str = "datetime") -> int:
     """The same for an instant at which a job becomes due: one that not every store can keep is refused on all of them."""
-    return checked_due(instant_of(moment, name), name)
+    return check_due(instant_of(moment, name), name)
 
 
-def checked_due(instant: int, name: str) -> int:
+def check_due(instant: int, name: str) -> int:
     if instant >= LATEST:
         raise InvalidCall(
             f"{name} lies beyond the year 2180, where not every store can order jobs; choose an earlier instant"

@@ -1,7 +1,7 @@
-"""Job ids: UUIDv7, rising within a process. An id only breaks ties, so that a batch keeps its list order;
-nothing reads time or order from it beyond that.
+"""Job ids: UUIDv7, rising within a process. An id only breaks ties, so that a list keeps its order; nothing else reads
+time or order from it.
 
-Inside Perdure an id is its canonical text; `uuid.UUID` exists only at the door.
+Inside Perdure an id is its canonical text; `uuid.UUID` exists only at the public API.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOW_BITS = 14  # of the sequence, behind the variant
 _LOW = (1 << _LOW_BITS) - 1
 _TAIL = 12  # hexadecimal digits
 _BLOCK = 256
-_tails: list[str] = []  # random digits, not yet used: asking the system is dear
+_tails: list[str] = []  # random digits, not yet used: each question to the system costs time
 
 
 def new_id() -> str:

@@ -1,8 +1,8 @@
-"""What a job is, seen from three sides.
+"""A job as users see it: decoded values and datetimes.
 
-`Job` is what users see: decoded values and datetimes. `Record` is the row as the stores keep it and the worker
-passes it on: raw texts, instants in microseconds, nothing decoded that nobody asked for. `NewJob` is a record
-that is not stored yet; its times are durations, because the store's clock decides.
+`record.Record` is the row as stores keep it and workers pass it on: raw texts, instants in microseconds, nothing decoded
+that nobody asked for. `record.NewJob` is a job that is not stored yet; its times are durations, because the store's clock
+decides.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class State(StrEnum):
     DEAD = "dead"
     CANCELLED = "cancelled"
 
-    __hash__ = str.__hash__  # that of its text, and not a call of Python code per look-up
+    __hash__ = str.__hash__  # the one of Enum is a call of Python code per look-up
 
     @property
     def final(self) -> bool:
@@ -84,7 +84,7 @@ class AttemptError:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as users see it: a picture of one moment."""
+    """A job as users see it, at one moment."""
 
     id: JobId
     task: str

@@ -1,23 +1,22 @@
 """A job's life: every rule about it, in one pure function.
 
-`decide(record, said)` takes a job as somebody saw it and what was said about it, and gives the `Change` that
-follows, or raises IllegalMove. A store never judges: it applies a change *if its guard still holds* and
-otherwise refuses it. The holder's words are guarded by the hold; everybody else's by the row's version, because
-a state can look the same twice. Upkeep's word about a lapsed lease repeats the lapse in the guard: a renewal
-does not raise the version.
+`decide(record, report)` takes a job as somebody read it and a report about it, and returns the `Change` that follows, or
+raises IllegalMove. A store never decides: it applies a change *if its guard still holds* and otherwise refuses it. A report
+of the holder is guarded by the hold, any other report by the version of the row, because a state can look the same twice.
+Upkeep's report of a lapsed lease repeats the lapse in the guard, because a renewal does not raise the version.
 
-What was said by                 may be
+A report of                      may be
 - the holder                     Succeeded, Continued, Failed, Snoozed, Skipped, Died, HandedBack, Stopped
 - who saw the holder die         RunnerLost                     (the supervisor of a runner, the worker of a child process)
-- upkeep                         LeaseEnded, Expired            (promote and prune are set-wise moves of the store)
-- anybody else                   Cancelled, Completed, Retried, HurriedUp, Deleted
+- upkeep                         LeaseLapsed, Expired           (promote and prune are set-wise moves of the store)
+- anybody else                   Cancelled, Completed, Retried, RunNow, Deleted
 
-Counters: `attempt` is raised by the claim alone. `failures` counts failures since the last retry of the dead
-letter and is what max_attempts limits. `losses` counts workers that died under this job alone; any attempt that
-ends by the handler's own word sets it back.
+Counters: `attempt` is raised by the claim alone. `failures` counts failures since the last retry of the dead letter, and
+max_attempts limits it. `losses` counts workers that died under this job alone; any attempt whose end the handler reports
+sets it back to 0.
 
-A job ended from outside while its handler still runs keeps its hold (slot, unique key, lease) until the holder
-says Stopped or the lease ends: only then may another job take the key.
+A job that is ended from outside while its handler runs keeps its hold (slot, unique key, lease) until the holder reports
+Stopped or the lease lapses. Only then may another job take the key.
 """
 
 from __future__ import annotations
@@ -81,14 +80,14 @@ __all__ = [
     "VersionGuard",
     "check_move",
     "decide",
-    "drawing",
-    "succeeded",
+    "draw_moves",
+    "success_of",
 ]
 
-_RUNNING, _retention = State.RUNNING, Retention.parse  # looked for thousands of times a second
+_RUNNING, _retention = State.RUNNING, Retention.parse  # looked up thousands of times a second
 ERRORS_KEPT = 20
 LOSSES_ALLOWED = 3
-DELETED = "deleted"  # the reason of a job that somebody took away before, or although, it did not end well
+DELETED = "deleted"  # the reason of a job that was deleted and had not succeeded
 
 MOVES: Final[dict[State, frozenset[State]]] = {
     State.BLOCKED: frozenset({State.READY, State.SCHEDULED, State.SUCCEEDED, State.CANCELLED}),
@@ -104,55 +103,55 @@ MOVES: Final[dict[State, frozenset[State]]] = {
 }
 
 
-def decide(record: Record, said: Report, *, draw: float = 0.0) -> Change:
-    """The change that follows from what was said about a job. `draw` in 0…1 places the backoff's jitter."""
-    match said:
+def decide(record: Record, report: Report, *, draw: float = 0.0) -> Change:
+    """The change that follows from a report about a job. `draw` in 0…1 is the random part of the backoff's jitter."""
+    match report:
         case Succeeded():
-            return _ended(record, State.SUCCEEDED, said.result, None, said.started_at)
+            return _end(record, State.SUCCEEDED, report.result, None, report.started_at)
         case Continued():
-            done = _ended(record, State.SUCCEEDED, None, None, said.started_at)
-            return msgspec.structs.replace(done, next_id=said.jobs[-1].id, adds=said.jobs)
+            done = _end(record, State.SUCCEEDED, None, None, report.started_at)
+            return msgspec.structs.replace(done, next_id=report.jobs[-1].id, adds=report.jobs)
         case Failed():
-            return _failed(record, said, draw)
+            return _fail(record, report, draw)
         case Snoozed():
-            again = _again(record, said.delay, said.at, said.reason, said.started_at)
+            again = _schedule_again(record, report.delay, report.at, report.reason, report.started_at)
             return msgspec.structs.replace(again, pays=True)
         case Skipped():
-            return _ended(record, State.SKIPPED, said.result, said.reason, said.started_at)
+            return _end(record, State.SKIPPED, report.result, report.reason, report.started_at)
         case Died():
-            errors = None if said.fault is None else _with_fault(record, said.fault)
-            return _dead(record, said.reason, record.failures + 1, 0, errors, said.started_at)
+            errors = None if report.fault is None else _with_fault(record, report.fault)
+            return _bury(record, report.reason, record.failures + 1, 0, errors, report.started_at)
         case HandedBack():
-            return _handed_back(record, said)
+            return _hand_back(record, report)
         case Stopped():
-            return _stopped(record)
+            return _release_hold(record)
         case LeaseLapsed():
-            return _lost(record, said, VersionGuard(record.version, lapsed=True))
+            return _lose(record, report, VersionGuard(record.version, lapsed=True))
         case RunnerLost() if record.state in FINAL:
-            return _stopped(record)
+            return _release_hold(record)
         case RunnerLost():
-            return _lost(record, said, _held(record), said.started_at)
+            return _lose(record, report, _guard_of(record), report.started_at)
         case Expired():
-            return _cancelled(record, "expired", only_waiting=True)
+            return _cancel(record, "expired", only_waiting=True)
         case Cancelled():
-            return _cancelled(record, said.reason)
+            return _cancel(record, report.reason)
         case Completed():
             check_move(record, State.SUCCEEDED)
-            return msgspec.structs.replace(_ended_from_outside(record, State.SUCCEEDED, None), result=said.result)
+            return msgspec.structs.replace(_end_from_outside(record, State.SUCCEEDED, None), result=report.result)
         case Retried():
-            return _retried(record)
+            return _retry(record)
         case RunNow():
-            return _hurried_up(record)
+            return _run_now(record)
         case Deleted():
-            return _deleted(record)
+            return _delete(record)
 
 
-def succeeded(record: Record, result: str | None, started_at: int | None) -> Change:
-    """What follows from `Succeeded`; for those who say it of thousands of jobs a second. Where its kind says all
-    (`PlainSuccess`), no field of it may be replaced."""
+def success_of(record: Record, result: str | None, started_at: int | None) -> Change:
+    """The change that follows from `Succeeded`, for workers that report thousands a second. No field of an
+    `OrdinarySuccess` may be replaced, because stores rely on its kind."""
     kept, stamp = _retention(record.retention), record.stamp
     if kept.drop or kept.last is not None or stamp is None or record.state is not _RUNNING:
-        return _ended(record, State.SUCCEEDED, result, None, started_at)
+        return _end(record, State.SUCCEEDED, result, None, started_at)
     return OrdinarySuccess(
         record.id,
         HoldGuard(record.attempt, stamp),
@@ -168,8 +167,8 @@ def check_move(record: Record, to: State) -> None:
         raise IllegalMove(f"job {record.id} is {record.state} and cannot become {to}")
 
 
-def drawing() -> str:
-    """The table of legal moves as a Mermaid drawing, for the docs."""
+def draw_moves() -> str:
+    """The table of legal moves as a Mermaid diagram, for the docs."""
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {state}" for state in (State.READY, State.SCHEDULED, State.BLOCKED)]
     for origin, targets in MOVES.items():
@@ -178,19 +177,19 @@ def drawing() -> str:
     return "\n".join(lines)
 
 
-# ---- the holder's words ----------------------------------------------------------------------------
-def _held(record: Record) -> HoldGuard:
+# ---- reports of the holder -------------------------------------------------------------------------
+def _guard_of(record: Record) -> HoldGuard:
     if record.stamp is None:
         raise IllegalMove(f"job {record.id} is not held by anybody")
     return HoldGuard(record.attempt, record.stamp)
 
 
-def _ended(record: Record, state: State, result: str | None, reason: str | None, started_at: int | None) -> Change:
+def _end(record: Record, state: State, result: str | None, reason: str | None, started_at: int | None) -> Change:
     check_move(record, state)
     kept = Retention.parse(record.retention)
     return Change(
         record.id,
-        _held(record),
+        _guard_of(record),
         state,
         record.failures,
         result=result,
@@ -203,21 +202,21 @@ def _ended(record: Record, state: State, result: str | None, reason: str | None,
     )
 
 
-def _failed(record: Record, said: Failed, draw: float) -> Change:
+def _fail(record: Record, report: Failed, draw: float) -> Change:
     failures = record.failures + 1
-    errors = _with_fault(record, said.fault)
-    if not said.retryable:
-        return _dead(record, f"{said.fault.kind} is not retried", failures, 0, errors, said.started_at)
+    errors = _with_fault(record, report.fault)
+    if not report.retryable:
+        return _bury(record, f"{report.fault.kind} is not retried", failures, 0, errors, report.started_at)
     if record.max_attempts is not None and failures >= record.max_attempts:
         reason = f"failed {failures} of {record.max_attempts} attempts"
-        return _dead(record, reason, failures, 0, errors, said.started_at)
-    delay = said.delay
-    if delay is None and said.at is None:
+        return _bury(record, reason, failures, 0, errors, report.started_at)
+    delay = report.delay
+    if delay is None and report.at is None:
         delay = Backoff.parse(record.backoff).delay(failures, draw=draw)
-    return _again(record, delay, said.at, None, said.started_at, failures=failures, errors=errors)
+    return _schedule_again(record, delay, report.at, None, report.started_at, failures=failures, errors=errors)
 
 
-def _again(
+def _schedule_again(
     record: Record,
     delay: int | None,
     at: int | None,
@@ -230,7 +229,7 @@ def _again(
     check_move(record, State.SCHEDULED)
     return Change(
         id=record.id,
-        guard=_held(record),
+        guard=_guard_of(record),
         state=State.SCHEDULED,
         failures=record.failures if failures is None else failures,
         losses=0,
@@ -242,14 +241,14 @@ def _again(
     )
 
 
-def _dead(
+def _bury(
     record: Record, reason: str, failures: int, losses: int, errors: str | None, started_at: int | None
 ) -> Change:
     check_move(record, State.DEAD)
     kept = Retention.parse(record.dead_retention)
     return Change(
         id=record.id,
-        guard=_held(record),
+        guard=_guard_of(record),
         state=State.DEAD,
         failures=failures,
         losses=losses,
@@ -263,34 +262,34 @@ def _dead(
     )
 
 
-def _handed_back(record: Record, said: HandedBack) -> Change:
+def _hand_back(record: Record, report: HandedBack) -> Change:
     check_move(record, State.READY)
     return Change(
         id=record.id,
-        guard=_held(record),
+        guard=_guard_of(record),
         state=State.READY,
         failures=record.failures,
         losses=record.losses,
         suspect=record.suspect,
-        reason=said.reason,
+        reason=report.reason,
     )
 
 
-def _stopped(record: Record) -> Change:
-    hold = _held(record)
+def _release_hold(record: Record) -> Change:
+    hold = _guard_of(record)
     return Change(record.id, HoldGuard(hold.attempt, hold.stamp, ended=True), None, key=KeyMove.FREE)
 
 
 # ---- a lost worker ---------------------------------------------------------------------------------
-def _lost(record: Record, said: LeaseLapsed | RunnerLost, guard: Guard, started_at: int | None = None) -> Change:
+def _lose(record: Record, report: LeaseLapsed | RunnerLost, guard: Guard, started_at: int | None = None) -> Change:
     if record.state in FINAL:  # ended from outside, and its holder never came back
         return Change(record.id, guard, None, key=KeyMove.FREE)
     check_move(record, State.READY)
-    losses = record.losses + 1 if said.charged else record.losses
-    errors = None if said.fault is None else _with_fault(record, said.fault)
-    if losses >= LOSSES_ALLOWED or (said.charged and record.max_attempts == 1):
+    losses = record.losses + 1 if report.charged else record.losses
+    errors = None if report.fault is None else _with_fault(record, report.fault)
+    if losses >= LOSSES_ALLOWED or (report.charged and record.max_attempts == 1):
         reason = f"poison: {losses} worker{'s' if losses > 1 else ''} died while running it"
-        dead = _dead(record, reason, record.failures, losses, errors, started_at)
+        dead = _bury(record, reason, record.failures, losses, errors, started_at)
         return msgspec.structs.replace(dead, guard=guard)
     return Change(
         id=record.id,
@@ -298,24 +297,24 @@ def _lost(record: Record, said: LeaseLapsed | RunnerLost, guard: Guard, started_
         state=State.READY,
         failures=record.failures,
         losses=losses,
-        suspect=record.suspect or said.suspect or said.charged,
+        suspect=record.suspect or report.suspect or report.charged,
         reason=record.reason,
         errors=errors,
         started_at=started_at,
     )
 
 
-# ---- everybody else's words ------------------------------------------------------------------------
-def _cancelled(record: Record, reason: str | None, *, only_waiting: bool = False) -> Change:
+# ---- reports of others -----------------------------------------------------------------------------
+def _cancel(record: Record, reason: str | None, *, only_waiting: bool = False) -> Change:
     check_move(record, State.CANCELLED)
     if record.state in FINAL:
         raise IllegalMove(f"job {record.id} is {record.state}: it can be retried or deleted, not cancelled")
     if only_waiting and record.state not in WAITING:
         raise IllegalMove(f"job {record.id} is {record.state} and can no longer expire")
-    return _ended_from_outside(record, State.CANCELLED, reason)
+    return _end_from_outside(record, State.CANCELLED, reason)
 
 
-def _ended_from_outside(record: Record, state: State, reason: str | None) -> Change:
+def _end_from_outside(record: Record, state: State, reason: str | None) -> Change:
     kept = Retention.parse(record.retention)
     running = record.state is State.RUNNING
     return Change(
@@ -333,7 +332,7 @@ def _ended_from_outside(record: Record, state: State, reason: str | None) -> Cha
     )
 
 
-def _retried(record: Record) -> Change:
+def _retry(record: Record) -> Change:
     if record.state is not State.DEAD or record.hidden:
         raise IllegalMove(f"job {record.id} is {record.state}; only a dead letter can be retried")
     lost = [field for field in unreadable_fields(record.reason) if field not in HARMLESS_FLAWS]
@@ -353,7 +352,7 @@ def _retried(record: Record) -> Change:
     )
 
 
-def _hurried_up(record: Record) -> Change:
+def _run_now(record: Record) -> Change:
     if record.state is not State.SCHEDULED:
         raise IllegalMove(f"job {record.id} is {record.state}; only a scheduled job can be run now")
     return Change(
@@ -368,7 +367,7 @@ def _hurried_up(record: Record) -> Change:
     )
 
 
-def _deleted(record: Record) -> Change:
+def _delete(record: Record) -> Change:
     if record.hidden:
         raise IllegalMove(f"job {record.id} is deleted already")
     if record.state in FINAL:
@@ -385,7 +384,7 @@ def _deleted(record: Record) -> Change:
             hidden=True,
             keeps_hold=record.stamp is not None,
         )
-    gone = _ended_from_outside(record, State.CANCELLED, DELETED)
+    gone = _end_from_outside(record, State.CANCELLED, DELETED)
     return msgspec.structs.replace(gone, keep=HIDDEN_FOR, keep_last=None, hidden=True)
 
 

@@ -1,4 +1,4 @@
-"""Limits of a task across all workers: what may be said, and how it is written on a job."""
+"""The limits of a task across all workers: the option `limit=`, and how it is stored on a job."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Limit:
         if self.rate is None:
             return None
         if isinstance(self.rate, str):
-            return _parsed(self.rate)
+            return _parse_rate(self.rate)
         if not isinstance(self.rate, tuple) or len(self.rate) != 2:
             raise InvalidCall(f'Limit rate takes "100/s" or (100, seconds), not {self.rate!r}')
         count, window = self.rate
@@ -63,15 +63,15 @@ class Limit:
         return count, micros_of(window, "Limit rate", positive=True)
 
 
-def checked_limits(value: Any, what: str) -> None:
+def check_limits(value: Any, what: str) -> None:
     """For the option `limit` of a task."""
-    for limit in [value] if isinstance(value, Limit) else _listed(value, what):
+    for limit in [value] if isinstance(value, Limit) else _check_list(value, what):
         if not isinstance(limit, Limit):
             raise InvalidCall(f"{what} takes Limit(…) or a list of such, not {type(limit).__name__}")
 
 
 def limits_of(limit: Limit | Sequence[Limit] | None) -> Sequence[Limit]:
-    """The limits that one was given, none, or several."""
+    """The limits as a sequence: none, one or several."""
     return () if limit is None else (limit,) if isinstance(limit, Limit) else limit
 
 
@@ -100,7 +100,7 @@ def _key(*parts: str) -> str:
     return text if len(text.encode()) <= KEY_BYTES else "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
-def _parsed(rate: str) -> tuple[int, int]:
+def _parse_rate(rate: str) -> tuple[int, int]:
     found = _RATE.fullmatch(rate.lower())
     unit = None if found is None else _UNITS.get(found[3], _UNITS.get(found[3].removesuffix("s")))
     if found is None or unit is None:
@@ -118,7 +118,7 @@ def _check_count(value: Any, what: str) -> None:
         raise InvalidCall(f"{what} must be between 1 and {MOST}, it is {value}")
 
 
-def _listed(value: Any, what: str) -> Sequence[Any]:
+def _check_list(value: Any, what: str) -> Sequence[Any]:
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidCall(f"{what} takes Limit(…) or a list of such, not {type(value).__name__}")
     return value

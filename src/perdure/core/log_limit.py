@@ -1,4 +1,4 @@
-"""Trouble that lasts is logged once a minute, not once a second."""
+"""Limits repeated log lines: the same line is logged at most once a minute."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _lock = Lock()
 
 
 def is_new(line: str) -> bool:
-    """Whether this line was not logged within the last minute. From now on it was."""
+    """Whether this line was not logged within the last minute. Notes that it is logged now."""
     now = monotonic()
     with _lock:
         if now - _logged.get(line, -REPEATED_EVERY) < REPEATED_EVERY:

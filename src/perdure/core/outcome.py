@@ -1,4 +1,4 @@
-"""What a handler may raise to end its attempt otherwise than by a value or a failure.
+"""Outcomes: what a handler may raise to end its attempt other than by a value or a failure.
 
 An `Outcome` is a BaseException, so that a handler's own `except Exception` lets it pass.
 """

@@ -29,7 +29,7 @@ class Fault(msgspec.Struct, gc=False, frozen=True, array_like=True):
 
 
 class Hold(msgspec.Struct, gc=False, frozen=True):
-    """What a claimer may speak for: this attempt of this job, marked by the claim's random stamp."""
+    """The proof that a worker has the job: this attempt, marked by the claim's random stamp."""
 
     id: str
     attempt: int
@@ -77,8 +77,8 @@ def defaults_of(kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 class UniformJobs(Sequence[NewJob]):
-    """New jobs that differ in nothing but their ids and payloads, as those of a long list mostly do. A store that can
-    write them by kind needs no more than what stands here; for others the jobs are made when they are asked for."""
+    """New jobs that differ only in their ids and payloads, as those of a long list mostly do. A store that can write them
+    together uses the template, ids and payloads. For other stores the jobs are built when they are read."""
 
     __slots__ = ("_made", "ids", "payloads", "template")
 
@@ -111,7 +111,7 @@ class UniformJobs(Sequence[NewJob]):
 
 
 class Record(msgspec.Struct, gc=False, kw_only=True):
-    """A job as it stands in a store. Nobody but the memory store changes one in place."""
+    """A job as a store keeps it. Only the memory store changes a record in place."""
 
     id: str
     task: str
@@ -138,7 +138,7 @@ class Record(msgspec.Struct, gc=False, kw_only=True):
     prune_at: int | None = None
     keep_last: int | None = None
     stamp: int | None = None  # of the claim that holds it
-    accepted_stamp: int | None = None  # stamp of the last hold whose word was accepted
+    accepted_stamp: int | None = None  # stamp of the last hold whose report was accepted
     leased_by: str | None = None
     leased_until: int | None = None
     suspect: bool = False
@@ -174,7 +174,7 @@ class Record(msgspec.Struct, gc=False, kw_only=True):
 UNREADABLE: Final = "unreadable: "
 
 
-# a job that lost one of these can be run again: what stands in its place changes neither what runs nor beside what it runs
+# a job that lost one of these can run again: the neutral value changes neither what runs nor beside what it runs
 HARMLESS_FLAWS: Final = frozenset(
     """
     attempt failures losses version rank created_at run_at started_at finished_at expires_at prune_at keep_last stamp
@@ -192,11 +192,11 @@ def unreadable_fields(reason: str | None) -> tuple[str, ...]:
 
 
 def job_of(record: Record) -> Job:
-    """The picture for users of a stored job. It raises nothing: a JSON text that cannot be read is told in the reason."""
+    """The job that users see of a record. It raises nothing: the reason names a JSON text that cannot be read."""
     try:
-        return _picture(record)
+        return _job_of(record)
     except (msgspec.MsgspecError, ValueError, TypeError, AttributeError, RecursionError):
-        return _picture(_without_flaws(record))
+        return _job_of(_without_flaws(record))
 
 
 def _without_flaws(record: Record) -> Record:
@@ -224,7 +224,7 @@ def _id_of(text: str) -> JobId:
         return uuid5(NAMESPACE_OID, text.encode("utf-8", "backslashreplace").decode())
 
 
-def _picture(record: Record) -> Job:
+def _job_of(record: Record) -> Job:
     return Job(
         id=_id_of(record.id),
         task=record.task,
@@ -236,8 +236,8 @@ def _picture(record: Record) -> Job:
         losses=record.losses,
         max_attempts=record.max_attempts,
         payload=record.payload,
-        result=_decoded(record.result),
-        progress=_decoded(record.progress),
+        result=_decode(record.result),
+        progress=_decode(record.progress),
         errors=tuple(_error_of(fault) for fault in faults_of(record.errors)),
         reason=record.reason,
         key=record.key,
@@ -282,7 +282,7 @@ def faults_text(faults: list[Fault]) -> str:
     return msgspec.json.encode(faults).decode()
 
 
-def _decoded(text: str | None) -> Any:
+def _decode(text: str | None) -> Any:
     return None if text is None else _anything.decode(text)
 
 
@@ -299,8 +299,8 @@ def _parents(text: str | None) -> tuple[JobId, ...]:
 
 
 _TEXTS: Final[dict[str, Callable[[str | None], object]]] = {
-    "result": _decoded,
-    "progress": _decoded,
+    "result": _decode,
+    "progress": _decode,
     "errors": faults_of,
     "tags": _tags,
     "meta": _meta,

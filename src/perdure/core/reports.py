@@ -1,4 +1,4 @@
-"""What can be said about a job. `lifecycle` draws the conclusions, and says who may say what."""
+"""Reports about a job: the input of `lifecycle.decide`, which also says who may report what."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Succeeded(msgspec.Struct, frozen=True, gc=False):
 
 class Continued(msgspec.Struct, frozen=True, gc=False):
     """The handler returned Continue: this job is done, and these go on with its chain, which ends with the last of them.
-    One cannot be without the other."""
+    Both are stored, or neither."""
 
     jobs: tuple[NewJob, ...]
     started_at: int | None = None
@@ -50,7 +50,7 @@ class Skipped(msgspec.Struct, frozen=True, gc=False):
 
 
 class Died(msgspec.Struct, frozen=True, gc=False):
-    """The handler says that no further attempt can help."""
+    """The handler decided that no further attempt can help."""
 
     reason: str
     fault: Fault | None = None
@@ -77,8 +77,8 @@ class LeaseLapsed(msgspec.Struct, frozen=True, gc=False):
 
 
 class RunnerLost(msgspec.Struct, frozen=True, gc=False):
-    """Whoever started the process that ran this job saw it die, before its lease was over. Guarded by the hold: nobody else
-    can have the job. `charged` and `suspect` as in LeaseEnded."""
+    """Whoever started the process that ran this job saw it die before its lease was over. The hold guards this report:
+    nobody else can have the job. `charged` and `suspect` as in LeaseLapsed."""
 
     fault: Fault | None = None
     charged: bool = False
@@ -91,6 +91,8 @@ class Expired(msgspec.Struct, frozen=True, gc=False):
 
 
 class Cancelled(msgspec.Struct, frozen=True, gc=False):
+    """Somebody cancelled the job."""
+
     reason: str | None = None
 
 
@@ -109,7 +111,7 @@ class RunNow(msgspec.Struct, frozen=True, gc=False):
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
-    """The job is to vanish."""
+    """The job is to be deleted."""
 
 
 Report = (

@@ -13,7 +13,7 @@ from ..errors import InvalidCall
 from .backoff import MOST
 from .clock import SECOND, Duration, micros_of
 
-HIDDEN_FOR = 600 * SECOND  # an ended job that is not kept so long stays, hidden, so that repeated words find it
+HIDDEN_FOR = 600 * SECOND  # an ended job stays hidden for so long, so that a repeated enqueue or report finds it
 
 
 @final
@@ -40,7 +40,7 @@ class Retention(msgspec.Struct, frozen=True):
 
     @property
     def brief(self) -> bool:
-        """What it no longer keeps is looked for often: a reader would miss it soon."""
+        """Whether jobs are kept for so short a time that upkeep must look for them often."""
         return self.last is not None or (self.age is not None and self.age < BRIEF)
 
     def text(self) -> str:

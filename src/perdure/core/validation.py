@@ -22,7 +22,7 @@ ENQUEUE_CHUNK: Final = 500  # jobs of one list that are stored all or none
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
-def checked_name(value: object, what: str) -> str:
+def check_name(value: object, what: str) -> str:
     """A name of a task, queue, tenant, tag …: 1 to 200 bytes without control characters."""
     text = _text(value, what, NAME_BYTES)
     if _CONTROL.search(text):
@@ -30,24 +30,24 @@ def checked_name(value: object, what: str) -> str:
     return text
 
 
-def checked_names(values: object, what: str) -> tuple[str, ...]:
+def check_names(values: object, what: str) -> tuple[str, ...]:
     """A list of at least one name; a task stands for its own."""
     if isinstance(values, str):
         raise InvalidCall(f"{what} is a list of names, not one text; write [{values!r}]")
     if not isinstance(values, Iterable):
         raise InvalidCall(f"{what} is a list of names, not {type(values).__name__}")
-    names = tuple(checked_name(getattr(value, "name", value), f"a name in {what}") for value in values)
+    names = tuple(check_name(getattr(value, "name", value), f"a name in {what}") for value in values)
     if not names:
         raise InvalidCall(f"{what}=[] would take nothing; leave it out for all {what}")
     return names
 
 
-def checked_routing(value: object) -> Routing:
+def check_routing(value: object) -> Routing:
     """What a receiver takes: ANY, None for only what has no routing key, or one key."""
-    return value if value is ANY or value is None else checked_name(value, "routing_key")
+    return value if value is ANY or value is None else check_name(value, "routing_key")
 
 
-def checked_key(value: object, what: str = "key") -> str:
+def check_key(value: object, what: str = "key") -> str:
     """A key: 1 to 512 bytes, without NUL."""
     text = _text(value, what, KEY_BYTES)
     if "\x00" in text:

@@ -1,5 +1,5 @@
-"""Verbs are async. Called where no event loop runs, a verb says so at once and names its blocking form, instead of
-handing out a coroutine that nobody will await."""
+"""Marks the async verbs of the public API. A verb that is called where no event loop runs raises at once and names its
+blocking form, instead of returning a coroutine that nobody will await."""
 
 from __future__ import annotations
 

@@ -21,31 +21,31 @@ async def answer(storage: Storage, job: Record, name: str, text: str) -> bool:
     write = KvWrite(ANSWER, name_of(job.id, name), text, version=0, due_at=now, job=job.id)
     if not (await storage.kv_write([write]))[0]:
         return False
-    await tell(storage, await storage.kv_read(ANSWER, [write.name]))
+    await deliver(storage, await storage.kv_read(ANSWER, [write.name]))
     return True
 
 
-async def tell_due(storage: Storage, limit: int) -> int:
+async def deliver_due(storage: Storage, limit: int) -> int:
     """Tell jobs of answers that they have not heard; how many answers were looked at."""
     due = await storage.kv_read(ANSWER, due=True, limit=limit)
-    await tell(storage, due)
+    await deliver(storage, due)
     return len(due)
 
 
-async def tell(storage: Storage, answers: list[KvEntry]) -> None:
+async def deliver(storage: Storage, answers: list[KvEntry]) -> None:
     if not answers:
         return
     records = await storage.get([row.job or "" for row in answers])
     now = await storage.now()
     writes = []
     for row, record in zip(answers, records, strict=True):
-        heard = record is None or record.state in FINAL or await _will_look(storage, record, row.name)
+        heard = record is None or record.state in FINAL or await _will_read(storage, record, row.name)
         due = None if heard else now + AGAIN
         writes.append(KvWrite(row.kind, row.name, row.text, version=row.version, due_at=due, job=row.job))
     await storage.kv_write(writes)
 
 
-async def _will_look(storage: Storage, record: Record, name: str) -> bool:
+async def _will_read(storage: Storage, record: Record, name: str) -> bool:
     """Whether the job is sure to look at this answer. One that waits for it is woken; others run when their time comes."""
     if record.state is State.RUNNING:
         return False

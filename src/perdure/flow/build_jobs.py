@@ -45,7 +45,7 @@ def _link(step: Step, job: NewJob, ids: dict[Step, str], chain_id: str) -> NewJo
     )
 
 
-def gathering(record: Record, jobs: Sequence[NewJob], chain_id: str) -> NewJob:
+def gathering_job(record: Record, jobs: Sequence[NewJob], chain_id: str) -> NewJob:
     """The job with which a chain ends that goes on with a group: its result is the list of theirs. It is of the task, queue
     and routing key of the job that went on, so that whoever ran that one takes it, and its handler is not called for it."""
     ids = [job.id for job in jobs]

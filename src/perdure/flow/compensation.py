@@ -20,18 +20,18 @@ from .kept_texts import read_or_log
 from .steps import UNDO, name_of
 
 
-def undoing(job_id: str, undo: NewJob) -> KvWrite:
+def undo_write(job_id: str, undo: NewJob) -> KvWrite:
     """Remember a call for the case that the job dies; the same call once."""
     mark = hashlib.sha256(f"{undo.task}\0{undo.payload}".encode()).hexdigest()[:32]
     return KvWrite(UNDO, name_of(job_id, mark), msgspec.json.encode(undo).decode(), job=job_id)
 
 
-async def with_undos(storage: Storage, changes: Sequence[Change]) -> list[Change]:
+async def add_undos(storage: Storage, changes: Sequence[Change]) -> list[Change]:
     """The changes, those that make a job dead with the calls that undo it."""
-    return [await with_undo(storage, change) if change.state is State.DEAD else change for change in changes]
+    return [await add_undo(storage, change) if change.state is State.DEAD else change for change in changes]
 
 
-async def with_undo(storage: Storage, change: Change, said: Sequence[NewJob] = ()) -> Change:
+async def add_undo(storage: Storage, change: Change, said: Sequence[NewJob] = ()) -> Change:
     """The change with the calls that are kept, and those just said in case they could not be."""
     kept = [
         undo for row in await storage.kv_read(UNDO, job=change.id) if (undo := read_or_log(row, NewJob)) is not None

@@ -20,7 +20,7 @@ from ..core.encoding import codec
 from ..core.job import Loss
 from ..core.outcome import Snooze
 from ..core.record import Hold
-from ..core.validation import checked_name
+from ..core.validation import check_name
 from ..errors import HoldLost, InvalidCall, ResultTimeout
 from ..handler.context import Context, StoreWait
 from ..observe import log
@@ -63,7 +63,7 @@ class Steps:
     ) -> Any:
         """The result of `fn`, which is called once per job and not once per attempt. `kind_of` tells what it returns by its
         annotation."""
-        checked_name(name, "ctx.step name")
+        check_name(name, "ctx.step name")
         if not callable(fn):
             raise InvalidCall(f"ctx.step takes a function: ctx.step({name!r}, fn, …), not {type(fn).__name__}")
         if name in self._seen:
@@ -71,9 +71,9 @@ class Steps:
         self._seen.add(name)
         known = await self._texts()
         if name in known:
-            return _decoded(name, known[name], fn, kind_of)
+            return _decode_result(name, known[name], fn, kind_of)
         try:
-            value = await _called(fn, args, kwargs)
+            value = await _call(fn, args, kwargs)
             await self._keep(STEP, name, codec.encode(value, f"the result of step {name!r}"))
         except BaseException:
             self._seen.discard(name)  # it may be tried again in this attempt
@@ -95,7 +95,7 @@ class Steps:
 
     async def wait_for(self, name: str, timeout: Duration | None) -> Any:
         """The answer that somebody gives by `app.jobs.answer`."""
-        checked_name(name, "ctx.wait_for name")
+        check_name(name, "ctx.wait_for name")
         answers = {answer.name: answer for answer in await self._ask(self._kept.texts(self._job.id, ANSWER))}
         answer = answers.get(name_of(self._job.id, name))
         if answer is not None:
@@ -130,7 +130,7 @@ class Steps:
         (await self._texts())[name] = text
 
 
-async def _called(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The function's value; a plain function blocks a thread, not the loop."""
     if inspect.iscoroutinefunction(fn) or getattr(
         fn, "is_async_verb", False
@@ -160,7 +160,7 @@ def _later(at: int, reason: str) -> Snooze:
     return outcome
 
 
-def _decoded(name: str, text: str, fn: Callable[..., Any], kind_of: Callable[[Callable[..., Any]], Any]) -> Any:
+def _decode_result(name: str, text: str, fn: Callable[..., Any], kind_of: Callable[[Callable[..., Any]], Any]) -> Any:
     """A kept result as the function's annotation says; plain JSON where it says nothing."""
     try:
         kind = kind_of(fn)

@@ -17,7 +17,7 @@ from ..core.encoding.codec import decode, encode, sorted_text
 from ..core.ids import new_id
 from ..core.job import ANY, Routing
 from ..core.record import NewJob
-from ..core.validation import checked_name, checked_routing
+from ..core.validation import check_name
 from ..errors import InvalidCall
 from ..storage.contract import KvWrite, Storage
 from ..tasks.definition import hash_of_arguments
@@ -64,17 +64,11 @@ class Subscription(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(template, id=new_id(), payload=payload, routing_key=routing_key)
 
 
-def checked_topic(topic: str, routing: Routing) -> None:
-    """What a task subscribes to."""
-    checked_name(topic, "topic")
-    checked_routing(routing)
-
-
-def checked_address(topic: str, routing_key: str | None) -> None:
+def check_address(topic: str, routing_key: str | None) -> None:
     """What an event is published under."""
-    checked_name(topic, "topic")
+    check_name(topic, "topic")
     if routing_key is not None:
-        checked_name(routing_key, "routing_key")
+        check_name(routing_key, "routing_key")
 
 
 def subscriptions_of(definitions: Mapping[str, TaskDefinition], plans: Mapping[str, JobTemplate]) -> list[Subscription]:

@@ -19,7 +19,7 @@ from ..errors import ArgumentsDoNotFit, InvalidCall
 from ..flow.build_jobs import with_argument
 from ..flow.graph import Continuing, Plan, Step
 from ..tasks.middleware import call_through
-from ..tasks.providers import opened
+from ..tasks.providers import open_all
 from .context import Context, _current
 from .item import BatchContext, Item, results_of
 
@@ -88,7 +88,7 @@ async def _run_one(app: Perdure, definition: TaskDefinition, job: NewJob, parent
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:
-            context._given = await opened(definition.provided.values(), stack)
+            context._given = await open_all(definition.provided.values(), stack)
             return await call_through(
                 definition.middleware, context, partial(_call_with_payload, definition, context, job.payload)
             )
@@ -127,7 +127,7 @@ async def _run_batch(app: Perdure, definition: TaskDefinition, job: NewJob, pare
     token = _current.set(context)
     try:
         async with AsyncExitStack() as stack:
-            context._given = item._given = await opened(definition.provided.values(), stack)
+            context._given = item._given = await open_all(definition.provided.values(), stack)
             value = await call_through(definition.middleware, context, partial(_call, definition, item, [[item]], {}))
     finally:
         _current.reset(token)

@@ -35,7 +35,7 @@ class Relay:
         self._timing = DueTimes()
         self._full: dict[str, float] = {}  # queues without room, and when to ask again
         self._told_full: set[str] = set()
-        self._stir = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self._heard: Outbox | None = None
         self._unlisten: Callable[[], None] = _nothing
         self._trouble_since: float | None = None
@@ -46,13 +46,13 @@ class Relay:
         """Move what comes, until told to stop."""
         try:
             while not stopping.is_set():
-                self._stir.clear()
+                self._wakeup.clear()
                 try:
                     again = await self.one_round()
                 except Exception as error:
-                    await self._rest(stopping, self._troubled(error), stirred=False)
+                    await self._rest(stopping, self._note_trouble(error), stirred=False)
                 else:
-                    self._well()
+                    self._note_recovery()
                     if not again:
                         await self._rest(stopping, self._poll * random.uniform(0.8, 1.0), stirred=True)
         finally:
@@ -74,7 +74,7 @@ class Relay:
         async with outbox.batch(await self._chunk(), list(self._full)) as batch:
             if batch is None or not batch.entries:
                 return False
-            delivery = await self._delivered(batch)
+            delivery = await self._deliver(batch)
         # only now: an error inside would undo what was confirmed
         self._full |= dict.fromkeys(delivery.full, loop.time() + FULL_FOR)
         self._tell_full(delivery)
@@ -83,7 +83,7 @@ class Relay:
             raise delivery.error
         return bool(delivery.moved or delivery.refused)
 
-    async def _delivered(self, batch: Batch) -> Delivery:
+    async def _deliver(self, batch: Batch) -> Delivery:
         store = await self._store()
         delivery = Delivery(store)
         try:
@@ -91,7 +91,7 @@ class Relay:
         except Exception as error:
             delivery.error = error
             return delivery
-        parcels, aside = self._opened(batch, now)
+        parcels, aside = self._read_entries(batch, now)
         await delivery.deliver(parcels)
         aside += delivery.refused
         await batch.confirm(delivery.moved, aside)
@@ -100,7 +100,7 @@ class Relay:
         delivery.refused = aside
         return delivery
 
-    def _opened(self, batch: Batch, now: int) -> tuple[list[Parcel], list[tuple[int, str]]]:
+    def _read_entries(self, batch: Batch, now: int) -> tuple[list[Parcel], list[tuple[int, str]]]:
         """The jobs of a batch, and the rows that hold none."""
         parcels, poison = [], []
         for entry in batch.entries:
@@ -123,10 +123,10 @@ class Relay:
     def _listen(self, outbox: Outbox) -> None:
         if outbox is not self._heard:
             self._unlisten()
-            self._unlisten = outbox.listen(self._stir.set)
+            self._unlisten = outbox.listen(self._wakeup.set)
             self._heard = outbox
 
-    def _troubled(self, error: Exception) -> float:
+    def _note_trouble(self, error: Exception) -> float:
         if self._trouble_since is None:
             self._trouble_since = asyncio.get_running_loop().time()
             self._pause = FIRST_PAUSE
@@ -134,14 +134,14 @@ class Relay:
         self._pause = min(2 * self._pause, LONGEST_PAUSE)
         return self._pause * random.uniform(0.5, 1.0)
 
-    def _well(self) -> None:
+    def _note_recovery(self) -> None:
         if self._trouble_since is not None:
             log.relay_works_again(asyncio.get_running_loop().time() - self._trouble_since)
             self._trouble_since = None
 
     async def _rest(self, stopping: asyncio.Event, seconds: float, *, stirred: bool) -> None:
         """Until it is time, until told to stop, or until rows may have come."""
-        events = [stopping, self._stir] if stirred else [stopping]
+        events = [stopping, self._wakeup] if stirred else [stopping]
         waiting = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

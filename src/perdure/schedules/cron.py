@@ -201,7 +201,7 @@ def zone_of(name: str) -> tzinfo:
         ) from None
 
 
-def checked_cron(text: object, timezone: object) -> Cron:
+def check_cron(text: object, timezone: object) -> Cron:
     """The expression of a caller, who may have given anything."""
     if not isinstance(text, str):
         raise InvalidCall(f"cron is a text such as '0 3 * * *', not {type(text).__name__}")

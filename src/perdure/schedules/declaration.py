@@ -11,11 +11,11 @@ import msgspec
 
 from ..client.call_list import bound_to
 from ..core.clock import instant_of
-from ..core.validation import checked_name
+from ..core.validation import check_name
 from ..errors import InvalidCall
 from ..tasks.options import unique_text
 from ..tasks.task import Call, Task
-from .cron import checked_cron
+from .cron import check_cron
 from .schedule import Schedule
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def rule_of(
     overlap: Any,
 ) -> ScheduleRule:
     """The rule, if it makes sense."""
-    ticks = checked_cron(cron, timezone)
+    ticks = check_cron(cron, timezone)
     if ticks.after(time.time_ns() // 1000) is None:
         raise InvalidCall(f"cron {cron!r} never ticks: there is no such day within fifty years")
     first = None if start is None else instant_of(start, "start")
@@ -91,7 +91,7 @@ def rule_of(
     return ScheduleRule(str(cron), str(timezone), first, last, max_runs, missed, overlap)
 
 
-def checked_call(call: object, name: str | None) -> Call[Any]:
+def check_call(call: object, name: str | None) -> Call[Any]:
     """A call that can be made again and again."""
     if isinstance(call, Task):
         raise InvalidCall(f"a schedule takes a call: {call._spelled()}.call(…), not the task itself")
@@ -136,4 +136,4 @@ def declared_schedules(app: Perdure) -> dict[str, Schedule]:
 
 
 def schedule_name(name: object) -> str:
-    return checked_name(name, "schedule name")
+    return check_name(name, "schedule name")

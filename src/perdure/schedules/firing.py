@@ -16,7 +16,7 @@ from ..core.job import FINAL
 from ..errors import PerdureError, StoreError
 from ..observe import log
 from ..storage.contract import KvEntry, KvWrite, QueueAtCapacity, Storage
-from .schedule import KIND, UNREADABLE, Schedule, read, turn, write
+from .schedule import KIND, UNREADABLE, Schedule, fire_due, read, write
 
 FULL_AGAIN = 5 * SECOND
 BROKEN_AGAIN = 30 * SECOND
@@ -40,10 +40,12 @@ async def fire(store: Storage, now: int, known: Collection[str]) -> Fired:
     """Fire what is due by `now`, which the store's clock has reached. `known`: the tasks of this worker's app; what was
     declared in code for another task is fired too, unless no worker is there that knows it."""
     rows = await store.kv_read(KIND, due=True, limit=store.chunk)
-    due = [(row, schedule) for row in rows if (schedule := await _readable(store, row, now)) is not None]
+    due = [(row, schedule) for row in rows if (schedule := await _read_or_postpone(store, row, now)) is not None]
     due = [(row, schedule) for row, schedule in due if schedule.next is None or schedule.next <= now]
-    busy = await _at_work(store, [schedule.last_job for _, schedule in due if schedule.overlap == "skip"])
-    away = await _away(store, {schedule.job.task for _, schedule in due if schedule.declared is not None} - set(known))
+    busy = await _find_unfinished(store, [schedule.last_job for _, schedule in due if schedule.overlap == "skip"])
+    away = await _find_unknown_tasks(
+        store, {schedule.job.task for _, schedule in due if schedule.declared is not None} - set(known)
+    )
     moves = []
     for row, schedule in due:
         try:
@@ -53,12 +55,12 @@ async def fire(store: Storage, now: int, known: Collection[str]) -> Fired:
             log.schedule_broken(row.name, error)
     made = 0
     for batch in _batches(moves, store.chunk):
-        made += await _stored(store, batch, now)
+        made += await _store_moves(store, batch, now)
     behind = any(move.schedule.next is not None and move.schedule.next <= now for move in moves if move.write.jobs)
     return Fired(made, behind or len(rows) >= store.chunk)
 
 
-async def _readable(store: Storage, row: KvEntry, now: int) -> Schedule | None:
+async def _read_or_postpone(store: Storage, row: KvEntry, now: int) -> Schedule | None:
     try:
         return read(row)
     except UNREADABLE as error:
@@ -67,14 +69,14 @@ async def _readable(store: Storage, row: KvEntry, now: int) -> Schedule | None:
         return None
 
 
-async def _at_work(store: Storage, ids: Sequence[str | None]) -> set[str]:
+async def _find_unfinished(store: Storage, ids: Sequence[str | None]) -> set[str]:
     """Those of these jobs that are not over."""
     given = [id for id in ids if id is not None]
     records = await store.get(given) if given else []
     return {record.id for record in records if record is not None and not record.hidden and record.state not in FINAL}
 
 
-async def _away(store: Storage, tasks: set[str]) -> set[str]:
+async def _find_unknown_tasks(store: Storage, tasks: set[str]) -> set[str]:
     """Those of these tasks that no worker knows."""
     if not tasks:
         return tasks
@@ -88,7 +90,7 @@ def _move(row: KvEntry, schedule: Schedule, now: int, busy: set[str], away: set[
     if schedule.declared is not None and schedule.job.task in away:
         orphan = msgspec.structs.replace(schedule, orphan="away")
         return _Move(row, orphan, write(row.name, orphan, row.version))
-    moved, jobs = turn(row.name, schedule, now, busy=schedule.last_job in busy)
+    moved, jobs = fire_due(row.name, schedule, now, busy=schedule.last_job in busy)
     return _Move(row, moved, write(row.name, moved, row.version, jobs=jobs))
 
 
@@ -106,20 +108,20 @@ def _batches(moves: Iterable[_Move], chunk: int) -> Iterator[list[_Move]]:
         yield batch
 
 
-async def _stored(store: Storage, moves: Sequence[_Move], now: int) -> int:
+async def _store_moves(store: Storage, moves: Sequence[_Move], now: int) -> int:
     """Write what can be written; how many jobs were made. What is refused was moved by somebody else."""
     if not moves:
         return 0
     try:
         done = await store.kv_write([move.write for move in moves])
     except QueueAtCapacity as full:
-        return await _beside_full(store, moves, full, now)
+        return await _store_what_fits(store, moves, full, now)
     except StoreError:
         raise
     except Exception as error:
         if len(moves) > 1:
             half = len(moves) // 2
-            return await _stored(store, moves[:half], now) + await _stored(store, moves[half:], now)
+            return await _store_moves(store, moves[:half], now) + await _store_moves(store, moves[half:], now)
         await _postpone(store, [moves[0].row], now + BROKEN_AGAIN)
         log.schedule_broken(moves[0].row.name, error)
         return 0
@@ -129,7 +131,7 @@ async def _stored(store: Storage, moves: Sequence[_Move], now: int) -> int:
     return sum(len(move.write.jobs) for move, held in zip(moves, done, strict=True) if held)
 
 
-async def _beside_full(store: Storage, moves: Sequence[_Move], full: QueueAtCapacity, now: int) -> int:
+async def _store_what_fits(store: Storage, moves: Sequence[_Move], full: QueueAtCapacity, now: int) -> int:
     """A queue has no room for all of these: those that fit and those of other queues are written, the rest wait."""
     found = (await store.queue_capacities()).get(full.queue)
     room = 0 if found is None else found.left
@@ -143,7 +145,7 @@ async def _beside_full(store: Storage, moves: Sequence[_Move], full: QueueAtCapa
         fitting = [move for move in moves if move.schedule.job.queue != full.queue]
     await _postpone(store, [move.row for move in waiting], now + FULL_AGAIN)
     log.schedules_found_full([move.row.name for move in waiting], full.queue)
-    return await _stored(store, fitting, now)
+    return await _store_moves(store, fitting, now)
 
 
 async def _postpone(store: Storage, rows: Sequence[KvEntry], until: int) -> None:

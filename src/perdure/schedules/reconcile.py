@@ -13,7 +13,7 @@ import msgspec
 
 from ..observe import log
 from ..storage.contract import KvEntry, KvWrite, Storage
-from .schedule import KIND, UNREADABLE, Schedule, begun, hash_of, read, replaced, write
+from .schedule import KIND, UNREADABLE, Schedule, hash_of, read, replace_rule, start_from, write
 
 TRIES = 20  # against others who write the same schedules
 
@@ -38,10 +38,14 @@ async def reconcile(
         stored = {row.name: row async for row in all_rows(store)}
         now = await store.now()
         writes = [
-            each for name, new in declared.items() if (each := declaring(name, new, stored.get(name), now, since))
+            each
+            for name, new in declared.items()
+            if (each := write_to_declare(name, new, stored.get(name), now, since))
         ]
         writes += [
-            each for name, row in stored.items() if name not in declared and (each := _removed(name, row, known))
+            each
+            for name, row in stored.items()
+            if name not in declared and (each := _write_to_orphan(name, row, known))
         ]
         refused = False
         for start in range(0, len(writes), store.chunk):
@@ -50,20 +54,22 @@ async def reconcile(
             return
 
 
-def declaring(name: str, new: Schedule, row: KvEntry | None, now: int, since: int | None = None) -> KvWrite | None:
+def write_to_declare(
+    name: str, new: Schedule, row: KvEntry | None, now: int, since: int | None = None
+) -> KvWrite | None:
     """What is to be written so that a declared schedule is on record; None if it is."""
     new = msgspec.structs.replace(new, declared=hash_of(new))
     if row is None:
-        return write(name, begun(new, now if since is None else since), 0)
+        return write(name, start_from(new, now if since is None else since), 0)
     stored = readable(row)
     if stored is None or (stored.declared == new.declared and stored.orphan is None):
         return None
     if stored.declared == new.declared:
-        return revived(name, stored, row.version)
-    return write(name, replaced(stored, new, now), row.version)
+        return write_to_revive(name, stored, row.version)
+    return write(name, replace_rule(stored, new, now), row.version)
 
 
-def revived(name: str, orphan: Schedule, version: int) -> KvWrite:
+def write_to_revive(name: str, orphan: Schedule, version: int) -> KvWrite:
     """An orphan's code is back: it goes on at its next tick, which may be a missed one by now."""
     return write(name, msgspec.structs.replace(orphan, orphan=None), version)
 
@@ -77,7 +83,7 @@ def readable(row: KvEntry) -> Schedule | None:
         return None
 
 
-def _removed(name: str, row: KvEntry, known: Collection[str]) -> KvWrite | None:
+def _write_to_orphan(name: str, row: KvEntry, known: Collection[str]) -> KvWrite | None:
     stored = readable(row)
     if stored is None or stored.declared is None or stored.orphan == "removed" or stored.job.task not in known:
         return None

@@ -115,18 +115,18 @@ def next_after(schedule: Schedule, instant: int) -> int | None:
     return None if tick is None or (schedule.end is not None and tick > schedule.end) else tick
 
 
-def begun(schedule: Schedule, now: int) -> Schedule:
+def start_from(schedule: Schedule, now: int) -> Schedule:
     """The schedule as it goes on from now."""
     return msgspec.structs.replace(schedule, next=next_after(schedule, now))
 
 
-def replaced(old: Schedule, new: Schedule, now: int) -> Schedule:
+def replace_rule(old: Schedule, new: Schedule, now: int) -> Schedule:
     """A new saying in place of an old one: it keeps its pause and its count, and its next tick if that is the same."""
     kept = msgspec.structs.replace(
         new, paused=old.paused, last=old.last, runs=old.runs, skipped=old.skipped, last_job=old.last_job
     )
     if _timing(old) != _timing(new) or old.next is None:
-        return begun(kept, now)
+        return start_from(kept, now)
     return msgspec.structs.replace(kept, next=None if _spent(kept) else old.next)
 
 
@@ -145,7 +145,7 @@ def preview(schedule: Schedule, now: int, count: int) -> list[int]:
     return ticks
 
 
-def turn(name: str, schedule: Schedule, now: int, *, busy: bool = False) -> Turn:
+def fire_due(name: str, schedule: Schedule, now: int, *, busy: bool = False) -> Turn:
     """Fire what is due. `busy`: the job that it made last is not over."""
     ticks, following = _due(schedule, now)
     fired = ticks

@@ -17,7 +17,7 @@ from ..errors import PerdureError
 from ..observe import log
 from ..storage.contract import KvEntry, Storage
 from .firing import fire
-from .reconcile import readable, reconcile, revived
+from .reconcile import readable, reconcile, write_to_revive
 from .schedule import KIND, WAKE, Schedule, next_after
 
 LOOK = 10 * SECOND
@@ -87,7 +87,7 @@ class Scheduler:
         self._warn_of_ticks_ahead(found, now)
         back = [(row, it) for row, it in found if it.orphan == "away" and row.name in self._declared]
         if back:
-            await self._store.kv_write([revived(row.name, orphan, row.version) for row, orphan in back])
+            await self._store.kv_write([write_to_revive(row.name, orphan, row.version) for row, orphan in back])
             self._look_at = 0
 
     def _pass(self, now: int) -> None:

@@ -40,8 +40,8 @@ class DriverCalls:
         task = loop.create_task(call)
         self._running[task] = loop.time()
         if self._timer is None and self._limit is not None:
-            self._timer = loop.call_later(self._limit, self._look)
-        task.add_done_callback(self._ended)
+            self._timer = loop.call_later(self._limit, self._check)
+        task.add_done_callback(self._finish)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -62,12 +62,12 @@ class DriverCalls:
             self._timer.cancel()
             self._timer = None
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _finish(self, task: asyncio.Task[Any]) -> None:
         self._running.pop(task, None)
         if not task.cancelled():
             task.exception()  # its caller may be gone
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         if not self._running or self._limit is None:
             return
@@ -76,7 +76,7 @@ class DriverCalls:
         if left <= 0:
             self._stuck()
         else:
-            self._timer = loop.call_later(left, self._look)
+            self._timer = loop.call_later(left, self._check)
 
 
 def _cancellations() -> int:

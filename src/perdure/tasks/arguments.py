@@ -93,8 +93,8 @@ class Arguments:
         self._in_order = len(self._names) == len(parameters)
         self._by_place = self._required <= frozenset(self._names)
         self._all_required = len(self._required) == len(parameters)
-        self._star = _named(parameters, inspect.Parameter.VAR_POSITIONAL)
-        self.others = _named(parameters, inspect.Parameter.VAR_KEYWORD)
+        self._star = _name_of_kind(parameters, inspect.Parameter.VAR_POSITIONAL)
+        self.others = _name_of_kind(parameters, inspect.Parameter.VAR_KEYWORD)
         self._defaults = {each.name: each.default for each in parameters if each.default is not NOT_GIVEN}
         self._struct_decoder: Callable[[str | bytes], Any] | None = None
         self._plain: PlainArguments | None = None
@@ -114,9 +114,9 @@ class Arguments:
                 return text
             given = dict(zip(names, args, strict=True))
         else:
-            given = self._bound(task, args, kwargs)
+            given = self._bind(task, args, kwargs)
         data, changes = codec.encode_object(given, task, limit)
-        self._checked(task, data)
+        self._read_checked(task, data)
         if changes:
             self._check_changes(task, given)
         return data.decode()
@@ -129,7 +129,7 @@ class Arguments:
             ):
                 raise InvalidCall(f"{task}: argument {parameter.name!r}: {change.removeprefix(f'{parameter.name}: ')}")
 
-    def _bound(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    def _bind(self, task: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         names = self._names
         given: dict[str, Any] = dict(zip(names, args, strict=False))
         if len(args) > len(names):
@@ -190,7 +190,7 @@ class Arguments:
         try:
             values = _values(self._struct_decoder(payload))  # type: ignore[misc]
         except Exception:  # there is none yet, or the payload does not fit: the careful way says what is wrong
-            values = _values(self._stored(task, payload))
+            values = _values(self._read_stored(task, payload))
         if self._in_order and (self._all_required or not any(value is _ABSENT for value in values)):
             return values, {}
         positional: list[Any] = []
@@ -210,7 +210,7 @@ class Arguments:
 
     def named(self, task: str, payload: str) -> dict[str, Any]:
         """The arguments of a stored call by parameter name, defaults filled in."""
-        values = _values(self._stored(task, payload))
+        values = _values(self._read_stored(task, payload))
         named = dict(self._defaults)
         named.update(
             (parameter.name, value)
@@ -219,9 +219,9 @@ class Arguments:
         )
         return named
 
-    def filled(self, task: str, payload: str) -> bytes:
+    def fill_defaults(self, task: str, payload: str) -> bytes:
         """One text for equal calls: the payload with defaults filled in and keys sorted."""
-        values = _values(self._checked(task, payload))
+        values = _values(self._read_checked(task, payload))
         given = {}
         for parameter, value in zip(self._parameters, values, strict=True):
             if value is not _ABSENT:
@@ -238,27 +238,27 @@ class Arguments:
         """The names of what must be given besides the first argument."""
         return [each.name for each in self._parameters if each.name in self._required and each.name != self.first]
 
-    def _stored(self, task: str, payload: str) -> Any:
+    def _read_stored(self, task: str, payload: str) -> Any:
         """A payload that a store has kept. ArgumentsDoNotFit for one that does not fit any more."""
         if self._struct_decoder is None:
             self._decoder()  # annotations that cannot be used are not the payload's fault
         try:
-            return self._checked(task, payload)
+            return self._read_checked(task, payload)
         except InvalidCall as error:
             raise ArgumentsDoNotFit(*error.args) from None
 
-    def _checked(self, task: str, payload: str | bytes) -> Any:
+    def _read_checked(self, task: str, payload: str | bytes) -> Any:
         read = self._struct_decoder or self._decoder()
         try:
             return read(payload)
         except RecursionError:
             raise InvalidCall(f"{task}: the payload is nested too deeply") from None
         except (msgspec.MsgspecError, ValueError) as error:
-            raise InvalidCall(f"{task}: {self._words(task, words_of(error))}") from None
+            raise InvalidCall(f"{task}: {self._explain_error(task, words_of(error))}") from None
         except StopIteration as error:  # of a validator: whoever drives the handler would take it for its end
             raise InvalidCall(f"{task}: reading the payload raised StopIteration: {words_of(error)}") from None
 
-    def _words(self, task: str, message: str) -> str:
+    def _explain_error(self, task: str, message: str) -> str:
         """What msgspec says about a payload, in terms of the task's parameters."""
         if missing := _MISSING.fullmatch(message):
             return f"argument {missing[1]!r} is missing; it takes {task}{self._signature()}"
@@ -268,7 +268,7 @@ class Arguments:
             return f"the payload is no JSON: {_lower(message[malformed.end() :])}"
         if other := _NO_OBJECT.fullmatch(message):
             return f"the payload is not an object with the arguments by name, but of kind {other[1]}"
-        return _told(message)
+        return _explain(message)
 
     def _decoder(self) -> Callable[[str | bytes], Any]:
         # fields are numbered, so that no parameter's name can clash with one of a Struct's own
@@ -317,7 +317,7 @@ class Arguments:
             raise InvalidCall(f"{task}: the result does not fit its annotation {_name(kind)}: {error}") from None
 
 
-def _named(parameters: tuple[inspect.Parameter, ...], kind: Any) -> str | None:
+def _name_of_kind(parameters: tuple[inspect.Parameter, ...], kind: Any) -> str | None:
     return next((each.name for each in parameters if each.kind is kind), None)
 
 
@@ -341,7 +341,7 @@ def _has_text(value: Any) -> bool:
     return True
 
 
-def _told(message: str) -> str:
+def _explain(message: str) -> str:
     """msgspec's words with the parameter's name in front."""
     where = _WHERE.search(message)
     if where is None or where[1] is None:

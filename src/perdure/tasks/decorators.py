@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack, 
 
 from ..errors import InvalidCall
 from .definition import BatchOptions
-from .options import TaskOptions, checked_task_options
+from .options import TaskOptions, check_task_options
 from .task import Task
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class TaskMaker:
     def __call__(self, **options: Unpack[TaskOptions]) -> TaskMaker: ...
     def __call__(self, *handlers: Any, **options: Any) -> Any:
         if not handlers:
-            return TaskMaker(self._registry, {**self._options, **checked_task_options(options, "@task")})
+            return TaskMaker(self._registry, {**self._options, **check_task_options(options, "@task")})
         if options or len(handlers) > 1:
             raise InvalidCall("@task takes its options first: app.task(name=…)(handler)")
         (handler,) = handlers

@@ -61,7 +61,11 @@ class TaskDefinition:
         if declared.batch is not None and wanted == "process":  # said for all tasks; of this one it would be refused
             wanted = "auto"
         self.run_in: Literal["loop", "thread", "process"] = _run_in(name, wanted, self.is_async)
-        self.handler = _awaited(declared.handler) if self.run_in == "loop" and not self.is_async else declared.handler
+        self.handler = (
+            _as_coroutine_function(declared.handler)
+            if self.run_in == "loop" and not self.is_async
+            else declared.handler
+        )
         self.concurrency: int | None = options.get("concurrency")
         if self.concurrency is None and self.run_in == "process":
             self.concurrency = os.cpu_count() or 1  # more processes than that help nobody
@@ -136,7 +140,7 @@ class TaskDefinition:
 
     def arguments_hash(self, payload: str) -> str:
         """What is the same for equal calls of this task: SHA-256 of its name and the payload, defaults filled in."""
-        return hash_of_arguments(self.name, self._arguments.filled(self.name, payload))
+        return hash_of_arguments(self.name, self._arguments.fill_defaults(self.name, payload))
 
     def defaults_text(self) -> str:
         """The defaults of its arguments, as far as they count in `arguments_hash`."""
@@ -274,7 +278,7 @@ def start_generation() -> None:
     _generation += 1
 
 
-def _awaited(handler: Callable[..., Any]) -> Callable[..., Any]:
+def _as_coroutine_function(handler: Callable[..., Any]) -> Callable[..., Any]:
     """A `def` handler that is to run in the loop, as a coroutine function."""
 
     async def run(*args: Any, **kwargs: Any) -> Any:

@@ -11,7 +11,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING
 
 from ..errors import InvalidCall
-from .providers import Provider, opened
+from .providers import Provider, open_all
 
 if TYPE_CHECKING:
     from ..handler.context import Context
@@ -20,7 +20,7 @@ Next = Callable[[], Awaitable[object]]
 Middleware = Callable[["Context", Next], Awaitable[object]]
 
 
-def checked_middleware(middleware: Middleware) -> Middleware:
+def check_middleware(middleware: Middleware) -> Middleware:
     """InvalidCall unless it can be called as one."""
     try:
         inspect.signature(middleware).bind(None, None)
@@ -38,7 +38,7 @@ async def run_with_middleware(
     if not providers:
         return await call_through(middleware, context, inner)
     async with AsyncExitStack() as stack:
-        context._given = {**context._given, **await opened(providers, stack)}
+        context._given = {**context._given, **await open_all(providers, stack)}
         return await call_through(middleware, context, inner)
 
 
@@ -62,7 +62,7 @@ def wrap_prepared(skins: Sequence[Middleware], context: Context, inner: Next) ->
 
 def prepare_middleware(middleware: Sequence[Middleware]) -> tuple[Middleware, ...]:
     """Middleware in the order in which a handler is wrapped, the innermost first. Each gives an awaitable."""
-    return tuple(each if _is_async(each) else partial(_passed, each) for each in reversed(middleware))
+    return tuple(each if _is_async(each) else partial(_call_checked, each) for each in reversed(middleware))
 
 
 def _is_async(middleware: Middleware) -> bool:
@@ -70,7 +70,7 @@ def _is_async(middleware: Middleware) -> bool:
     return middleware.__class__ is FunctionType and bool(middleware.__code__.co_flags & CO_COROUTINE)
 
 
-async def _passed(middleware: Middleware, context: Context, call_next: Next) -> object:
+async def _call_checked(middleware: Middleware, context: Context, call_next: Next) -> object:
     answer = middleware(context, call_next)
     if not inspect.isawaitable(answer):
         raise InvalidCall(

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
-from ..client.handle import each_of, ids_of
 from ..core.backoff import Backoff
 from ..core.clock import SECOND, SYSTEM, Duration, MicrosReader, datetime_of, due_instant_of, micros_of
 from ..core.encoding import codec
 from ..core.ids import id_text, new_id
 from ..core.job import JobId
-from ..core.limit import SEPARATOR, Limit, checked_limits, limits_text
+from ..core.limit import SEPARATOR, Limit, check_limits, limits_text
 from ..core.record import NewJob, UniformJobs
 from ..core.retention import Retention
-from ..core.validation import KEY_BYTES, META_BYTES, PARENTS, TAGS, checked_key, checked_name
+from ..core.validation import KEY_BYTES, META_BYTES, PARENTS, TAGS, check_key, check_name
 from ..errors import InvalidCall
 from .suggestions import option_instead
 
@@ -55,7 +54,7 @@ class Unique:
 
     def __post_init__(self) -> None:
         if self.key is not None:
-            checked_key(self.key, "Unique key")
+            check_key(self.key, "Unique key")
         if self.scope not in _SCOPES:
             raise InvalidCall(f"Unique scope={self.scope!r} is none of {', '.join(map(repr, _SCOPES))}")
         if (self.scope == "window") != (self.window is not None):
@@ -129,7 +128,7 @@ class JobTemplate:
         tenant: str | None = options.get("tenant")
         unique_key = None if unique is None else unique.key or key
         self.hashes_arguments = unique is not None and unique_key is None
-        after = list(dict.fromkeys(ids_of(options.get("after", ()))))
+        after = _parent_ids(options["after"]) if options.get("after") else []
         self.template = NewJob(
             id="",
             task=task,
@@ -189,19 +188,19 @@ def unique_text(task: str, tenant: str | None, key: str) -> str:
 
 
 # ---- checks ----------------------------------------------------------------------------------------
-def checked_defaults(options: Mapping[str, Any], who: str, others: Sequence[str] = ()) -> dict[str, Any]:
+def check_defaults(options: Mapping[str, Any], who: str, others: Sequence[str] = ()) -> dict[str, Any]:
     """Options that hold for many tasks; `others` are those that were taken before."""
-    return _checked(options, _TASK, who, others)
+    return _check_options(options, _TASK, who, others)
 
 
-def checked_task_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
+def check_task_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
     """Options of one task."""
-    return _checked(options, _TASK | _NAMES, who)
+    return _check_options(options, _TASK | _NAMES, who)
 
 
-def checked_call_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
+def check_call_options(options: Mapping[str, Any], who: str) -> dict[str, Any]:
     """Options of `using(…)`."""
-    checked = _checked(options, _CALL, who)
+    checked = _check_options(options, _CALL, who)
     if checked.get("delay") is not None and checked.get("at") is not None:
         raise InvalidCall(f"{who}: delay= and at= exclude each other")
     return checked
@@ -217,13 +216,13 @@ def check_expiry(options: Mapping[str, Any], who: str) -> None:
         raise InvalidCall(f"{who}: {_NEVER_RUNS}delay={after / SECOND:g} s, expires={ends / SECOND:g} s")
 
 
-def checked_size(value: Any, what: str) -> int:
+def check_size(value: Any, what: str) -> int:
     """How many jobs may be together in a batch."""
     _whole(1, MOST_IN_BATCH)(value, what)
     return int(value)
 
 
-def _checked(
+def _check_options(
     options: Mapping[str, Any], known: Mapping[str, Callable[[Any, str], object]], who: str, others: Sequence[str] = ()
 ) -> dict[str, Any]:
     for name, value in options.items():
@@ -283,14 +282,14 @@ def _check_tags(value: Any, what: str) -> None:
     if len(value) > TAGS:
         raise InvalidCall(f"{what} has {len(value)} entries; at most {TAGS} are allowed")
     for position, tag in enumerate(value):
-        checked_name(tag, f"{what}[{position}]")
+        check_name(tag, f"{what}[{position}]")
 
 
 def _check_meta(value: Any, what: str) -> None:
     if not isinstance(value, Mapping):
         raise InvalidCall(f"{what} takes a mapping of texts, not {type(value).__name__}")
     for name, text in value.items():
-        checked_name(name, f"{what} key")
+        check_name(name, f"{what} key")
         if not isinstance(text, str):
             raise InvalidCall(f"{what}[{name!r}] must be a text, not {type(text).__name__}")
     codec.encode(dict(value), what, META_BYTES)
@@ -303,7 +302,15 @@ def parents_text(task: str, ids: Sequence[str]) -> str | None:
     return codec.encode(ids, "after", limit=40 * PARENTS) if ids else None
 
 
+def _parent_ids(parents: Sequence[JobHandle[Any] | JobId | str]) -> list[str]:
+    from ..client.handle import ids_of
+
+    return list(dict.fromkeys(ids_of(parents)))
+
+
 def _check_after(value: Any, what: str) -> None:
+    from ..client.handle import each_of
+
     if isinstance(value, str | bytes) or not isinstance(value, Sequence):
         raise InvalidCall(f"{what} takes a list of handles or ids, not {type(value).__name__}")
     for position, parent in enumerate(each_of(value)):
@@ -318,7 +325,7 @@ def _check_run_when(value: Any, what: str) -> None:
 
 
 _ANY_QUEUE: dict[str, Callable[[Any, str], object]] = {
-    "queue": checked_name,
+    "queue": check_name,
     "priority": _whole(-_PRIORITY, _PRIORITY - 1),
     "max_attempts": _or_none(_whole(1, _PRIORITY - 1)),
     "timeout": _or_none(_positive),
@@ -334,16 +341,16 @@ _TASK = _ANY_QUEUE | {
     "retry_on": _or_none(_check_retry_on),
     "run_in": _check_run_in,
     "concurrency": _or_none(_whole(1, _PRIORITY - 1)),
-    "limit": _or_none(checked_limits),
+    "limit": _or_none(check_limits),
     "critical": _one_of(bool, "True or False"),
 }
-_NAMES: dict[str, Callable[[Any, str], object]] = {"name": checked_name, "aliases": _check_tags}
+_NAMES: dict[str, Callable[[Any, str], object]] = {"name": check_name, "aliases": _check_tags}
 _CALL = _ANY_QUEUE | {
     "delay": _or_none(micros_of),
     "at": _or_none(due_instant_of),
-    "key": _or_none(checked_key),
-    "tenant": _or_none(checked_name),
-    "routing_key": _or_none(checked_name),
+    "key": _or_none(check_key),
+    "tenant": _or_none(check_name),
+    "routing_key": _or_none(check_name),
     "meta": _check_meta,
     "after": _check_after,
     "run_when": _check_run_when,

@@ -67,7 +67,7 @@ class Provider:
 Provided = Mapping[type[Any], object]
 
 
-async def opened(providers: Iterable[Provider], stack: AsyncExitStack) -> dict[type[Any], object]:
+async def open_all(providers: Iterable[Provider], stack: AsyncExitStack) -> dict[type[Any], object]:
     """The things of these providers, opened in their order."""
     return {provider.kind: await provider.open(stack) for provider in providers}
 

@@ -21,14 +21,13 @@ from weakref import ref
 
 from ..core.clock import SECOND, Duration, micros_of, reader
 from ..core.job import ANY, Routing
-from ..core.validation import MAX_BYTES, NAME_BYTES, checked_name
+from ..core.validation import MAX_BYTES, NAME_BYTES, check_name, check_routing
 from ..errors import DuplicateTask, InvalidCall, NoApp
-from ..flow.subscriptions import checked_topic
 from .decorators import BatchMaker, TaskMaker
 from .definition import BatchOptions, TaskBinding, TaskDeclaration, TaskDefinition, generation, start_generation
-from .middleware import Middleware, checked_middleware
+from .middleware import Middleware, check_middleware
 from .not_released import NotReleased
-from .options import JobTemplate, TaskDefaults, TaskOptions, checked_defaults, checked_size, checked_task_options
+from .options import JobTemplate, TaskDefaults, TaskOptions, check_defaults, check_size, check_task_options
 from .providers import Provider, Scope
 from .task import Call, Task
 
@@ -95,8 +94,8 @@ class Registry(NotReleased):
     _own_options: ClassVar[tuple[str, ...]] = ("prefix",)  # beside the defaults for its tasks
 
     def __init__(self, *, prefix: str = "", **defaults: Unpack[TaskDefaults]) -> None:
-        self._prefix = checked_name(prefix, "prefix") if prefix else ""
-        self._defaults = checked_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__, self._own_options)
+        self._prefix = check_name(prefix, "prefix") if prefix else ""
+        self._defaults = check_defaults(cast("Mapping[str, Any]", defaults), type(self).__name__, self._own_options)
         self._declared: dict[str, TaskDeclaration] = {}
         self._included: list[tuple[Registry, str]] = []
         self._parents: list[ref[Registry]] = []  # in the order of include
@@ -115,13 +114,14 @@ class Registry(NotReleased):
     def batch_task(self, *, size: int, wait: Duration = 0.05, **options: Unpack[TaskOptions]) -> BatchMaker:
         """The decorator that makes a task whose jobs are run together, up to `size` at once; a worker waits `wait`
         seconds for that many."""
-        batch = BatchOptions(checked_size(size, "@batch_task: size"), micros_of(wait, "@batch_task: wait") / SECOND)
-        checked = checked_task_options(cast("Mapping[str, Any]", options), "@batch_task")
+        batch = BatchOptions(check_size(size, "@batch_task: size"), micros_of(wait, "@batch_task: wait") / SECOND)
+        checked = check_task_options(cast("Mapping[str, Any]", options), "@batch_task")
         return BatchMaker(self, checked, batch)
 
     def subscribe(self, topic: str, /, *, routing_key: Routing = ANY) -> Callable[[TK1], TK1]:
         """Let a task run for every event of a topic: `@app.subscribe("record.created")` on top of `@app.task`."""
-        checked_topic(topic, routing_key)
+        check_name(topic, "topic")
+        check_routing(routing_key)
 
         def subscribed(task: TK1) -> TK1:
             if not isinstance(task, Task):
@@ -140,7 +140,7 @@ class Registry(NotReleased):
 
         `@app.middleware async def timed(ctx, call_next): …; return await call_next()`
         """
-        self._middleware.append(checked_middleware(middleware))
+        self._middleware.append(check_middleware(middleware))
         start_generation()
         return middleware
 
@@ -202,20 +202,20 @@ class Registry(NotReleased):
     ) -> Callable[[TK], TK] | None:
         """Enqueue a job whenever the cron expression ticks: on top of a task, `@app.schedule("0 3 * * *")`, or with
         arguments, `app.schedule("0 3 * * *", task.call(1), name="nightly")`. Workers put it on record when they start."""
-        from ..schedules.declaration import ScheduleDeclaration, checked_call, rule_of, schedule_name
+        from ..schedules.declaration import ScheduleDeclaration, check_call, rule_of, schedule_name
 
         own = None if name is None else schedule_name(self._prefix + schedule_name(name))
         rule = rule_of(cron, timezone=timezone, start=start, end=end, max_runs=max_runs, missed=missed, overlap=overlap)
         if call is not None:
             if own is None:
                 raise InvalidCall('a schedule of a call needs a name: app.schedule(cron, task.call(…), name="nightly")')
-            self._recur(ScheduleDeclaration.of(own, checked_call(call, own), rule))
+            self._recur(ScheduleDeclaration.of(own, check_call(call, own), rule))
             return None
 
         def decorate(task: TK) -> TK:
             if not isinstance(task, Task):
                 raise InvalidCall("@app.schedule(…) stands on top of a task: put @app.task below it")
-            self._recur(ScheduleDeclaration.of(own, checked_call(task.call(), own), rule))
+            self._recur(ScheduleDeclaration.of(own, check_call(task.call(), own), rule))
             return task
 
         return decorate
@@ -227,7 +227,7 @@ class Registry(NotReleased):
         if other is self or self in other._inside():
             raise InvalidCall("a registry cannot include itself")
         if prefix:
-            checked_name(prefix, "prefix")
+            check_name(prefix, "prefix")
         if (other, prefix) in self._included:
             return
         self._included.append((other, prefix))
@@ -260,7 +260,7 @@ class Registry(NotReleased):
         name = self._prefix + (options.get("name") or _name_of(handler))
         aliases = tuple(self._prefix + alias for alias in options.get("aliases", ()))
         for each in (name, *aliases):
-            checked_name(each, "task name")
+            check_name(each, "task name")
         own = {option: value for option, value in options.items() if option not in ("name", "aliases")}
         declared = TaskDeclaration(self, handler, name, aliases, own, frame, batch)
         before = self._declared.get(name)

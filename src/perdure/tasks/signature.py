@@ -53,7 +53,7 @@ class Handler:
             return Any
         if name not in self._hints:
             try:
-                self._hints[name] = self._resolved(raw)
+                self._hints[name] = self._resolve(raw)
             except NameError as error:
                 raise InvalidCall(
                     f"task {self.task}: the annotation {_spelled(raw)!r} of {_place(name)} does not resolve: {error}; "
@@ -88,8 +88,8 @@ class Handler:
             return self.signature.return_annotation
         return self.signature.parameters[name].annotation
 
-    def _resolved(self, raw: Any) -> Any:
-        return _resolved(raw, self._function, self._frame)
+    def _resolve(self, raw: Any) -> Any:
+        return _resolve(raw, self._function, self._frame)
 
     def _is_context(self, first: inspect.Parameter) -> bool:
         if first.kind not in _FIRST:
@@ -97,7 +97,7 @@ class Handler:
         if first.annotation is NOT_GIVEN:
             return first.name == "ctx"
         try:
-            kind = self._resolved(first.annotation)
+            kind = self._resolve(first.annotation)
         except Exception:
             # imported for the type checker alone: only its spelling is known
             spelled = _spelled(first.annotation)
@@ -144,10 +144,10 @@ def result_kind(function: Callable[..., Any], frame: FrameType | None) -> Any:
         return function
     plain = _function_of(function)
     raw = _signature(plain).return_annotation
-    return Any if raw is NOT_GIVEN else _resolved(raw, plain, _defined_in(plain, frame))
+    return Any if raw is NOT_GIVEN else _resolve(raw, plain, _find_definer(plain, frame))
 
 
-def _resolved(raw: Any, function: Any, frame: FrameType | None) -> Any:
+def _resolve(raw: Any, function: Any, frame: FrameType | None) -> Any:
     """An annotation of a function, resolved with its globals, its closure and the locals of the frame."""
     if raw is None or isinstance(raw, type):
         return raw
@@ -252,10 +252,10 @@ def _definer(function: Any, frame: FrameType | None) -> FrameType | None:
     """The frame in which the handler was defined, if it is a function's and still there."""
     if "<locals>" not in getattr(function, "__qualname__", ""):
         return None
-    return _defined_in(function, frame) or frame
+    return _find_definer(function, frame) or frame
 
 
-def _defined_in(function: Any, frame: FrameType | None) -> FrameType | None:
+def _find_definer(function: Any, frame: FrameType | None) -> FrameType | None:
     """The frame among these whose code defines the function."""
     code = getattr(function, "__code__", None)
     around = frame

@@ -18,7 +18,7 @@ from ..core.verb import verb
 from ..errors import InvalidCall
 from ..storage.types import EnqueueResult
 from .definition import TaskBinding, TaskDeclaration, generation
-from .options import CallOptions, check_expiry, checked_call_options
+from .options import CallOptions, check_call_options, check_expiry
 from .suggestions import VerbsOfOthers
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Task(VerbsOfOthers, Generic[P, R]):
     def using(self, **options: Unpack[CallOptions]) -> Task[P, R]:
         """The same task with options for the calls made through it: `send.using(delay=60).enqueue(…)`."""
         who = f"{self._declared.name}.using(…)"
-        merged = _merged(self._options, checked_call_options(options, who))
+        merged = _merge_options(self._options, check_call_options(options, who))
         check_expiry({**self._declared.options, **merged}, who)
         return Task(self._declared, merged)
 
@@ -176,7 +176,7 @@ class Call(msgspec.Struct, Generic[R_co], eq=False, gc=False):
         return f"<Call {self._task._declared.name} {self._payload[:80]}>"
 
 
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+def _merge_options(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
     merged = old | new
     # the later of delay and at wins over the earlier
     if new.get("delay") is not None:

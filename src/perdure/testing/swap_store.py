@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from perdure.client.runtime import LoopRuntimes
 from perdure.core.clock import Clock
-from perdure.settings import checked_clock
+from perdure.settings import check_clock
 
 from .app_runtime import runtime_of
 
@@ -28,7 +28,7 @@ class swap:  # lower case, because it is used as a verb: with swap(app, "memory:
 
     def __init__(self, app: Perdure, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self._app = app
-        self._settings = dataclasses.replace(app.settings, url=url, clock=checked_clock(clock) or app.settings.clock)
+        self._settings = dataclasses.replace(app.settings, url=url, clock=check_clock(clock) or app.settings.clock)
 
     def __enter__(self) -> Perdure:
         app = self._app

@@ -32,9 +32,9 @@ def adapter_for(connection: Any) -> ConnectionRunner:
     if _is(connection, "psycopg", "Connection"):
         return _here(lambda: PsycopgLine(connection))
     if _is(connection, "psycopg", "AsyncConnection"):
-        return _awaited(connection, AsyncPsycopgLine(connection))
+        return _run_awaited(connection, AsyncPsycopgLine(connection))
     if _is(connection, "asyncpg.connection", "Connection") or _is(connection, "asyncpg.pool", "PoolConnectionProxy"):
-        return _awaited(connection, AsyncpgLine(connection))
+        return _run_awaited(connection, AsyncpgLine(connection))
     if _is(connection, "sqlalchemy.orm.scoping", "scoped_session"):
         return _here(lambda: _of_session(connection()))  # each thread has its own
     if _is(connection, "sqlalchemy.orm.session", "Session"):
@@ -108,7 +108,7 @@ def _there(connection: Any, line: Callable[[Any], CallerConnection]) -> Connecti
     return reach
 
 
-def _awaited(connection: Any, line: AsyncCallerConnection) -> ConnectionRunner:
+def _run_awaited(connection: Any, line: AsyncCallerConnection) -> ConnectionRunner:
     """In the caller's own event loop."""
 
     async def reach(

@@ -52,27 +52,27 @@ async def enqueue_in_transaction(
     places: LoopRuntimes, connection: object, jobs: Sequence[NewJob]
 ) -> list[EnqueueResult]:
     """Store jobs inside the caller's transaction; they exist when it commits."""
-    if (transaction := _handlers_own(connection)) is not None:
-        return await _in_handlers_own(transaction, jobs)
+    if (transaction := _handler_transaction(connection)) is not None:
+        return await _enqueue_in_handler_transaction(transaction, jobs)
     if (form := session_form(connection)) is not None:
         loop_runtime = await places.get(migrate=False)
-        return await _in_session(loop_runtime, connection, form, jobs)
+        return await _enqueue_in_session(loop_runtime, connection, form, jobs)
     reach = adapter_for(connection)
     if places.outboxes is not None:
         outbox = await places.outboxes.get()
         await _insert(outbox, outbox.caller_statements(jobs), reach, jobs, keyed=False)
         return [Late(job.id) for job in jobs]
     loop_runtime = await places.get(migrate=False)
-    return await _in_statements(loop_runtime, reach, jobs)
+    return await _enqueue_by_statements(loop_runtime, reach, jobs)
 
 
-async def _in_statements(
+async def _enqueue_by_statements(
     loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]
 ) -> list[EnqueueResult]:
     """Those that a full queue drops are told as such and not inserted."""
-    dropped = await _dropped(loop_runtime, reach, jobs)
+    dropped = await _find_dropped(loop_runtime, reach, jobs)
     kept = [job for job in jobs if job.id not in dropped]
-    standing = await _stored(loop_runtime.storage, reach, kept) if kept else {}
+    standing = await _insert_jobs(loop_runtime.storage, reach, kept) if kept else {}
     return [
         EnqueueResult(job.id, dropped=True)
         if job.id in dropped
@@ -81,13 +81,13 @@ async def _in_statements(
     ]
 
 
-async def _stored(storage: Storage, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> dict[str, str]:
+async def _insert_jobs(storage: Storage, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> dict[str, str]:
     """Insert the jobs; with keys, who stands for each."""
     keyed = any(job.unique_key is not None for job in jobs)
-    return _standing(jobs, await _insert(storage, storage.caller_statements(jobs), reach, jobs, keyed=keyed))
+    return _owners_of(jobs, await _insert(storage, storage.caller_statements(jobs), reach, jobs, keyed=keyed))
 
 
-def _standing(jobs: Sequence[NewJob], rows: Rows) -> dict[str, str]:
+def _owners_of(jobs: Sequence[NewJob], rows: Rows) -> dict[str, str]:
     return {jobs[int(position)].id: str(id) for position, id in rows if id is not None}
 
 
@@ -103,14 +103,14 @@ async def _insert(
     teller = CommitWakeup(target, {job.queue for job in jobs})
 
     def talk(line: CallerConnection | AsyncCallerConnection) -> StatementScript[Rows]:
-        rows = yield from _inserted(insertion, keyed)
+        rows = yield from _run_inserts(insertion, keyed)
         line.after_commit(teller)
         return rows
 
-    return await _talked(target, reach, talk)
+    return await _run_on_connection(target, reach, talk)
 
 
-async def _talked(
+async def _run_on_connection(
     target: Storage | Outbox,
     reach: ConnectionRunner,
     about: Callable[[CallerConnection | AsyncCallerConnection], StatementScript[Rows]],
@@ -119,7 +119,7 @@ async def _talked(
     home = await target.database_identity()
 
     def talk(home: DatabaseIdentity, line: CallerConnection | AsyncCallerConnection) -> StatementScript[Rows]:
-        yield from _led_home(home, line)
+        yield from _check_database(home, line)
         return (yield from about(line))
 
     try:
@@ -131,7 +131,7 @@ async def _talked(
         return await reach(partial(talk, again), again.explain)
 
 
-def _inserted(insertion: CallerStatements, keyed: bool) -> StatementScript[Rows]:
+def _run_inserts(insertion: CallerStatements, keyed: bool) -> StatementScript[Rows]:
     """Run the statements. Only with keys another job may stand for one of these, and only then it is asked which.
 
     A key may be taken at the first statement and free at the last, since others commit meanwhile; then nobody stands for
@@ -153,7 +153,7 @@ class _Elsewhere(StoreError):
     """It leads to another database, or ours has been restarted since we looked at it."""
 
 
-def _led_home(home: DatabaseIdentity, line: CallerConnection | AsyncCallerConnection) -> StatementScript[None]:
+def _check_database(home: DatabaseIdentity, line: CallerConnection | AsyncCallerConnection) -> StatementScript[None]:
     """Refuse a connection that cannot carry this store's jobs."""
     if line.dialect != home.dialect:
         raise InvalidCall(
@@ -180,11 +180,11 @@ def _led_home(home: DatabaseIdentity, line: CallerConnection | AsyncCallerConnec
 
 def _warn_once(connection: object, warn: Callable[[], None]) -> None:
     """A job is as durable as the session that commits it."""
-    if not _was_warned(connection):
+    if not _note_warned(connection):
         warn()
 
 
-def _was_warned(connection: object) -> bool:
+def _note_warned(connection: object) -> bool:
     """Whether it was told of before; from now on it was."""
     try:
         known = _warned.get(id(connection)) is connection
@@ -198,7 +198,7 @@ def _was_warned(connection: object) -> bool:
 
 
 # ---- a session of the store's own driver -----------------------------------------------------------
-async def _in_session(
+async def _enqueue_in_session(
     loop_runtime: LoopRuntime, session: Any, form: str, jobs: Sequence[NewJob]
 ) -> list[EnqueueResult]:
     joining = loop_runtime.storage.caller_session(jobs)
@@ -215,7 +215,7 @@ async def _in_session(
 
 
 # ---- the handler's own transaction -----------------------------------------------------------------
-def _handlers_own(connection: object) -> Transaction | None:
+def _handler_transaction(connection: object) -> Transaction | None:
     from ..handler.context import Transaction
 
     inner = getattr(connection, "_inner", None)  # the blocking form of one
@@ -225,7 +225,7 @@ def _handlers_own(connection: object) -> Transaction | None:
     return None
 
 
-async def _in_handlers_own(transaction: Transaction, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
+async def _enqueue_in_handler_transaction(transaction: Transaction, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
     loop = transaction._context._loop
     try:
         if loop is None or loop is asyncio.get_running_loop():
@@ -243,7 +243,7 @@ def _no_waiting(full: QueueAtCapacity) -> QueueFull:
 
 
 # ---- is there room ---------------------------------------------------------------------------------
-async def _dropped(loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> set[str]:
+async def _find_dropped(loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Sequence[NewJob]) -> set[str]:
     """The jobs that find no room and are dropped, by the policy of their queue; QueueFull where it would let them wait.
 
     Exact depth would need a lock; a count that is at most a second old has to do (it takes no lock of the caller's)."""
@@ -251,9 +251,9 @@ async def _dropped(loop_runtime: LoopRuntime, reach: ConnectionRunner, jobs: Seq
     standing: dict[str, str] = {}
     if _is_short(loop_runtime.capacities, jobs):  # duplicates and stored jobs need no room
         owners = Statement(*loop_runtime.storage.caller_statements(jobs).owners, answers=True)
-        standing = _standing(jobs, await _talked(loop_runtime.storage, reach, partial(_asked, owners)))
+        standing = _owners_of(jobs, await _run_on_connection(loop_runtime.storage, reach, partial(_ask, owners)))
     left = {queue: room.left for queue, room in loop_runtime.capacities.items()}
-    dropped = _without_room([job for job in jobs if job.id not in standing], loop_runtime.capacities, left)
+    dropped = _drop_without_room([job for job in jobs if job.id not in standing], loop_runtime.capacities, left)
     refuse_dropped_parents(jobs, dropped)
     loop_runtime.capacities = {
         queue: QueueCapacity(room.settings, left[queue]) for queue, room in loop_runtime.capacities.items()
@@ -267,11 +267,11 @@ def _is_short(rooms: Mapping[str, QueueCapacity], jobs: Sequence[NewJob]) -> boo
     return any(queue in rooms and rooms[queue].left < number for queue, number in wanted.items())
 
 
-def _asked(question: Statement, line: CallerConnection | AsyncCallerConnection) -> StatementScript[Rows]:
+def _ask(question: Statement, line: CallerConnection | AsyncCallerConnection) -> StatementScript[Rows]:
     return (yield question)
 
 
-def _without_room(jobs: Sequence[NewJob], rooms: Mapping[str, QueueCapacity], left: dict[str, int]) -> set[str]:
+def _drop_without_room(jobs: Sequence[NewJob], rooms: Mapping[str, QueueCapacity], left: dict[str, int]) -> set[str]:
     """Those of these new jobs that are dropped. `left` is what the others leave."""
     dropped: set[str] = set()
     taken: set[KeyName] = set()  # by jobs earlier in the list

@@ -90,12 +90,12 @@ _waiting: WeakKeyDictionary[Any, list[Tells]] = WeakKeyDictionary()  # sessions 
 def _when_session_commits(event: Any, session: Any, teller: Tells) -> None:
     def committed(session: Any) -> None:
         if not session.in_nested_transaction():
-            for each in _told(session):
+            for each in _notify(session):
                 each.now()
 
     def rolled_back(session: Any) -> None:
         if not session.in_nested_transaction():
-            _told(session)
+            _notify(session)
 
     if session not in _waiting:
         event.listen(session, "after_commit", committed)
@@ -107,16 +107,16 @@ def _when_connection_commits(event: Any, connection: Any, teller: Tells) -> None
     """A connection tells before it commits, so the workers are told a little later, and again."""
 
     def committed(connection: Any) -> None:
-        for each in _told(connection):
+        for each in _notify(connection):
             each.soon()
 
     if connection not in _waiting:
         event.listen(connection, "commit", committed)
-        event.listen(connection, "rollback", _told)
+        event.listen(connection, "rollback", _notify)
     _waiting.setdefault(connection, []).append(teller)
 
 
-def _told(target: Any) -> list[Tells]:
+def _notify(target: Any) -> list[Tells]:
     """Who was to be told of this transaction's end; from now on nobody."""
     waiting = _waiting[target]
     told = waiting[:]

@@ -38,7 +38,7 @@ class Quiesce:
             await refuse_if_busy(self._source)
         settings = [row.settings for row in await queue_rows(self._source)]
         here = {queue.name: queue.paused for queue in settings}
-        there = await _paused(self._target)
+        there = await _pause_all(self._target)
         carried_before = here.keys() <= there.keys()  # a run that was killed may have paused the source
         before = there if carried_before else here
         self._to_resume = [name for name in here if not before[name]]
@@ -57,7 +57,7 @@ class Quiesce:
 
     async def stay(self) -> None:
         """Pause what has come since, and leave it all so."""
-        for name, paused in (await _paused(self._source)).items():
+        for name, paused in (await _pause_all(self._source)).items():
             if not paused:
                 await self._source.pause(name, True)
 
@@ -67,7 +67,7 @@ class Quiesce:
             await self._source.pause(name, False)
 
 
-async def _paused(store: Storage) -> dict[str, bool]:
+async def _pause_all(store: Storage) -> dict[str, bool]:
     return {row.settings.name: row.settings.paused for row in await queue_rows(store)}
 
 

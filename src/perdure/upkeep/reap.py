@@ -19,7 +19,7 @@ from ..core.clock import SECOND
 from ..core.job import FINAL, WAITING, State
 from ..core.lifecycle import Change, LeaseLapsed, decide
 from ..core.record import Fault, Record
-from ..flow.compensation import with_undos
+from ..flow.compensation import add_undos
 from ..observe import log
 from ..storage.contract import Filter, Storage
 
@@ -32,7 +32,7 @@ async def reap(store: Storage, records: Sequence[Record]) -> int:
         return 0
     still_held = await _still_held(store, records)
     now = await store.now()
-    changes = await with_undos(store, list(changes_of(records, now, still_held)))
+    changes = await add_undos(store, list(changes_of(records, now, still_held)))
     verdicts = await store.apply(changes) if changes else []
     by_id = {record.id: record for record in records}
     for change, verdict in zip(changes, verdicts, strict=True):

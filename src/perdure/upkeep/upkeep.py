@@ -21,7 +21,7 @@ from ..core.clock import SECOND
 from ..core.lifecycle import Change, Expired, decide
 from ..core.record import Record
 from ..errors import IllegalMove, StoreUnavailable
-from ..flow.answers import tell_due
+from ..flow.answers import deliver_due
 from ..observe import log
 from ..storage.contract import Storage
 from .reap import reap
@@ -97,7 +97,7 @@ class Upkeep:
             (settle,),
             (expiring_step,),
             (settle,),
-            (Step("telling answers", lambda limit: tell_due(store, limit)),),
+            (Step("telling answers", lambda limit: deliver_due(store, limit)),),
             (settle,),
             (promoting, Step("inspecting", self._inspect)),
             (settle,),

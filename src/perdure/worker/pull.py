@@ -20,7 +20,7 @@ from ..core.ids import new_id, new_stamp
 from ..core.job import Loss, Routing
 from ..core.lifecycle import Change, decide
 from ..core.record import Record
-from ..core.validation import checked_names, checked_routing
+from ..core.validation import check_names, check_routing
 from ..errors import InvalidCall, StoreError
 from ..handler.item import Item
 from ..observe import log
@@ -60,8 +60,8 @@ class Pull:
         self._app = app
         if not tasks:
             raise InvalidCall("app.claim takes a list of tasks or their names: tasks=[…]")
-        self._asked_tasks = checked_names(tasks, "tasks")
-        self._routing = checked_routing(routing_key)
+        self._asked_tasks = check_names(tasks, "tasks")
+        self._routing = check_routing(routing_key)
         self._limit = limit
         self._max_wait = micros_of(max_wait, "max_wait") / SECOND
         self._lease = None if lease is None else micros_of(lease, "lease", positive=True)

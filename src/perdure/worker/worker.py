@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Literal, Protocol, TypedDict
 from ..core.clock import SECOND, Duration, micros_of, reader
 from ..core.ids import new_id
 from ..core.job import ANY, Loss, Routing
-from ..core.validation import checked_name, checked_names, checked_routing
+from ..core.validation import check_name, check_names, check_routing
 from ..core.verb import needs_loop
 from ..errors import InvalidCall, StoreError
 from ..observe import log
 from ..schedules.scheduler import Scheduler
 from ..storage.contract import Storage, WorkerRow
 from ..tasks.definition import TaskDefinition
-from ..tasks.options import checked_size
+from ..tasks.options import check_size
 from ..tasks.providers import Opened
 from ..tasks.task import Task
 from ..upkeep.store_contact import StoreContact
@@ -111,9 +111,9 @@ class Worker(Lifetime):
         if unknown not in ("leave", "fail"):
             raise InvalidCall(f'unknown must be "leave" or "fail", it is {unknown!r}')
         self._app: Any = app
-        self._queues = None if queues is None else checked_names(queues, "queues")
-        self._asked_tasks = None if tasks is None else checked_names(tasks, "tasks")
-        self._routing = checked_routing(routing_key)
+        self._queues = None if queues is None else check_names(queues, "queues")
+        self._asked_tasks = None if tasks is None else check_names(tasks, "tasks")
+        self._routing = check_routing(routing_key)
         self._concurrency = concurrency
         self._batch_size = _checked_sizes(batch_size)
         self._poll = 1.0 if poll is None else micros_of(poll, "poll", positive=True) / SECOND
@@ -123,7 +123,7 @@ class Worker(Lifetime):
         self._board: RunnerBoard | None = None  # set by a runner that has a supervisor
         super().__init__()
         made = f"{socket.gethostname()}-{os.getpid()}-{new_id()[-6:]}"
-        self.id = made if name is None else checked_name(name, "name")
+        self.id = made if name is None else check_name(name, "name")
 
     def __repr__(self) -> str:
         return f"<Worker {self.id} {'at work' if self._running else 'stopped'}>"
@@ -470,7 +470,7 @@ def _checked_sizes(sizes: Mapping[str, int] | None) -> dict[str, int]:
         return {}
     if not isinstance(sizes, Mapping):
         raise InvalidCall(f"batch_size is a mapping of tasks to numbers of jobs, not {type(sizes).__name__}")
-    return {name: checked_size(size, f"batch_size[{name!r}]") for name, size in sizes.items()}
+    return {name: check_size(size, f"batch_size[{name!r}]") for name, size in sizes.items()}
 
 
 def _batch_sizes(definitions: Mapping[str, TaskDefinition], chosen: Mapping[str, int]) -> dict[TaskDefinition, int]:

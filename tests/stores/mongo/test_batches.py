@@ -2,7 +2,7 @@
 
 from perdure import State
 from perdure.core.clock import SECOND
-from perdure.core.lifecycle import Cancelled, LeaseLapsed, decide, succeeded
+from perdure.core.lifecycle import Cancelled, LeaseLapsed, decide, success_of
 from perdure.storage.contract import ACCEPTED, Filter
 from perdure.storage.mongo.upkeep import upkeep
 from perdure.testing.clock import ManualClock
@@ -25,7 +25,7 @@ async def claimed(store, number, worker="w1"):
 async def test_a_claim_and_the_ends_of_its_jobs_are_a_batch_each():
     async with store_at() as store:
         records = await claimed(store, 20)
-        await store.apply([succeeded(record, None, None) for record in records])
+        await store.apply([success_of(record, None, None) for record in records])
         found = await batches(store).find({}).to_list()
     assert sorted((batch["kind"], len(batch["ids"])) for batch in found) == [("lease", 20), ("past", 20)]
 
@@ -34,7 +34,7 @@ async def test_batches_whose_jobs_have_ended_are_put_away():
     clock = ManualClock()
     async with store_at(clock=clock) as store:
         records = await claimed(store, 3)
-        await store.apply([succeeded(record, None, None) for record in records])
+        await store.apply([success_of(record, None, None) for record in records])
         clock.advance(31)
         assert await store.lapsed(9, LONG_ENOUGH) == []
         assert await batches(store).count_documents({"kind": "lease"}) == 0
@@ -72,7 +72,7 @@ async def test_more_batches_than_are_looked_at_together(monkeypatch):
     clock = ManualClock()
     async with store_at(clock=clock) as store:
         records = [(await claimed(store, 1))[0] for _ in range(7)]
-        await store.apply([succeeded(record, None, None) for record in records[:5]])
+        await store.apply([success_of(record, None, None) for record in records[:5]])
         clock.advance(31)
         expected = sorted(record.id for record in records[5:])
         assert [record.id for record in await store.lapsed(9, LONG_ENOUGH)] == expected
@@ -97,7 +97,7 @@ async def test_what_is_held_is_known_after_many_renewals():
     async with store_at(clock=clock) as store:
         await store.enqueue([job(lease=LEASE), job(lease=LEASE)])
         ending, record = await store.claim(claim(2, stamp=7))
-        await store.apply([succeeded(ending, None, None)])
+        await store.apply([success_of(ending, None, None)])
         for _ in range(4):
             clock.advance(20)
             await store.renew([record.hold])
@@ -126,7 +126,7 @@ async def test_a_prune_takes_jobs_off_their_batches():
     clock = ManualClock()
     async with store_at(clock=clock) as store:
         records = await claimed(store, 5)
-        await store.apply([succeeded(record, None, None) for record in records])
+        await store.apply([success_of(record, None, None) for record in records])
         clock.advance(400 * 86_400)
         assert await store.prune(2) == 2
         assert await store.prune(9) == 3

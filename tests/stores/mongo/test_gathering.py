@@ -3,7 +3,7 @@
 import msgspec
 
 from perdure import State
-from perdure.core.lifecycle import Skipped, decide, succeeded
+from perdure.core.lifecycle import Skipped, decide, success_of
 from perdure.core.record import Record
 from perdure.storage.mongo.connection.operations import group_by_update
 from perdure.storage.mongo.reading.records import update_of
@@ -17,7 +17,7 @@ async def test_jobs_that_end_alike_keep_their_own_starts():
         await store.enqueue([job() for _ in range(20)])
         records = await store.claim(claim(20))
         starts = {record.id: record.leased_until + number for number, record in enumerate(records)}
-        await store.apply([succeeded(record, '"$payload"', starts[record.id]) for record in records])
+        await store.apply([success_of(record, '"$payload"', starts[record.id]) for record in records])
         ended = [record for record in await store.get(list(starts)) if record is not None]
     assert {record.id: record.started_at for record in ended} == starts
     assert {(record.state, record.result, record.stamp) for record in ended} == {(State.SUCCEEDED, '"$payload"', None)}

@@ -6,7 +6,7 @@ from time import monotonic
 from pymongo import AsyncMongoClient
 
 from perdure.core.ids import new_stamp
-from perdure.core.lifecycle import succeeded
+from perdure.core.lifecycle import success_of
 from perdure.storage.contract import Claim, Want
 from perdure.storage.mongo.claiming import claim_reservations
 from perdure.storage.mongo.claiming.claim_positions import IN_ORDER
@@ -48,7 +48,7 @@ async def test_one_that_began_before_another_was_committed_takes_other_jobs(monk
         monkeypatch.setattr(server, "commit", committed_late)
         first = asyncio.create_task(store.exchange([], claim(10)))
         await asyncio.sleep(0)
-        second = asyncio.create_task(store.exchange([succeeded(ended, None, None)], claim(10)))
+        second = asyncio.create_task(store.exchange([success_of(ended, None, None)], claim(10)))
         one = (await first).claimed
         committed.set()
         other = (await second).claimed

@@ -1,6 +1,6 @@
 """What runs under limits is a sum over few documents, whatever became of the jobs."""
 
-from perdure.core.lifecycle import succeeded
+from perdure.core.lifecycle import success_of
 from perdure.storage.contract import JobDump
 from perdure.storage.mongo.limits import running_counts
 
@@ -12,7 +12,7 @@ def limited(most, **fields):
 
 
 def ended(records):
-    return [succeeded(record, None, None) for record in records]
+    return [success_of(record, None, None) for record in records]
 
 
 async def noted(store):

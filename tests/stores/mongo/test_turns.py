@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from perdure.core.ids import new_stamp
-from perdure.core.lifecycle import succeeded
+from perdure.core.lifecycle import success_of
 from perdure.errors import StoreError
 from perdure.storage.contract import Claim, Want
 from perdure.storage.mongo.connection import operations
@@ -24,7 +24,7 @@ def under_limits(limit):
 
 
 def ended(records):
-    return [succeeded(record, None, None) for record in records]
+    return [success_of(record, None, None) for record in records]
 
 
 @asynccontextmanager

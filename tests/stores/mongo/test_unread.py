@@ -3,7 +3,7 @@
 from perdure import State
 from perdure.core.clock import SECOND
 from perdure.core.job import WAITING
-from perdure.core.lifecycle import Cancelled, Snoozed, decide, succeeded
+from perdure.core.lifecycle import Cancelled, Snoozed, decide, success_of
 from perdure.storage.contract import ACCEPTED, REFUSED, REPEATED, Refusal
 
 from .helpers import claim, fresh, job, store_at
@@ -16,7 +16,7 @@ async def test_one_that_was_cancelled_elsewhere_is_refused_alone():
         records = await here.claim(claim(3))
         (seen,) = await elsewhere.get([records[1].id])
         await elsewhere.apply([decide(seen, Cancelled(None))])
-        verdicts = await here.apply([succeeded(record, None, None) for record in records])
+        verdicts = await here.apply([success_of(record, None, None) for record in records])
         states = [record.state for record in await here.get([record.id for record in records])]
     assert verdicts == [ACCEPTED, REFUSED[Refusal.CANCELLED], ACCEPTED]
     assert states == [State.SUCCEEDED, State.CANCELLED, State.SUCCEEDED]
@@ -25,7 +25,7 @@ async def test_one_that_was_cancelled_elsewhere_is_refused_alone():
 async def test_words_said_twice_are_repeated():
     async with store_at() as store:
         await store.enqueue([job() for _ in range(2)])
-        words = [succeeded(record, None, None) for record in await store.claim(claim(2))]
+        words = [success_of(record, None, None) for record in await store.claim(claim(2))]
         assert await store.apply(words[:1]) == [ACCEPTED]
         assert await store.apply(words) == [REPEATED, ACCEPTED]
 
@@ -38,7 +38,7 @@ async def test_one_that_got_a_follower_meanwhile_lets_it_go():
         (record,) = await here.claim(claim())
         follower = job(after=f'["{parent.id}"]', waits=1)
         await elsewhere.enqueue([follower])
-        await here.apply([succeeded(record, None, None)])
+        await here.apply([success_of(record, None, None)])
         (released,) = await here.get([follower.id])
     assert released.state is State.READY
 

@@ -11,7 +11,7 @@ from psycopg.errors import DeadlockDetected
 
 from perdure.core.clock import SECOND
 from perdure.core.ids import new_stamp
-from perdure.core.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, succeeded
+from perdure.core.lifecycle import Cancelled, Failed, Retried, Snoozed, Succeeded, decide, success_of
 from perdure.storage.contract import Claim, Filter, Note, Want
 from perdure.testing.conformance.tools import fault
 
@@ -113,7 +113,7 @@ async def test_a_conflict_after_the_claim_leaves_no_job_behind(own_url, monkeypa
 
         monkeypatch.setattr(store._apply, "apply", conflicting)
         claim = Claim("w", new_stamp(), (Want(2),))
-        answer = await store.exchange([succeeded(each, None, 1) for each in (gone, *held)], claim)
+        answer = await store.exchange([success_of(each, None, 1) for each in (gone, *held)], claim)
         assert [verdict.accepted for verdict in answer.verdicts] == [False, True, True]
         assert not conflicts
         assert {each.id for each in answer.claimed} == {each.id for each in await store.recover_claim("w", claim.stamp)}

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from perdure.core.job import State
-from perdure.core.lifecycle import succeeded
+from perdure.core.lifecycle import success_of
 from perdure.storage.contract import ACCEPTED, Refusal
 
 from .helpers import claim, job, store_at
@@ -22,7 +22,7 @@ async def held_by(store, jobs):
 
 
 def ends(records):
-    return [succeeded(record, None, STARTED + 1_000 * place) for place, record in enumerate(records)]
+    return [success_of(record, None, STARTED + 1_000 * place) for place, record in enumerate(records)]
 
 
 async def states(store, records):
@@ -71,7 +71,7 @@ async def test_results_stay_with_their_jobs(tmp_path):
     async with store_at(tmp_path / "jobs.db") as store:
         held = await held_by(store, [job() for _ in range(6)])
         results = ['"ä€𝄞"', None, '""', "[1,2]", '"\\u0000"', "null"]
-        told = [succeeded(record, result, STARTED) for record, result in zip(held, results, strict=True)]
+        told = [success_of(record, result, STARTED) for record, result in zip(held, results, strict=True)]
         told = [told[5], *told[:5]]
         assert await store.apply(told) == [ACCEPTED] * 6
         assert [found.result for found in await store.get([record.id for record in held])] == results

@@ -17,7 +17,7 @@ from perdure.core.ids import new_id, new_stamp
 from perdure.core.lifecycle import Died, Succeeded, decide
 from perdure.core.record import NewJob, Record
 from perdure.core.retention import DEFAULT_DEAD_RETENTION, DEFAULT_RETENTION
-from perdure.flow.compensation import undoing
+from perdure.flow.compensation import undo_write
 from perdure.flow.steps import ANSWER, STEP, name_of
 from perdure.flow.subscriptions import KIND as SUBSCRIPTION
 from perdure.flow.subscriptions import Subscription
@@ -202,7 +202,7 @@ async def _shelve(store: Storage, jobs: Jobs) -> None:
         writes.append(KvWrite(STEP, name_of(job.id, "count"), "1", job=job.id))
         writes.append(KvWrite(STEP, name_of(job.id, "\x1fsleep 1"), str(now), job=job.id))
     writes += [KvWrite(ANSWER, name_of(job.id, "yes"), '"a"', due_at=now, job=job.id) for job in jobs.answered]
-    writes += [undoing(job.id, new_job(task="work")) for job in jobs.dying]
+    writes += [undo_write(job.id, new_job(task="work")) for job in jobs.dying]
     for _ in jobs.stepping:
         other = Subscription("elsewhere", f"other {new_id()}", "event", new_job())
         writes.append(KvWrite(SUBSCRIPTION, other.name, msgspec.json.encode(other).decode()))

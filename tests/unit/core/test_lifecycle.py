@@ -35,8 +35,8 @@ from perdure.core.lifecycle import (
     Succeeded,
     VersionGuard,
     decide,
-    drawing,
-    succeeded,
+    draw_moves,
+    success_of,
 )
 from perdure.core.record import Fault, NewJob, Record, faults_of, faults_text
 from perdure.core.retention import HIDDEN_FOR, Retention
@@ -224,7 +224,7 @@ def test_the_drawing_on_the_page_is_the_table():
     page = STATES_PAGE.read_text(encoding="utf-8")
     found = re.search(r"<!-- drawing: begin -->\n```mermaid\n(.*?)\n```\n<!-- drawing: end -->", page, re.DOTALL)
     assert found is not None
-    assert found.group(1) == drawing()
+    assert found.group(1) == draw_moves()
     for state in State:
         assert f"| `{state}` |" in page
 
@@ -421,7 +421,7 @@ def test_every_word_is_in_this_table():
 )
 def test_a_success_told_the_short_way_says_the_same(retention, plain):
     job = record(retention=retention.text())
-    short, long = succeeded(job, '"done"', 11), decide(job, Succeeded('"done"', 11))
+    short, long = success_of(job, '"done"', 11), decide(job, Succeeded('"done"', 11))
     assert msgspec.structs.asdict(short) == msgspec.structs.asdict(long)
     assert (type(short) is OrdinarySuccess) is plain
     # whoever does not look at the kind finds the same by the fields
@@ -432,9 +432,9 @@ def test_a_success_told_the_short_way_says_the_same(retention, plain):
 @pytest.mark.parametrize("state", [state for state in State if state is not State.RUNNING])
 def test_only_a_running_job_succeeds_the_short_way(state):
     with pytest.raises(IllegalMove):
-        succeeded(record(state), None, None)
+        success_of(record(state), None, None)
 
 
 def test_only_a_held_job_succeeds_the_short_way():
     with pytest.raises(IllegalMove, match="not held by anybody"):
-        succeeded(record(stamp=None), None, None)
+        success_of(record(stamp=None), None, None)

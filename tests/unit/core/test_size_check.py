@@ -9,7 +9,7 @@ import pytest
 
 from perdure import InvalidCall, Perdure
 from perdure.core.encoding import codec
-from perdure.core.encoding.size_check import look_at
+from perdure.core.encoding.size_check import measure
 from perdure.tasks import arguments
 
 LIMIT = 1 << 20
@@ -112,7 +112,7 @@ def test_a_long_text_is_refused_before_it_is_written(monkeypatch):
     ids=range(10),
 )
 def test_the_size_is_never_more_than_the_text_has(value):
-    assert 0 < look_at(value, LIMIT).size <= len(codec.encoded(value))
+    assert 0 < measure(value, LIMIT).size <= len(codec.encoded(value))
 
 
 def test_the_work_is_bounded_by_the_limit():
@@ -128,7 +128,7 @@ def test_the_work_is_bounded_by_the_limit():
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        assert look_at(value, 10_000).size > 10_000
+        assert measure(value, 10_000).size > 10_000
     finally:
         sys.setprofile(before)
     assert seen[0] < 20_000

@@ -6,7 +6,7 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.core.ids import new_stamp
-from perdure.flow.compensation import undoing
+from perdure.flow.compensation import undo_write
 from perdure.storage.contract import Claim, Filter, Want
 from perdure.testing.conformance.tools import job
 from perdure.upkeep.reap import reap
@@ -21,7 +21,7 @@ async def test_what_a_job_asked_for_at_its_death_is_stored_with_it(store, tmp_pa
         storage = await app._runtime.storage()
         dies = job(task="dies", lease=1, max_attempts=1)
         await storage.enqueue([dies])
-        await storage.kv_write([undoing(dies.id, job(task="alert"))])
+        await storage.kv_write([undo_write(dies.id, job(task="alert"))])
         await storage.claim(Claim("killed", new_stamp(), (Want(1),)))
         lapsed = []
         while not lapsed:  # its lease is a millionth of a second

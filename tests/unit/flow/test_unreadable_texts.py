@@ -6,7 +6,7 @@ import pytest
 
 from perdure import Perdure, State
 from perdure.core.ids import new_stamp
-from perdure.flow.compensation import undoing
+from perdure.flow.compensation import undo_write
 from perdure.flow.subscriptions import KIND as SUBSCRIPTION
 from perdure.flow.subscriptions import SEPARATOR
 from perdure.schedules import firing
@@ -31,7 +31,7 @@ async def test_jobs_die_without_the_call_that_cannot_be_read(store, tmp_path):
         await storage.enqueue(dying)
         for number, text in enumerate(BAD):
             await storage.kv_write([KvWrite("undo", f"{dying[1].id}/{number}", text, job=dying[1].id)])
-        await storage.kv_write([undoing(each.id, job(task="alert")) for each in dying])
+        await storage.kv_write([undo_write(each.id, job(task="alert")) for each in dying])
         for number in range(3):  # one each: only a job that ran alone is charged
             await storage.claim(Claim(f"killed {number}", new_stamp(), (Want(1),)))
         lapsed = []

@@ -1,4 +1,4 @@
-"""Values to JSON text and back, with everything refused that some store or reader could not give back as it was.
+"""Encodes values as JSON text and decodes them. It refuses everything that some store or reader could not return unchanged.
 
 Refused: what has no JSON form, NaN and infinities (JSON has none), integers beyond 64 bits, lone surrogates, more than
 64 levels, two keys of an object that become one text (`{1: …, "1": …}`), and texts beyond the size limit.
@@ -18,7 +18,7 @@ import msgspec
 from ...errors import InvalidCall
 from ..outcome import Outcome
 from ..validation import MAX_BYTES, MAX_DEPTH
-from .size_check import look_at
+from .size_check import measure
 
 T = TypeVar("T")
 
@@ -31,9 +31,9 @@ _MANY_DIGITS = re.compile(rb"\d{19}")
 
 def encode(value: Any, subject: str, limit: int = MAX_BYTES) -> str:
     """The JSON text of a value. `subject` names it in the error: "the result of send_email"."""
-    if look_at(value, limit).size > limit:
+    if measure(value, limit).size > limit:
         raise InvalidCall(f"{subject} {far_too_large(limit)}")
-    data, flaw = _encoded(value)
+    data, flaw = _encode_or_explain(value)
     if flaw is None and len(data) > limit:
         flaw = too_large(len(data), limit)
     if flaw is not None:
@@ -54,7 +54,7 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> tuple[byte
         if kind is float and isfinite(value):
             continue
         plain = False
-        size, changed = look_at(value, limit)
+        size, changed = measure(value, limit)
         if size > limit:
             raise InvalidCall(f"{subject}: argument {name!r} ({kind.__name__}) {far_too_large(limit)}")
         changes = changes or changed
@@ -64,7 +64,7 @@ def encode_object(given: dict[str, Any], subject: str, limit: int) -> tuple[byte
     except Exception:  # a model of the user's may raise anything
         good = False
     if not good:
-        raise _blamed(given, subject)
+        raise _name_culprit(given, subject)
     if len(data) > limit:
         raise InvalidCall(f"{subject}: the arguments together have {len(data)} bytes of JSON, more than {limit}")
     return data, changes
@@ -130,15 +130,15 @@ _decode_plain = msgspec.json.Decoder().decode
 
 
 # ---- flaws -----------------------------------------------------------------------------------------
-def _blamed(given: dict[str, Any], subject: str) -> InvalidCall:
+def _name_culprit(given: dict[str, Any], subject: str) -> InvalidCall:
     for name, value in given.items():
-        _, flaw = _encoded(value)
+        _, flaw = _encode_or_explain(value)
         if flaw is not None:
             return InvalidCall(f"{subject}: argument {name!r} ({type(value).__name__}) {flaw}")
     return InvalidCall(f"{subject}: the arguments have no JSON form")
 
 
-def _encoded(value: Any) -> tuple[bytes, str | None]:
+def _encode_or_explain(value: Any) -> tuple[bytes, str | None]:
     try:
         data = _encode(value)
         return data, _flaw_of(data, value, depth=MAX_DEPTH)

@@ -1,4 +1,4 @@
-"""Looks at a value before it is written as JSON, with a bounded amount of work.
+"""Measures a value before it is encoded as JSON, with a bounded amount of work.
 
 Writing a value takes time in proportion to its text, and the text may be far larger than the value: a list may hold the
 same long text a thousand times. So the least size that the text can have is added up first, level by level, until it is
@@ -20,23 +20,23 @@ _MANY = 64  # from here on it pays to look at all types at once
 _DEEPEST = 2 * MAX_DEPTH  # what is deeper is refused by the encoder
 
 
-class Seen(NamedTuple):
+class Measured(NamedTuple):
     """What was seen of a value. `size`: bytes of JSON that it takes at least; beyond the limit it is not exact."""
 
     size: int
     changes: bool  # it holds something that JSON gives back as something else, unless an annotation says what it was
 
 
-_SMALL_ONE = Seen(1, False)
+_SMALL_ONE = Measured(1, False)
 
 
-def look_at(value: Any, limit: int) -> Seen:
+def measure(value: Any, limit: int) -> Measured:
     """Add up the size that the JSON text of a value has at least, until it is beyond the limit."""
     kind = type(value)
     if kind in _SMALL:
         return _SMALL_ONE
     if kind is str:
-        return Seen(len(value), False)
+        return Measured(len(value), False)
     size, changes = 0, False
     level = [value]
     for _ in range(_DEEPEST):
@@ -57,11 +57,11 @@ def look_at(value: Any, limit: int) -> Seen:
                 size += more
                 changes = changes or other
             if size > limit:
-                return Seen(size, changes)
+                return Measured(size, changes)
         if not below:
             break
         level = below
-    return Seen(size, changes)
+    return Measured(size, changes)
 
 
 def _size_of_all(parts: Collection[Any], left: int, below: list[Any]) -> int:

@@ -124,7 +124,7 @@ class Rows(InspectedRows):
         return None if until is not None and until <= now else id
 
     # ---- transfer ----------------------------------------------------------------------------------
-    def carried(self, record: Record, lines: Iterable[str]) -> JobDump:
+    def dump(self, record: Record, lines: Iterable[str]) -> JobDump:
         """A job as it is, with its log and its edges."""
         waits_for, kept_for = self.edges.parents(record.id), self.edges.kept_for(record.id, self._is_over)
         return JobDump(copy(record), tuple(lines), tuple(waits_for), tuple(kept_for))

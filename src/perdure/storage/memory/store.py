@@ -219,7 +219,7 @@ class MemoryStorage(Storage):
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
         with self._work() as (rows, now):
             found = [rows.by_id.get(id) for id in ids]
-            return [None if record is None else _shown(record, now) for record in found]
+            return [None if record is None else _copy_for_reader(record, now) for record in found]
 
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
         after = parse_cursor(cursor)
@@ -227,7 +227,7 @@ class MemoryStorage(Storage):
             fitting = [row for row in rows.by_id.values() if fits(row, filter)]
             fitting = [row for row in fitting if after is None or (row.created_at, row.id) < after]
             fitting.sort(key=lambda row: (row.created_at, row.id), reverse=True)
-            page = [_shown(row, now) for row in fitting[:limit]]
+            page = [_copy_for_reader(row, now) for row in fitting[:limit]]
         more = len(fitting) > limit
         return page, cursor_of(page[-1]) if more and page else None
 
@@ -276,7 +276,7 @@ class MemoryStorage(Storage):
         with self._work() as (rows, now):
             behind = [row for row in rows.by_id.values() if after is None or (row.created_at, row.id) > after]
             behind.sort(key=lambda row: (row.created_at, row.id))
-            return [rows.carried(_shown(row, now), self._log.get(row.id, ())) for row in behind[:limit]]
+            return [rows.dump(_copy_for_reader(row, now), self._log.get(row.id, ())) for row in behind[:limit]]
 
     async def restore(self, jobs: Sequence[JobDump]) -> None:
         with self._work() as (rows, _):
@@ -387,7 +387,7 @@ def _queue_row(rows: Rows, name: str, ready: list[Record], now: int) -> QueueRow
     return QueueRow(rows.settings.get(name) or QueueSettings(name), rows.depth[name], oldest)
 
 
-def _shown(record: Record, now: int) -> Record:
+def _copy_for_reader(record: Record, now: int) -> Record:
     """The record for a reader, marked where it cannot be read."""
     if flaw_of(record) is None:
         return copy(record)

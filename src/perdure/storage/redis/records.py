@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from perdure.core.clock import checked_due
+from perdure.core.clock import check_due
 from perdure.core.job import State
 from perdure.core.lifecycle import Cancelled, decide
 from perdure.core.record import NewJob, Record
@@ -343,7 +343,7 @@ def row_of(record: Record, *, has_log: bool) -> bytes:
             _fitting(record.waits),
             min(record.min_version, 255),
             record.created_at,
-            checked_due(record.run_at, "run_at"),
+            check_due(record.run_at, "run_at"),
             record.rank,
             _or_none(record.expires_at),
         ),

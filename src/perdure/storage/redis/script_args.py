@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import groupby
 from struct import Struct, error, pack
 
-from perdure.core.clock import checked_due
+from perdure.core.clock import check_due
 from perdure.core.job import ANY, Routing
 from perdure.core.lifecycle import Change, HoldGuard, KeyMove
 from perdure.core.record import ROW_VERSION, Hold, NewJob, UniformJobs
@@ -135,7 +135,7 @@ def _shape(job: NewJob, extras: bool) -> bytes:
             job.min_version,
             scope,
             job.lease,
-            job.delay if job.at is None else checked_due(job.at, "at="),
+            job.delay if job.at is None else check_due(job.at, "at="),
             NONE if job.expires is None else job.expires,
             job.unique_window or 0,
             len(lane),
@@ -207,7 +207,7 @@ def _add_change(arguments: list[Argument], change: Change) -> None:
         options |= _ADDS
     time = 0
     if change.at is not None:
-        time = checked_due(change.at, "at=")
+        time = check_due(change.at, "at=")
         options |= _HAS_TIME | _TIME_IS_INSTANT
     elif change.delay is not None:
         time = change.delay

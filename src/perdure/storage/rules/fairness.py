@@ -1,8 +1,8 @@
-"""Shares of a fair queue: a job's rank says whose turn it is.
+"""Fair queues: the rank of a job decides which tenant is next.
 
 Start-time fair queueing. Each tenant of a queue and priority has an account: the rank of its last job. A new job gets
 the greater of its tenant's account and the queue's *floor*, plus one share, which is smaller for a greater weight. So a
-tenant with a million jobs has ranks that reach far ahead, and another's first job stands right behind the head. The floor
+tenant with a million jobs has ranks that reach far ahead, and another's first job comes right behind the head. The floor
 is where the best job that is ready now began: its rank less a share; and it never falls.
 
 Ranks begin at the clock's time, where those of plain queues are, so that a queue may become fair and plain again. A rank
@@ -57,8 +57,8 @@ def assign_ranks(
     for job in jobs:
         floor, payer_ = floor_of(job), payer_of(job)
         if floor not in changed:
-            changed[floor] = max(_known(accounts, floor, now, now), _known(heads, floor, 0, now) - SHARE)
-        last = max(changed[floor], changed.get(payer_, _known(accounts, payer_, 0, now)))
+            changed[floor] = max(_rank_or(accounts, floor, now, now), _rank_or(heads, floor, 0, now) - SHARE)
+        last = max(changed[floor], changed.get(payer_, _rank_or(accounts, payer_, 0, now)))
         rank = last + share(weights.get(job.queue), payer_.tenant or "")
         if rank == (now + job.delay if job.at is None else job.at):
             rank += 1
@@ -67,7 +67,7 @@ def assign_ranks(
     return given, changed
 
 
-def _known(ranks: Mapping[Account, int], account: Account, otherwise: int, now: int) -> int:
+def _rank_or(ranks: Mapping[Account, int], account: Account, otherwise: int, now: int) -> int:
     """A rank that is on record; one that no number of jobs leads to was not written by us, and counts for nothing."""
     rank = ranks.get(account, otherwise)
     return rank if -FAR <= rank <= now + FAR else otherwise

@@ -1,4 +1,4 @@
-"""Which records fit a filter, and cursors: one rule for every store that looks at records in Python."""
+"""Filters and cursors, in one place for every store that filters records in Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a guard meets a row: one rule for every store that looks at rows in Python."""
+"""Decides whether the guard of a change holds for a row, in one place for every store that reads rows in Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..contract import ACCEPTED, REFUSED, REPEATED, Refusal, Verdict
 
 
 class Guarded(Protocol):
-    """What guards look at."""
+    """The fields of a row that guards read."""
 
     state: State
     version: int
@@ -29,30 +29,30 @@ def is_held(row: Guarded, attempt: int, stamp: int, *, ended: bool = False) -> b
 
 
 def check_hold(row: Guarded | None, hold: Hold) -> Verdict:
-    """Whether a hold stands, and why not."""
+    """Whether a hold is still valid, and if not, why."""
     if row is None:
         return REFUSED[Refusal.NOT_FOUND]
-    return ACCEPTED if is_held(row, hold.attempt, hold.stamp) else _lost(row, hold.attempt, hold.stamp)
+    return ACCEPTED if is_held(row, hold.attempt, hold.stamp) else _refusal_of(row, hold.attempt, hold.stamp)
 
 
 def judge(row: Guarded | None, change: Change, now: int) -> Verdict:
-    """Whether a change's guard holds. Keys are the store's to look at."""
+    """Whether a change's guard holds. The store itself checks unique keys."""
     if row is None:
         return REFUSED[Refusal.NOT_FOUND]
     guard = change.guard
     if isinstance(guard, HoldGuard):
         if is_held(row, guard.attempt, guard.stamp, ended=guard.ended):
             return ACCEPTED
-        return REPEATED if row.accepted_stamp == guard.stamp else _lost(row, guard.attempt, guard.stamp)
+        return REPEATED if row.accepted_stamp == guard.stamp else _refusal_of(row, guard.attempt, guard.stamp)
     lapsed = row.leased_until is not None and row.leased_until <= now
     if row.version != guard.version or (guard.lapsed and not lapsed):
         return REFUSED[Refusal.STALE]
     return ACCEPTED
 
 
-def _lost(row: Guarded, attempt: int, stamp: int) -> Verdict:
-    """Why a hold is gone. A later attempt means that another worker took the job, whatever became of it since. Upkeep, too,
-    took a job that it made a dead letter: no other word but the holder's own does that."""
+def _refusal_of(row: Guarded, attempt: int, stamp: int) -> Verdict:
+    """Why a hold is gone. A later attempt means that another worker claimed the job, whatever happened since. A dead letter
+    that this holder did not report was made by upkeep, which took the job as well."""
     if row.attempt > attempt or (row.state is State.DEAD and row.accepted_stamp != stamp):
         return REFUSED[Refusal.TAKEN]
     if row.hidden:

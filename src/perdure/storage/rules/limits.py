@@ -1,4 +1,4 @@
-"""Limits across all workers: who may start now.
+"""Limits across all workers: decides which jobs may start now.
 
 A job's `limits` is a JSON array with an entry per limit: [key, most running at once or null, starts in a window or null,
 the window in microseconds or null]. A ready job under limits is parked: it waits outside the lanes of a claim, among those
@@ -69,7 +69,7 @@ class Admitted(msgspec.Struct, frozen=True, gc=False):
 
 
 def admit_jobs(gates: Sequence[Gate], used: Mapping[str, Use], limit: int, now: int) -> Admitted:
-    """Let the best jobs through, at most `limit`, none beyond its limits."""
+    """Admit the best jobs, at most `limit`, none beyond its limits."""
     room = _Room(used, now)
     ids = _through_one(gates[0], room, limit) if len(gates) == 1 else _through_several(gates, room, limit)
     why = {gate.limits: room.closed(gate.limits) for gate in gates}
@@ -77,7 +77,7 @@ def admit_jobs(gates: Sequence[Gate], used: Mapping[str, Use], limit: int, now: 
 
 
 def _through_one(gate: Gate, room: _Room, limit: int) -> list[str]:
-    """Nobody else is in question: as many as there is room for."""
+    """Admit as many as there is room for: no other gate competes."""
     count = min(limit, len(gate.places), room.left(gate.limits))
     if count > 0:
         room.take(gate.limits, count)
@@ -107,7 +107,7 @@ def why_closed(limits: str, used: Mapping[str, Use], now: int) -> Closed | None:
 
 
 def limits_of(text: str | None) -> tuple[StoredLimit, ...]:
-    return () if text is None else _parsed(text)
+    return () if text is None else _parse(text)
 
 
 def keys_of(texts: Iterable[str | None]) -> list[str]:
@@ -121,7 +121,7 @@ def recent_starts(starts: Starts, window: int, now: int) -> Starts:
 
 
 class _Room:
-    """What is left under each key, as jobs are let through."""
+    """What is left under each key while jobs are admitted."""
 
     def __init__(self, used: Mapping[str, Use], now: int) -> None:
         self._used = used
@@ -156,7 +156,7 @@ class _Room:
             self._taken[limit.key] = self._taken.get(limit.key, 0) + jobs
             if limit.starts is not None and limit.window is not None:
                 counted = recent_starts(self._starts(limit.key), limit.window, self._now)
-                self.changed[limit.key] = _with(counted, self._now, jobs)
+                self.changed[limit.key] = _add_starts(counted, self._now, jobs)
 
     def _running(self, limit: StoredLimit) -> int:
         return self._used.get(limit.key, _UNUSED).running + self._taken.get(limit.key, 0)
@@ -181,14 +181,14 @@ def _free_again(starts: Starts, over: int) -> int:
     raise AssertionError("more starts are over than there are")
 
 
-def _with(starts: Starts, now: int, more: int) -> Starts:
+def _add_starts(starts: Starts, now: int, more: int) -> Starts:
     if starts and starts[-1][0] == now:
         return (*starts[:-1], (now, starts[-1][1] + more))
     return (*starts, (now, more))
 
 
 @lru_cache(maxsize=4096)
-def _parsed(text: str) -> tuple[StoredLimit, ...]:
+def _parse(text: str) -> tuple[StoredLimit, ...]:
     """The limits in a text. One that cannot be read lets nobody start: its jobs are set aside when they are inspected."""
     try:
         return msgspec.json.decode(text, type=tuple[StoredLimit, ...])
@@ -198,7 +198,7 @@ def _parsed(text: str) -> tuple[StoredLimit, ...]:
 
 def are_readable(text: str) -> bool:
     """Whether a job's limits can be read."""
-    return _parsed(text) != (StoredLimit(text, most=0),)
+    return _parse(text) != (StoredLimit(text, most=0),)
 
 
 def starts_of(text: str | None) -> Starts:

@@ -1,7 +1,7 @@
-"""What becomes of a job's record: one rule for every store that looks at records in Python.
+"""How jobs become records and how records change, in one place for every store that works on records in Python.
 
-Nothing here reads or writes a store. `plan` says which new jobs would be stored, `record_of` how they stand then, `claimed`
-and `changed` what a claim and an accepted change make of a record.
+Nothing here reads or writes a store. `plan` decides which new jobs would be stored, `record_of` builds their records,
+`write_claim` and `write_change` write a claim and an accepted change to a record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def plan(
             answers.append(EnqueueResult(job.id))
         elif taken_by is not None:
             answers.append(EnqueueResult(taken_by, duplicate=taken_by != job.id))
-        elif bounded and _dropped(job, settings(job.queue), lambda queue: depth(queue) + added[queue]):
+        elif bounded and _is_dropped(job, settings(job.queue), lambda queue: depth(queue) + added[queue]):
             answers.append(EnqueueResult(job.id, dropped=True))
         else:
             answers.append(EnqueueResult(job.id))
@@ -61,10 +61,10 @@ def plan(
 
 def redirect_parents(owners: Mapping[str, str], jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """The jobs, waiting for the owners of parents that were duplicates."""
-    return [_led(job, owners) for job in jobs] if owners else jobs
+    return [_redirect(job, owners) for job in jobs] if owners else jobs
 
 
-def _led(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
+def _redirect(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
     parents = parents_of(job.after)
     led = list(dict.fromkeys(stands_for.get(parent, parent) for parent in parents))
     if led == parents:
@@ -73,7 +73,7 @@ def _led(job: NewJob, stands_for: Mapping[str, str]) -> NewJob:
 
 
 def owners_among(jobs: Sequence[NewJob], placed: Sequence[EnqueueResult]) -> dict[str, str]:
-    """Who stands for those of these jobs that were duplicates."""
+    """The owners of the unique keys of those of these jobs that were duplicates, by job."""
     return {job.id: each.id for job, each in zip(jobs, placed, strict=True) if each.duplicate}
 
 
@@ -83,7 +83,7 @@ def parents_of(after: str | None) -> list[str]:
 
 
 def is_gone(record: Record) -> bool:
-    """Whether nobody can wait for it any more: it was deleted, and not because it was done."""
+    """Whether no job can wait for it any more: it was deleted, and had not succeeded."""
     return record.hidden and record.state not in (State.SUCCEEDED, State.SKIPPED)
 
 
@@ -113,7 +113,7 @@ def _parent_is_dropped() -> QueueFull:
     return QueueFull("a queue is full and would drop a job that another of this enqueue waits for; nothing was stored")
 
 
-def _dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
+def _is_dropped(job: NewJob, settings: QueueSettings | None, depth: Callable[[str], int]) -> bool:
     if settings is None or settings.max_depth is None or depth(job.queue) < settings.max_depth:
         return False
     if settings.drops(job.priority):
@@ -217,7 +217,7 @@ def write_claim(record: Record, claim: Claim, now: int) -> None:
 
 
 def is_removable(hidden: bool, finished_at: int | None, now: int) -> bool:
-    """Whether an ended job that is kept no more may be removed; else it is hidden: somebody may repeat a word about it."""
+    """Whether an ended job past its retention may be removed. Otherwise it is hidden, for repeated enqueues and reports."""
     return hidden or (finished_at or 0) + HIDDEN_FOR <= now
 
 
@@ -234,7 +234,7 @@ def renew_lease(own: int, now: int, lease: int | None) -> tuple[int, int]:
 
 
 class EdgeDecision(StrEnum):
-    """What an edge means for its child, by how its parent stands."""
+    """What an edge means for its child, given the state of its parent."""
 
     STAY = "stay"
     LEAD_ON = "lead on"  # another job goes on with the parent's chain
@@ -243,7 +243,7 @@ class EdgeDecision(StrEnum):
 
 
 class Parent(Protocol):
-    """What an edge looks at."""
+    """The fields of a parent that decide about its edges."""
 
     state: State
     next_id: str | None
@@ -251,7 +251,7 @@ class Parent(Protocol):
 
 
 def decide_edge(parent: Parent | None, run_when: str) -> EdgeDecision:
-    """What becomes of an edge; `Storage.resolve_edges` says why."""
+    """What happens to an edge; `Storage.resolve_edges` explains it."""
     if parent is None:
         return EdgeDecision.CANCEL
     if parent.state not in FINAL:

@@ -8,11 +8,11 @@ it. The rule for every reader is the same. It reads row by row, sets a bad row a
   neutral value. A job that had not ended is dead from then on, and holds nothing. A job that had ended keeps its end, so
   that nobody retries what was done.
 - `mark(values, now)` makes the record that a listing shows of it.
-- `read_row(values, now)` reads a row without changing how the job stands; it has no flaws if no field is named.
+- `read_row(values, now)` reads a row and keeps its state; the row has no flaws if no field is named.
 - `raw_text(values)` is the row as it was found, for `perdure dead export` and for repair by hand.
 
 - `kept_entry(read, id, values)` reads an entry of what was set aside, which may have been changed as well.
-- `log_set_aside` tells of it, once.
+- `log_set_aside` logs it, at most once a minute.
 
 Nothing here reads or writes a store.
 """
@@ -236,8 +236,8 @@ def mend(values: Mapping[str, object], now: int) -> Mended:
 
 
 def mark(values: Mapping[str, object], now: int) -> Record:
-    """The record of a row for those who only look: how the job stands stays as it is, and the reason names what cannot be
-    read of it. Nobody is told that a job is dead before it was set aside."""
+    """The record of a row for readers: the state stays as it is, and the reason names what cannot be read. A reader does not
+    see a job as dead before it was set aside."""
     record, fields = read_row(values, now)
     if fields:
         record.reason = reason_for(fields)

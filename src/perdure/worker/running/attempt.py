@@ -27,7 +27,7 @@ from ...core.lifecycle import (
     Stopped,
     Succeeded,
     decide,
-    succeeded,
+    success_of,
 )
 from ...core.outcome import Dead, Outcome, Retry, Skip, Snooze
 from ...core.record import Fault, Record
@@ -154,9 +154,9 @@ def change_for(attempt: Attempt, outcome: object, error: BaseException | None, n
     if error is None and attempt.lost is None and definition is not None:  # the way of nearly every job
         try:
             if outcome is None:
-                return succeeded(attempt.record, None, attempt.started_at)
+                return success_of(attempt.record, None, attempt.started_at)
             if outcome.__class__ is not Continuing:
-                return succeeded(attempt.record, definition.encode_result(outcome), attempt.started_at)
+                return success_of(attempt.record, definition.encode_result(outcome), attempt.started_at)
             return decide(attempt.record, succeeded_by(attempt, definition, outcome))
         except KeyboardInterrupt:
             raise

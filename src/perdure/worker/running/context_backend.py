@@ -11,8 +11,8 @@ from ...core.job import Loss
 from ...core.lifecycle import Change
 from ...core.record import Hold, NewJob
 from ...errors import HoldLost, InvalidCall, StoreError
-from ...flow.answers import tell
-from ...flow.compensation import undoing, with_undo
+from ...flow.answers import deliver
+from ...flow.compensation import add_undo, undo_write
 from ...flow.cycles import find_cycle
 from ...flow.steps import ANSWER, MOST
 from ...handler.context import Context
@@ -100,20 +100,20 @@ class StoreContextBackend:
     async def _look_for_answers(self, job: str) -> None:
         try:
             due = [row for row in await self._store.kv_read(ANSWER, job=job) if row.due_at is not None]
-            await tell(self._store, due)
+            await deliver(self._store, due)
         except Exception as error:
             log.service_failed("looking for an answer", error)
 
     async def _keep_undos(self, job: str, undo: NewJob) -> None:
         try:
-            await self._store.kv_write([undoing(job, undo)])
+            await self._store.kv_write([undo_write(job, undo)])
         except Exception as error:  # the handler's own end still carries it
             log.service_failed("keeping a compensation", error)
 
     async def with_undo(self, context: Context | None, change: Change) -> Change:
         """A change that makes a job dead, with what undoes it."""
         await asyncio.gather(*self._keeping)
-        return await with_undo(self._store, change, getattr(context, "_undos", ()))
+        return await add_undo(self._store, change, getattr(context, "_undos", ()))
 
     async def circle(self, change: Change) -> InvalidCall | None:
         """What is wrong with how a job goes on. A store that does not answer has no objection: it is about to be told."""

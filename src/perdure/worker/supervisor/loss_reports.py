@@ -19,7 +19,7 @@ from ...core.job import FINAL
 from ...core.lifecycle import Change, Failed, HandedBack, Report, RunnerLost, Stopped, decide
 from ...core.record import Fault, Hold, Record
 from ...errors import IllegalMove
-from ...flow.compensation import with_undos
+from ...flow.compensation import add_undos
 from ...observe import log
 from ...storage.contract import Storage
 from ..claiming.unanswered_claims import hand_back_strays
@@ -96,7 +96,7 @@ async def _say(open_store: OpenStore, death: Death) -> None:
             for seen, record in zip(some, records, strict=True)
             if record is not None and (change := change_of(death, seen, record)) is not None
         ]
-        verdicts = await store.apply(await with_undos(store, [change for _, change in pairs])) if pairs else []
+        verdicts = await store.apply(await add_undos(store, [change for _, change in pairs])) if pairs else []
         for (record, change), verdict in zip(pairs, verdicts, strict=True):
             if verdict.accepted and not verdict.repeated and change.state is not None:
                 log.brought_back(record, change, death.worker)
