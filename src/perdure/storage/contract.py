@@ -1,21 +1,21 @@
 """What every store promises.
 
-The rules of a job's life are in `lifecycle`; a store applies them. It looks at nothing but the guard of a change,
-its own clock, the unique keys, the depth of bounded queues, the edges between jobs and, for a claim, limits and the order:
-**priority descending, then rank, then id**. The memory store is the specification: where these words leave a question
-open, it answers.
+The rules of a job's life are in `lifecycle`; a store applies them. It reads nothing but the guard of a change, its own
+clock, the unique keys, the depth of bounded queues, the edges between jobs and, for a claim, limits and the order:
+**priority descending, then rank, then id**. The memory store is the specification: it answers every question that this
+text leaves open.
 
 Promises that hold for every verb:
 
-- **Whole or not at all.** Each call is one transaction, up to `chunk` jobs or changes; a longer list is the caller's to
-  cut. A cancelled or failed call leaves nothing half done.
-- **Lists in, lists out.** Answers stand in the order of the questions.
+- **Whole or not at all.** Each call is one transaction, up to `chunk` jobs or changes; the caller splits a longer list. A
+  cancelled or failed call leaves nothing half done.
+- **Lists in, lists out.** Results have the order of the arguments.
 - **The store's clock decides.** Durations come in, instants go out, both in microseconds.
 - **Durable when it returns**, in the sense of the store's durability class.
 - **Safe to repeat.** After a broken connection the caller repeats: an enqueue of a known id stores nothing twice, an
   applied change answers "repeated", a claim is asked for by `recover_claim`.
 - **Nobody waits for a signal.** `signal` and `listen` only shorten sleeps; they may lose and invent wake-ups.
-- **Texts come back bit by bit**: payload, result, progress, errors, tags, meta.
+- **Texts come back bit by bit as they were stored**: payload, result, progress, errors, tags, meta.
 - **One unreadable row stops nothing else.** A row may hold what no version of Perdure writes. Verbs that change jobs
   (exchange, lapsed, expired, recover_claim, resolve_edges, promote, prune) set such a row aside in the same call, or at
   once after it, and go on with the others; they never hand it out, and what they hand out is as it was stored. Verbs that
@@ -119,32 +119,32 @@ ENDED_BY_HANDLER = (
 class Storage(ABC):
     """One store, as one event loop uses it. See the module for what holds for every verb."""
 
-    name: str  # the word for it in messages: "SQLite", "memory" …
-    place: str = ""  # what `StoreUnavailable.place` says when this very store is in trouble
+    name: str  # its name in messages: "SQLite", "memory" …
+    place: str = ""  # the value of `StoreUnavailable.place` when this very store is in trouble
     chunk: int = CHUNK
     exchanges_in_flight: int = 1  # exchanges that a worker may have under way at once
-    bulk_chunk: int = CHUNK  # jobs with short payloads of one long list, at most, that are best given to one enqueue
+    bulk_chunk: int = CHUNK  # the most jobs with short payloads that one enqueue of a long list should have
     # enqueues of one list that may be under way at once; their jobs are claimed in the order of their calls
     bulk_in_flight: int = 1
-    # seconds that a loop gives the store to begin with such an enqueue, before it makes the next one: a thread of the store
-    # needs the interpreter for that, an answer of its server needs the loop
+    # seconds that the client sleeps after it started such an enqueue, before it builds the next one: a thread of the store
+    # needs the interpreter meanwhile, or the answer of its server needs the event loop
     bulk_yield_seconds: float = 0.0
-    # seconds without an answer after which a worker gives a question up and asks on another connection; a slow store is
-    # given longer. Infinite where that would mend nothing.
+    # seconds without an answer after which a worker asks again on another connection; a slow store gets more. Infinite
+    # where another connection would not help.
     answer_timeout: float = float("inf")
-    # seconds after which every verb has answered or raised, however many callers wait for a store that is down or busy
+    # seconds after which every verb has returned or raised, however many callers wait for a store that is down or busy
     gives_up_after: float = 60.0
 
     # -- life ----------------------------------------------------------------------------------------
     @abstractmethod
     async def open(self) -> None:
-        """Connect, check the schema (migrating it when the settings say so) and the durability. Opening twice is harmless.
+        """Connect, check the schema (and migrate it if the settings say so) and the durability. Opening twice is harmless.
         StoreError says what is wrong and what to do."""
 
     async def reconnect(self) -> None:
-        """Give up all connections to the server and what runs on them, and reach it over new ones. StoreError: it cannot be
-        reached. Who waits for an answer gets an error or goes on over the new ones. A store without connections only shows
-        that it answers."""
+        """Close all connections to the server with what runs on them, and open new ones. StoreError: the server cannot be
+        reached. A caller that waits for an answer gets an error, or its call goes on over a new connection. A store without
+        connections only checks that it answers."""
         await self.now()
 
     @abstractmethod
@@ -162,41 +162,40 @@ class Storage(ABC):
     # -- enqueue -------------------------------------------------------------------------------------
     @abstractmethod
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
-        """Store new jobs, all or none. `QueueAtCapacity`: a bounded queue has no room for one that may not be dropped.
+        """Store new jobs, all or none. `QueueAtCapacity`: a bounded queue has no room for a job that may not be dropped.
 
         run_at = `at`, or now + `delay`; state blocked if it waits for parents, else scheduled if run_at > now, else ready;
         rank = run_at. A unique key that is taken makes the job a duplicate of its owner: nothing is stored for it, and
-        two of one key in one list are duplicates too. An id that is on record already (hidden rows too) is this very
-        job, enqueued again by a caller who did not hear the answer: it is left as it is and is no duplicate.
-        Jobs of one kind may come as `Alike`, which makes them when they are asked for: a store that writes by kind need not.
-        The jobs are looked at one by one in list order: known id, then key, then room, so that only a job that would be
-        stored can be dropped or find the queue full, and a dropped one takes no key.
+        two of one key in one list are duplicates too. An id that is stored already (also in a hidden row) is this very job,
+        enqueued again by a caller who did not get the answer: it stays as it is and is no duplicate. Jobs that differ only
+        in id and payload may come as `UniformJobs`, which builds them when they are read. The store checks the jobs one by
+        one in list order: known id, then key, then room. So only a job that would be stored can be dropped or find the queue
+        full, and a dropped job takes no key.
 
-        Keys: "waiting" and "active" belong to the row while it `holds_key`; "any" and "window" are kept apart from the
-        rows, outlive them, and belong to the job that took them first ("window": until now + window has passed).
-        The two kinds never meet: one namespace for waiting and active, another for any and window. A job that meets its
-        own kept key (its row was pruned) is not stored again and is no duplicate.
+        Keys: "waiting" and "active" belong to the row while it `holds_key`; "any" and "window" are kept apart from the rows,
+        outlive them, and belong to the job that took them first ("window": until now + window has passed). The two kinds
+        have different namespaces: one for waiting and active, one for any and window. A job that finds its own kept key (its
+        row was pruned) is not stored again and is no duplicate.
 
-        In a fair queue the rank is a share, as `fairness` says, whatever the state; suspects and parked jobs are no heads.
-        A job with `after` is blocked, and there is an edge from each parent to it. A parent that is neither on record nor in
-        the list, or is hidden and was not done (see `rules.records.is_gone`): `MissingParent`. The edges are resolved at
-        once.
+        In a fair queue the rank is a share, as `rules.fairness` says, whatever the state; suspects and parked jobs are no
+        heads. A job with `after` is blocked, with an edge from each parent. `MissingParent`: a parent is neither stored nor
+        in the list, or is hidden and had not succeeded (see `rules.records.is_gone`). The edges are resolved at once.
         """
 
     @abstractmethod
     def caller_statements(self, jobs: Sequence[NewJob]) -> CallerStatements:
         """The same enqueue as statements for the caller's own transaction. Stores without SQL raise StoreError.
 
-        There, parents are not looked at, and a job of a fair queue gets no share yet: such jobs are stored as blocked, and
-        `resolve_edges` places them afterwards, in a transaction of our own; one whose parent is not on record it cancels."""
+        These statements do not check parents, and give a job of a fair queue no share yet: such jobs are stored as blocked.
+        `resolve_edges` releases them afterwards, in a transaction of the store, and cancels one whose parent is missing."""
 
     async def database_identity(self, *, fresh: bool = False) -> DatabaseIdentity:
-        """The database that a caller's connection must lead to before it may run an insertion. `fresh`: looked at anew,
-        since the server may have been restarted."""
+        """The database that a caller's connection must lead to before it may run the statements. `fresh`: ask the server
+        again, because it may have been restarted."""
         raise StoreError(f"the {self.name} store has no transaction that a connection could join")
 
     def caller_session(self, jobs: Sequence[NewJob]) -> CallerSession:
-        """The same enqueue for a session of the store's own driver that is in a transaction of the caller's, on stores whose
+        """The same enqueue for a session of the store's own driver that is in a transaction of the caller, on stores whose
         driver has such sessions."""
         raise StoreError(f"connection= is a session of MongoDB, the app's store is {self.name}")
 
@@ -205,15 +204,15 @@ class Storage(ABC):
     async def exchange(
         self, changes: Sequence[Change], claim: Claim | None = None, started: Sequence[Started] = ()
     ) -> ExchangeResult:
-        """Apply the changes, note the started, then claim: one transaction.
+        """Apply the changes, note the starts, then claim: one transaction.
 
-        Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused
-        one by one and hurt nobody. A holder's change that was accepted before (its stamp is the row's `accepted_stamp`) is
-        "repeated". Two changes of one job in a call are a mistake: ValueError, before anything is written. Refusals to
-        a holder: no row → NOT_FOUND; a later attempt, or dead without a word of this holder → TAKEN; a hidden row →
-        NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else: no
-        row → NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has its edges resolved at once, up to
-        `chunk` of them; `unresolved` tells of more.
+        Apply, as if in list order: each change whose guard holds is written as `Change` says; the others are refused one
+        by one and affect no other. A holder's change that was accepted before (its stamp is the row's `accepted_stamp`) is
+        "repeated". Two changes of one job in a call are a mistake: ValueError, before anything is written. Refusals to a
+        holder: no row → NOT_FOUND; a later attempt, or dead without a report of this holder → TAKEN; a hidden row →
+        NOT_FOUND; cancelled → CANCELLED; another final state → COMPLETED; anything else → TAKEN. To anybody else: no row →
+        NOT_FOUND, otherwise STALE, or KEY_TAKEN. A followed job that ends has its edges resolved at once, up to `chunk` of
+        them; `unresolved` says that there are more.
 
         Claim: first, scheduled jobs whose time has come become ready (at least `chunk` of them, the earliest first;
         their version rises). Then, for each want in turn, up to `limit` jobs that are ready, not parked (only parked
@@ -221,54 +220,51 @@ class Storage(ABC):
         that is not paused, of a wanted task and routing key, with a min_version that we know, best first over all
         wanted queues and tasks. Each becomes running: attempt + 1, the claim's stamp, leased_by, leased_until = now +
         its lease, started_at cleared, version + 1; a "waiting" key is freed. Answered in claim order. Jobs that cannot
-        run cost the claim nothing. Who may start is said in `rules.limits`, and is exact however many claim at once; where
-        very many gates wait for one key, the best 64 of them may be looked at in turns. A hold of a limited job that is
-        given up signals its queue.
+        run cost the claim nothing. `rules.limits` says which limited jobs may start, exactly, however many claim at once;
+        where very many gates wait for one key, a store may look at the best 64 of them in turns. When a limited job gives
+        up its hold, its queue is signalled.
 
         A job is expired when expires_at ≤ now and it has not started (started_at is None): a started one may be retried.
-        Started: started_at is written for holds that stand; the version stays.
+        Started: started_at is written for valid holds; the version stays.
         """
 
     @abstractmethod
     async def renew(
         self, holds: Sequence[Hold], started: Sequence[Started] = (), *, lease: int | None = None
     ) -> list[Verdict]:
-        """Prolong leases to now + the job's lease, or to now + `lease`, for holds that still stand, even when the lease is
-        over but nobody has reaped it. If `lease` is longer than the job's own, it becomes the job's own, for later attempts
-        too. Refusals as in `exchange`. The version stays."""
+        """Prolong leases to now + the job's lease, or to now + `lease`, for holds that are still valid, even when the
+        lease has lapsed but nobody has reaped the job. If `lease` is longer than the job's own, it becomes the job's own,
+        for later attempts too. Refusals as in `exchange`. The version stays."""
 
     @abstractmethod
     async def check(self, holds: Sequence[Hold]) -> list[Verdict]:
-        """Whether these holds stand: what `renew` would answer. Reads, and writes nothing."""
+        """Whether these holds are valid: what `renew` would answer. Reads, and writes nothing."""
 
     @abstractmethod
     async def recover_claim(self, worker: str, stamp: int) -> list[Record]:
-        """What this worker holds under this stamp: the answer to a claim whose answer was lost. Running jobs only, in the
-        order of a claim."""
+        """The running jobs that this worker holds under this stamp, in claim order: for a claim whose answer was lost."""
 
     @abstractmethod
     async def note(self, notes: Sequence[Note]) -> list[Verdict]:
-        """Write progress and append log lines (the last 100 are kept) for holds that stand. The version stays."""
+        """Write progress and append log lines (the last 100 are kept) for valid holds. The version stays."""
 
     # -- edges ---------------------------------------------------------------------------------------
     @abstractmethod
     async def resolve_edges(self, limit: int) -> int:
-        """Look at up to `limit` edges whose parent is new to them or has ended, each once and for ever in one atomic
-        step with what follows; those that are there at once as if by the parents' ids. Gives how many were looked at; 0:
-        there is nothing to resolve. By the parent's state:
+        """Resolve up to `limit` edges that are new or whose parent has ended, each in one atomic step with what follows; in
+        the order of the parents' ids. Returns how many it checked; 0: there is nothing to resolve. By the parent's state:
 
         - not ended: the edge stays; the parent is marked `followed`, its version stays;
-        - it has a next_id: the edge leads from that job from now on, and is looked at again;
+        - it has a next_id: the edge leads from that job from now on, and is resolved again;
         - succeeded or skipped; and any ended one if the child's run_when is "finished": the edge is closed, the child's
-          `waits` falls by one, and at 0 it is scheduled if its run_at is to come and lies behind created_at, else
-          ready and due now: run_at = now, and
-          rank too unless it is a share (version + 1);
-        - cancelled, or not on record: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, its
+          `waits` falls by one. At 0 the child is scheduled if its run_at is in the future and after created_at, else ready
+          and due now: run_at = now, and rank too unless it is a share (version + 1);
+        - cancelled, or not stored: the child is cancelled as by `decide(child, Cancelled(PARENT_CANCELLED))`, its
           `waits` is 0, and its other edges are closed;
-        - dead: the edge stays, until the parent ends otherwise; a hidden one, which nobody can retry, is as if cancelled.
+        - dead: the edge stays until the parent ends otherwise; a hidden parent, which nobody can retry, counts as cancelled.
 
-        A child that is not blocked any more only has its edge closed. A closed edge stays on record until its child has
-        ended: it keeps the parent from being pruned."""
+        If the child is no longer blocked, its edge is only closed. A closed edge is kept until its child has ended, and the
+        parent is not pruned before."""
 
     @abstractmethod
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
@@ -285,8 +281,8 @@ class Storage(ABC):
         due: bool = False,
         limit: int = CHUNK,
     ) -> list[KvEntry]:
-        """Texts of a kind, by name: those with one of these names, those of a job, or the first `limit` of all. With `due`:
-        those whose due_at has come, the earliest first (due_at, then name)."""
+        """Entries of a kind, by name: those with one of these names, those of a job, or the first `limit` of all. With
+        `due`: those whose due_at has passed, the earliest first (due_at, then name)."""
 
     @abstractmethod
     async def kv_write(self, writes: Sequence[KvWrite]) -> list[bool]:
@@ -297,67 +293,65 @@ class Storage(ABC):
     # -- upkeep --------------------------------------------------------------------------------------
     @abstractmethod
     async def promote(self, limit: int) -> int:
-        """Make scheduled jobs ready whose time has come, the earliest first (run_at, then id). Gives how many."""
+        """Make scheduled jobs ready that are due, the earliest first (run_at, then id). Returns how many."""
 
     @abstractmethod
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
-        """Jobs whose lease is over, the longest over first, hidden and ended ones with a hold included. Only those of
-        which a third of the lease is at most `contact`: how long the caller has reached the store without a gap.
+        """Jobs whose lease has lapsed, the earliest first, including hidden and ended jobs with a hold. Only jobs whose
+        lease is at most three times `contact`: the time for which the caller has reached the store without a gap.
 
-        Leases that reach further than now + lease (the clock went back) are cut to that first; the version stays."""
+        Leases that end after now + lease (the clock went back) are cut to that first; the version stays."""
 
     @abstractmethod
     async def next_lapse(self) -> int | None:
-        """How many microseconds it takes at least until a lease is over, by the ends of leases on record. 0 or less: one may
-        be over now. None: nothing is held. Reads, and writes nothing."""
+        """Microseconds until the first stored lease lapses, at least. 0 or less: one may have lapsed. None: nothing is held.
+        Reads, and writes nothing."""
 
     @abstractmethod
     async def expired(self, limit: int) -> list[Record]:
-        """Waiting jobs that were not started within their `expires`, the longest over first."""
+        """Waiting jobs that were not started within their `expires`, the earliest first."""
 
     @abstractmethod
     async def prune(self, limit: int) -> int:
-        """Take away ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones counted
-        apart from the others), and window keys that are over. Never one that still carries a hold, nor one with an edge
-        whose child has not ended. Newest by finished_at, then id, among the visible ended jobs of the task.
+        """Prune ended jobs past their prune_at, those beyond the newest `keep_last` of their task (dead ones are counted
+        apart from the others), and window keys that have ended. A job that still has a hold, or an edge to a child that has
+        not ended, is never pruned. Newest: by finished_at, then id, among the visible ended jobs of the task.
 
-        One that is hidden, or that ended `HIDDEN_FOR` ago or longer, is removed. Any other is hidden until then, so that
-        an enqueue or a word that is repeated finds it: prune_at = finished_at + HIDDEN_FOR, no keep_last, version + 1.
+        A job that is hidden, or ended at least `HIDDEN_FOR` ago, is removed. Any other is hidden until then, so that a
+        repeated enqueue or report finds it: prune_at = finished_at + HIDDEN_FOR, no keep_last, version + 1.
 
-        Gives how many jobs were hidden or removed. A store that drops its history in pieces may keep jobs that were to be
-        kept for a day or more for a day longer, and drop more than `limit` of them at once."""
+        Returns how many jobs were hidden or removed. A store that drops its history in pieces may keep jobs with a retention
+        of a day or more for a day longer, and drop more than `limit` of them at once."""
 
     # -- rows that cannot be read --------------------------------------------------------------------
     async def inspect(self, limit: int) -> int:
-        """Read `limit` stored rows, or a few times as many, going on where the last call ended and beginning again after the
-        last row. Set aside those that cannot be read, as `rules.unreadable.mend` says. A job that runs under a lease that is
-        not over is left to its holder. What is not a job is put right where it can be made again (counters, gates), else set
-        aside alone: queue settings become the defaults, any other row is removed. Gives how many rows were set aside or put
-        right. A store that can look through many more rows at little cost, for those that no search of another verb finds,
-        does so in every call.
+        """Read `limit` stored rows, or a few times as many, from where the last call ended, and from the first row after the
+        last. Set aside those that cannot be read, as `rules.unreadable.mend` says. A job that runs under a valid lease is
+        left to its holder. A row that is not a job is put right where it can be built again (counters, gates), else it is
+        set aside: queue settings become the defaults, any other row is removed. Returns how many rows were set aside or put
+        right. A store that can check many more rows at little cost does so in every call.
 
-        A blocked job that waits for another number of jobs than it has open edges, or that has none, has lost edges: those
-        of all jobs that it names in `after` are made again, and `resolve_edges` looks at them. `resolve_edges` also looks at
-        the parents of open edges that are not marked as followed, that are not on record, or that have ended and were not
-        looked at.
+        A blocked job whose `waits` differs from the number of its open edges, or that has none, has lost edges: the edges
+        from all jobs in its `after` are made again, and `resolve_edges` resolves them. `resolve_edges` then also resolves
+        open edges whose parent is not marked as followed, is not stored, or has ended.
 
-        For what no other verb meets: it finds rows that are in no index because their state is not one of ours."""
+        It also finds rows that are in no index, because their state is none that Perdure knows."""
         return 0
 
     async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
-        """What was set aside, the oldest first: of these jobs, or the first `limit` of all. It is kept until its job is
-        removed; that of a row without a job is kept until somebody removes it."""
+        """The rows that were set aside, the oldest first: of these jobs, or the first `limit` of all. Each is kept until its
+        job is removed; one without a job is kept until somebody removes it."""
         return []
 
     # -- reading and settings ------------------------------------------------------------------------
     @abstractmethod
     async def get(self, ids: Sequence[str]) -> list[Record | None]:
-        """Jobs by id, hidden ones included (`hidden` tells)."""
+        """Jobs by id, including hidden ones."""
 
     @abstractmethod
     async def find(self, filter: Filter, limit: int, cursor: str | None) -> tuple[list[Record], str | None]:
-        """Visible jobs, newest first (created_at, then id, descending), and a cursor for what follows, None at the end.
-        A cursor stays good while jobs come and go. A malformed one: InvalidCall."""
+        """Visible jobs, newest first (created_at, then id, descending), and a cursor for the next page, None at the end. A
+        cursor stays valid while jobs come and go. InvalidCall: it is malformed."""
 
     @abstractmethod
     async def count(self, filter: Filter) -> int:
@@ -372,7 +366,7 @@ class Storage(ABC):
         """Every queue that has settings or waiting jobs, by name."""
 
     async def queue_capacities(self) -> dict[str, QueueCapacity]:
-        """How many more jobs each bounded queue takes; no other queue is counted, if the store can help it."""
+        """How many more jobs each bounded queue takes. A store counts no other queue if it can."""
         rows = [(row.settings, row.depth) for row in await self.queues()]
         return {
             queue.name: QueueCapacity(bound_of(queue), queue.max_depth - depth)
@@ -386,19 +380,20 @@ class Storage(ABC):
 
     @abstractmethod
     async def pause(self, queue: str, paused: bool) -> None:
-        """Jobs of a paused queue are not claimed; those running go on. Resuming signals the queue."""
+        """Pause or resume a queue. Jobs of a paused queue are not claimed; running ones go on. Resuming signals the
+        queue."""
 
     @abstractmethod
     async def heartbeat(self, worker: WorkerRow) -> None:
-        """Note a worker's sign of life; `seen_at` is the store's clock."""
+        """Store a worker's heartbeat; `seen_at` is set by the store's clock."""
 
     @abstractmethod
     async def remove_worker(self, worker: str) -> None:
-        """A worker has stopped: forget it."""
+        """Remove a worker that has stopped."""
 
     @abstractmethod
     async def workers(self, seen_within: int) -> list[WorkerRow]:
-        """Workers seen within this time, by id; older ones are forgotten."""
+        """Workers seen within this time, by id; older ones are removed."""
 
     # -- transfer ------------------------------------------------------------------------------------
     @abstractmethod
@@ -408,12 +403,11 @@ class Storage(ABC):
 
     @abstractmethod
     async def restore(self, jobs: Sequence[JobDump]) -> None:
-        """Put jobs on record exactly as they are: every field, the log, the keys of scope waiting and active that they
-        hold. What is on record under their ids is replaced, so that saying it again changes nothing; the edges that
-        lead to them are those of `waits_for`, and are not resolved (a parent may come later; those that are there are
-        marked by their own record), and closed ones lead to those of `kept_for`, who may come later too. Neither the
-        bounds of queues nor the clock are looked at. StoreError, and nothing written, when another job holds one of the
-        keys."""
+        """Store jobs exactly as they are: every field, the log, the keys of scope waiting and active that they hold. They
+        replace what is stored under their ids, so repeating the call changes nothing. The edges that lead to them are those
+        of `waits_for`, and are not resolved, because a parent may come later. Closed edges lead to the jobs of `kept_for`,
+        which may come later too. Neither the bounds of queues nor the clock are checked. StoreError, and nothing is
+        written: another job holds one of the keys."""
 
     @abstractmethod
     async def export_kv(self, after: tuple[str, str] | None, limit: int) -> list[KvEntry]:
@@ -442,32 +436,33 @@ class Storage(ABC):
     def listen(
         self, topic: Topic, wake: Callable[[], None], queues: frozenset[str] | None = None
     ) -> Callable[[], None]:
-        """Call `wake` in this loop's thread when something became ready or scheduled ("ready"; of these queues, None:
-        any), or when some job ended or told progress ("changed"). Gives the function that stops it."""
+        """Call `wake` in this loop's thread when a job became ready or scheduled ("ready"; of these queues, None:
+        any), or when a job ended or reported progress ("changed"). Returns the function that stops it."""
 
     # -- the handler's own transaction ---------------------------------------------------------------
     @abstractmethod
     async def begin_transaction(self, longest: int) -> StoreTransaction:
-        """A transaction for a handler, undone after `longest` microseconds. Stores that have none raise StoreError."""
+        """A transaction for a handler, rolled back after `longest` microseconds. Stores without transactions raise
+        StoreError."""
 
     async def begin_for(self, hold: Hold, longest: int) -> StoreTransaction:
-        """The same for the handler of a held job. A store may keep others from moving that job meanwhile, if their moves
-        would undo the transaction."""
+        """The same for the handler of a held job. A store may keep others from changing that job meanwhile, if their changes
+        would roll back the transaction."""
         return await self.begin_transaction(longest)
 
     # -- a process that dies -------------------------------------------------------------------------
     def open_transactions(self) -> frozenset[str]:
-        """What the server would keep open, and others would wait for, if this process died now: names for
-        `abort_transactions`. Most servers notice by themselves."""
+        """Names for `abort_transactions` of what the server would keep open, and others would wait for, if this process died
+        now. Most servers notice a dead client themselves."""
         return frozenset()
 
     async def abort_transactions(self, left: Collection[str]) -> None:
-        """Undo what a process that is dead has left open."""
+        """Roll back what a dead process has left open."""
         return
 
     # -- the doctor ----------------------------------------------------------------------------------
     async def diagnose(self) -> list[Finding]:
-        """What is worth knowing beyond durability and clock. Most stores have nothing to add."""
+        """Findings for `perdure doctor`, beyond durability and clock. Most stores have none."""
         return []
 
     # -- short forms ---------------------------------------------------------------------------------
@@ -481,7 +476,7 @@ class Storage(ABC):
 
 
 class StoreTransaction(ABC):
-    """A handler's transaction: its rows and the job's completion are committed together or not at all. When the handler
+    """A handler's transaction: its rows and the job's completion are committed together or not at all. After the handler
     has ended it by a statement of its own, every verb but `rollback` raises StoreError(ENDED_BY_HANDLER)."""
 
     connection: Any  # the driver's own object
@@ -489,11 +484,11 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     async def execute(self, statement: str, parameters: Any = ()) -> list[tuple[Any, ...]]:
-        """Run a statement inside; gives its rows."""
+        """Run a statement inside and return its rows."""
 
     @abstractmethod
     async def enqueue(self, jobs: Sequence[NewJob]) -> list[EnqueueResult]:
-        """Put jobs on record inside; they exist when it commits."""
+        """Enqueue jobs inside; they exist when it commits."""
 
     @abstractmethod
     async def complete(self, change: Change) -> Verdict:
@@ -501,10 +496,10 @@ class StoreTransaction(ABC):
 
     @abstractmethod
     async def rollback(self) -> None:
-        """Undo everything. Harmless when it is over."""
+        """Roll back everything. Harmless after the end."""
 
     async def is_lost(self, error: BaseException) -> bool:
-        """Whether an error that the handler got from `connection` came of a store that is out of reach."""
+        """Whether an error that the handler got from `connection` means that the store is out of reach."""
         return False
 
 
@@ -512,6 +507,6 @@ _id: Callable[[Change], str] = attrgetter("id")
 
 
 def refuse_two_changes_of_one_job(changes: Sequence[Change]) -> None:
-    """The contract's own check: at most one change of a job in a call."""
+    """ValueError if a call has two changes of one job."""
     if len(changes) > 1 and len({*map(_id, changes)}) != len(changes):
         raise ValueError("two changes of one job in one call")

@@ -1,4 +1,4 @@
-"""The terms in which a store is asked and answers. `contract` gives them all on, and says what is promised in them."""
+"""The arguments and results of the verbs of `contract`, which exports them all and says what they promise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..errors import UnknownParent
 
 # ---- enqueue ---------------------------------------------------------------------------------------
 class EnqueueResult(msgspec.Struct, frozen=True, gc=False):
-    """What became of a new job. `id` is the job that stands for it: itself, or the one whose key it shares."""
+    """The result of an enqueue. `id`: the job itself, or the job that has its unique key already (`duplicate`)."""
 
     id: str
     duplicate: bool = False
@@ -33,7 +33,7 @@ class QueueAtCapacity(Exception):
 
 
 class MissingParent(UnknownParent):
-    """A job would wait for one that is not on record; nothing of the call was stored."""
+    """A job would wait for a job that is not stored; nothing of the call was stored."""
 
     def __init__(self, job: str, parent: str) -> None:
         super().__init__(f"job {job} would wait for job {parent}, which is not on record")
@@ -44,10 +44,9 @@ class MissingParent(UnknownParent):
 class CallerStatements(msgspec.Struct, frozen=True, gc=False):
     """An enqueue as data, for a connection that the caller owns: only INSERT and plain SELECT.
 
-    Run `inserts` in order, then `readback`, whose rows are (position in the list, id that stands for it).
-    `owners` gives such rows before the inserts: the id that stands for it already, or NULL.
-    Each statement has exactly one parameter, a JSON text, written as `?`; it contains no other question mark or
-    percent sign.
+    Run `inserts` in order, then `readback`, whose rows are (position in the list, id of the job or of its duplicate).
+    `owners` returns such rows before the inserts: the id of a job that has the key already, or NULL. Each statement has
+    exactly one parameter, a JSON text, written as `?`; it contains no other question mark or percent sign.
     """
 
     inserts: tuple[tuple[str, str], ...]
@@ -70,7 +69,7 @@ class CallerSession(Protocol):
 
 # ---- claim and apply -------------------------------------------------------------------------------
 class Want(msgspec.Struct, frozen=True, gc=False):
-    """What a claimer would take: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
+    """One line of a claim: up to `limit` jobs of these queues and tasks (None: all) and this routing key.
 
     `alone` asks for suspects, which run with nothing beside them; otherwise suspects are left out. `limited` asks for jobs
     under limits, which are parked while they are ready, and for no others; otherwise they are left out.
@@ -93,16 +92,16 @@ class Claim(msgspec.Struct, frozen=True, gc=False):
 
 
 class Started(msgspec.Struct, frozen=True, gc=False):
-    """A handler began. Noted with the next exchange, so that a reaper knows which jobs ran when a worker died."""
+    """A handler began. The next exchange stores it, so that a reaper knows which jobs ran when a worker died."""
 
     hold: Hold
     at: int
 
 
 class Refusal(StrEnum):
-    """Why a change or a renewal did not take hold."""
+    """Why a change or a renewal was refused."""
 
-    TAKEN = "taken"  # another claim, or given back by a reaper
+    TAKEN = "taken"  # claimed by another worker, or brought back by a reaper
     COMPLETED = "completed"  # ended from outside
     CANCELLED = "cancelled"
     NOT_FOUND = "not_found"  # deleted, or never there
@@ -119,7 +118,7 @@ LOSS_OF = {
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
-    """Accepted, accepted before (a repeated word), or refused."""
+    """Accepted, accepted before (a repeated report), or refused."""
 
     refusal: Refusal | None = None
     repeated: bool = False
@@ -137,7 +136,7 @@ REFUSED = {refusal: Verdict(refusal) for refusal in Refusal}
 class ExchangeResult(msgspec.Struct, frozen=True, gc=False):
     """The answer to an exchange. `next_due`: microseconds until the next scheduled job is due (0 if it is) or, with a
     want for limited jobs, until a rate lets one of them start; None if there is none. `suspects`: there are still
-    suspects that one of the wants would get with `alone`. Both are told only with a claim. `unresolved`: `resolve_edges` has
+    suspects that one of the wants would get with `alone`. Both are set only with a claim. `unresolved`: `resolve_edges` has
     more to do."""
 
     verdicts: Sequence[Verdict] = ()
@@ -148,7 +147,7 @@ class ExchangeResult(msgspec.Struct, frozen=True, gc=False):
 
 
 class Note(msgspec.Struct, frozen=True, gc=False):
-    """What a handler says on its way: progress (JSON text) and log lines. Fenced by the hold."""
+    """Progress (JSON text) and log lines of a handler that runs. Fenced by the hold."""
 
     hold: Hold
     progress: str | None = None
@@ -184,7 +183,7 @@ class KvWrite(msgspec.Struct, frozen=True, gc=False):
 
 # ---- reading ---------------------------------------------------------------------------------------
 class Filter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
-    """Which jobs: all that is given must fit. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
+    """Selects jobs that fit all given fields. `tenant` fits exactly or up to "/". `text` is found, ignoring ASCII
     case, in the payload, key, reason or errors, as it is or as JSON writes it. since ≤ created_at < before. A job
     without chain_id has its own id's."""
 
@@ -202,7 +201,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):
-    """What is configured for a queue; all of it durable."""
+    """The durable settings of a queue."""
 
     name: str
     paused: bool = False
@@ -218,21 +217,21 @@ class QueueSettings(msgspec.Struct, frozen=True, gc=False):
 
 
 class QueueCapacity(msgspec.Struct, frozen=True, gc=False):
-    """How many more jobs a bounded queue takes. Of its settings only what concerns its bound is told."""
+    """How many more jobs a bounded queue takes. Of its settings, only those of the bound are set."""
 
     settings: QueueSettings
     left: int
 
 
 def bound_of(settings: QueueSettings) -> QueueSettings:
-    """The part of them that concerns the bound."""
+    """The settings of the bound alone."""
     return QueueSettings(
         settings.name, max_depth=settings.max_depth, on_full=settings.on_full, drop_below=settings.drop_below
     )
 
 
 class QueueRow(msgspec.Struct, frozen=True, gc=False):
-    """A queue as it stands. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
+    """A queue now. `depth`: jobs ready (parked ones too), scheduled and blocked. `oldest`: microseconds that the
     oldest ready job has been due."""
 
     settings: QueueSettings
@@ -241,7 +240,7 @@ class QueueRow(msgspec.Struct, frozen=True, gc=False):
 
 
 class JobDump(msgspec.Struct, frozen=True):
-    """A job as it is carried to another store: the whole record, its log, oldest line first, the jobs that it still waits
+    """A whole job for a transfer to another store: the record, its log, oldest line first, the jobs that it still waits
     for, and those that waited for it and have not ended, so that it is kept for them; both by id."""
 
     record: Record
@@ -259,7 +258,7 @@ class KeptKey(msgspec.Struct, frozen=True, gc=False):
 
 
 class WorkerRow(msgspec.Struct, frozen=True, gc=False):
-    """A worker's sign of life. `about` is JSON: host, pid, queues, tasks, version."""
+    """A worker's heartbeat. `about` is JSON: host, pid, queues, tasks, version."""
 
     id: str
     started_at: int
@@ -268,15 +267,15 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
     about: str
 
     def read_about(self) -> dict[str, Any] | None:
-        """What it says of itself; None if that cannot be read."""
+        """Its `about`, decoded; None if it cannot be read."""
         try:
             return msgspec.json.decode(self.about, type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError):
             return None
 
     def read_tasks(self, *names: str) -> frozenset[str] | None:
-        """The tasks that it names under the first of these names that tells any; None: it names none, so it takes every
-        task. One that cannot be read knows no task."""
+        """The tasks that it lists under the first of these names that has any; None: it lists none, so it takes every task.
+        A worker whose `about` cannot be read knows no task."""
         about = self.read_about()
         if about is None:
             return frozenset()
@@ -288,7 +287,7 @@ class WorkerRow(msgspec.Struct, frozen=True, gc=False):
 
 class Durability(msgspec.Struct, frozen=True, gc=False):
     """How safe an acknowledged job is: A survives power loss and failover, B power loss, C may lose up to two
-    seconds, D keeps nothing on disk. `remedy` says what would mend it."""
+    seconds, D keeps nothing on disk. `remedy` says how to improve it."""
 
     grade: Literal["A", "B", "C", "D"]
     detail: str
@@ -296,7 +295,7 @@ class Durability(msgspec.Struct, frozen=True, gc=False):
 
 
 class Finding(msgspec.Struct, frozen=True, gc=False):
-    """What a store has to say about its server when a doctor asks: version, memory, latency …"""
+    """A line of `perdure doctor` about the store's server: version, memory, latency …"""
 
     name: str
     status: Literal["ok", "warn", "fail"]
