@@ -31,8 +31,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from .core.job import ANY
-from .tasks.not_released import NotReleased
 from .sync import iterate, manage, run, run_on
+from .tasks.not_released import NotReleased
 from .tasks.suggestions import VerbsOfOthers
 
 if TYPE_CHECKING:

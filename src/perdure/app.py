@@ -1,4 +1,4 @@
-"""The door: an app is a registry of tasks, a client that enqueues, and a view on the store."""
+"""The app: a registry of tasks, a client that enqueues, and views on the store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an app was told once, and the limits that hold everywhere."""
+"""The settings of an app, each checked."""
 
 from __future__ import annotations
 

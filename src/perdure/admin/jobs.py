@@ -1,4 +1,4 @@
-"""The rooms of an app: jobs, dead letters, queues, workers. Each verb reads or says one thing about the store."""
+"""`app.jobs`: list, read, cancel, complete, answer and delete jobs."""
 
 from __future__ import annotations
 

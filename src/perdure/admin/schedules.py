@@ -1,4 +1,4 @@
-"""`app.schedules`: recurring rules on record, looked at and changed at run time."""
+"""`app.schedules`: list, write, pause and preview schedules at run time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The private door of an app: what the other packages of Perdure use of it.
+"""The private side of an app, for the other packages of Perdure.
 
 `app._runtime` is the only private name of an app that is used outside `app.py`. It opens the store of an event loop,
-enqueues jobs, and makes what a worker needs: the relay of the app's outbox and the schedules that its code declares.
+enqueues jobs, and builds what a worker needs: the relay of the app's outbox and the schedules that its code declares.
 """
 
 from __future__ import annotations

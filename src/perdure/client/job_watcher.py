@@ -1,5 +1,5 @@
-"""Waiting for jobs to change. One lookout per event loop looks for all who wait there: one read of the store for
-many jobs, woken by signals, and by a poll that gets slower the longer a job stays as it is."""
+"""Waits for jobs to change. One watcher per event loop reads for all callers that wait there: one call to the store for many
+jobs, when a signal arrives, and by a poll that gets slower the longer a job does not change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Something that every event loop has of its own: opened by the first who asks, closed with its owner, with its loop
-(`asyncio.run` ends its async generators first: one of ours waits there), or at exit.
+"""One object per event loop: opened by the first caller that needs it, closed by its owner, with its event loop, or at exit.
+It notices the end of its loop by an async generator, which `asyncio.run` closes first.
 
-A forked child leaves its parent's connections alone and opens its own.
+A forked child does not touch its parent's connections and opens its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publishes events: finds who has subscribed to a topic, and builds a job for each subscription."""
+"""Publishes events: finds the subscriptions to a topic, and builds a job for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words about jobs from outside: read, decide, apply, and again for those that moved meanwhile."""
+"""Changes jobs from outside: reads them, decides, applies, and repeats that for jobs that changed in between."""
 
 from __future__ import annotations
 

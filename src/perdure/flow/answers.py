@@ -1,7 +1,7 @@
-"""Answers to jobs that wait for a word from outside.
+"""Answers to jobs that wait for a value from outside.
 
-An answer is a kv entry. It stays due until its job is sure to read it. Whoever answers wakes a job that waits for it; one
-that is just running is looked at again by upkeep, when it may have gone to sleep.
+An answer is a kv entry. It stays due until its job is sure to read it. `answer` wakes a job that waits for it. If the job
+is running, upkeep checks it again later, because it may begin to wait.
 """
 
 from __future__ import annotations

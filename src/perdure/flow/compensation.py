@@ -1,7 +1,7 @@
-"""Compensation: calls that a job has asked for in case it dies.
+"""Compensation: calls that a handler registers for the case that its job dies.
 
-They are stored as kv entries as soon as they are declared, so that they count in later attempts and when the worker dies.
-A change that makes the job dead puts them on record with it.
+They are stored as kv entries as soon as they are registered, so that they count in later attempts and when the worker
+dies. The change that makes the job dead also enqueues them.
 """
 
 from __future__ import annotations

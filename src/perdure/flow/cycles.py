@@ -1,6 +1,6 @@
-"""Circles: a job that goes on with jobs which wait for it would wait for ever, and so would they.
+"""Finds cycles: a job that continues with jobs that wait for it would wait for ever, and so would they.
 
-It is looked for when a job goes on with a call `after=` others, but not inside a handler's own transaction, which may hold
+The check runs when a job continues with a call `after=` others, but not inside a handler's own transaction, which may hold
 the only connection there is.
 """
 

@@ -1,8 +1,8 @@
 """Durable steps inside a job: what was done stays done in later attempts.
 
-Each is a kv entry that belongs to the job and is removed with it: the result of a step, the end of a sleep, an
-answer from outside, the call that undoes the job when it dies. A handler's are written under its hold, so that the word of
-one that has lost its job does not count.
+Each is a kv entry that belongs to the job and is removed with it: the result of a step, the end of a sleep, an answer from
+outside, the call that undoes the job when it dies. A handler writes its entries under its hold, so that a handler that has
+lost its job can write none.
 """
 
 from __future__ import annotations

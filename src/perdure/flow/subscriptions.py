@@ -1,9 +1,9 @@
 """Events: one job for each subscription to a topic.
 
-Subscriptions are kv entries of the store, so that a publisher need not know who listens. Workers write those of their tasks
-when they start, and a program that publishes puts its own there before its first event. Each is a consumer group of its own:
-its job has its own retries and its own end. An event that nobody has subscribed to makes no job; a later subscriber sees
-what is published from then on.
+Subscriptions are kv entries of the store, so that a publisher need not know its subscribers. Workers store those of their
+tasks when they start, and a program that publishes stores its own before its first event. Each is a consumer group of its
+own: its job has its own retries and its own end. An event without subscribers makes no job; a later subscriber gets what
+is published from then on.
 """
 
 from __future__ import annotations

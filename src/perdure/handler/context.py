@@ -1,7 +1,7 @@
-"""What a handler sees of its job, and what it may say on the way.
+"""The context: what a handler sees of its job, and the verbs that it may call while it runs.
 
-A Context lives as long as one attempt. `ctx.lost` is the one way in which code is told to stop: it carries the
-reason, and it is set from the worker's loop while a handler may look at it from any thread.
+A Context lives as long as one attempt. `ctx.lost` asks the handler to stop, and has the reason. The worker's event loop
+sets it, and the handler may read it from any thread.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What Perdure tells about itself."""
+"""What Perdure reports about itself: log lines, workers, scaling hints."""

@@ -1,9 +1,9 @@
-"""How many workers would clear the backlog in time: a hint for whoever starts and stops them.
+"""Computes how many workers would clear the backlog in time: a hint for autoscalers.
 
-Workers tell with their sign of life how many jobs of each queue ended in them a second, and for how long one kept a slot. So
-the slots that a queue needs are (jobs that are due / seconds to clear them in + jobs that end a second now) × seconds of a
-slot per job, and never fewer than run now. The second part keeps the workers that the present flow needs. A queue
-whose jobs nobody has run yet is worth one worker: it will tell.
+Each worker writes with its heartbeat how many jobs of each queue it ended per second, and how long a job kept a slot. So
+the slots that a queue needs are (jobs that are due / seconds to clear them in + jobs that end per second now) × seconds of
+a slot per job, and never fewer than run now. The second part keeps the workers that the present flow needs. A queue whose
+jobs have never run is worth one worker, which will measure them.
 """
 
 from __future__ import annotations

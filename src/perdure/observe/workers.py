@@ -1,4 +1,4 @@
-"""The workers that gave a sign of life lately, and what they said about themselves."""
+"""The workers that sent a heartbeat lately, and what they reported about themselves."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The times of a job that was enqueued in one database and put on record in another.
+"""The times of a job that was enqueued in one database and stored in another.
 
-A delay and an expiry count from the enqueue, not from the move. And the order of the outbox is kept: the store claims by
-due time, then by id; ids come from many processes, so the due times are made to rise with the rows. No job is due later
-than now because the clock of the outbox is ahead.
+A delay and an expiry count from the enqueue, not from the move. The order of the outbox is kept: the store claims by due
+time, then by id, and ids come from many processes, so the due times rise with the rows. No job is due later than now
+because the clock of the outbox is ahead.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The relay: moves jobs from an outbox to their store, until it is told to stop.
+"""The relay: moves jobs from an outbox to their store until it is stopped.
 
-Each round reads the first rows, enqueues them, deletes them, in this order: after a kill anywhere in between, the next
-relay repeats the enqueue, and the store knows the ids. When either end is out of reach it tries again, ever more slowly,
-for ever, with one line in the log when the trouble begins and one when it is over.
+Each round reads the first rows, enqueues them and deletes them, in this order. After a kill at any moment the next relay
+repeats the enqueue, and the store knows the ids. When either database is out of reach, the relay tries again with growing
+delays, without end. It logs one line when the trouble begins and one when it is over.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import random
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from ..core.backoff import RetryDelay
 from ..observe import log
 from ..storage.contract import Storage
 from ..storage.outbox import Batch, Outbox, Poison, job_in
@@ -20,7 +21,7 @@ from .due_times import DueTimes
 
 POLL = 1.0
 FULL_FOR = 1.0  # seconds after which a full queue is asked again
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 
 
 class Relay:
@@ -34,30 +35,30 @@ class Relay:
         self._poll = poll
         self._timing = DueTimes()
         self._full: dict[str, float] = {}  # queues without room, and when to ask again
-        self._told_full: set[str] = set()
+        self._logged_full: set[str] = set()
         self._wakeup = asyncio.Event()
-        self._heard: Outbox | None = None
+        self._listening_to: Outbox | None = None
         self._unlisten: Callable[[], None] = _nothing
         self._trouble_since: float | None = None
-        self._pause = FIRST_PAUSE
+        self._delay = RetryDelay(FIRST_PAUSE, LONGEST_PAUSE)
         self.moved = 0
 
     async def run(self, stopping: asyncio.Event) -> None:
-        """Move what comes, until told to stop."""
+        """Move jobs until `stopping` is set."""
         try:
             while not stopping.is_set():
                 self._wakeup.clear()
                 try:
                     again = await self.one_round()
                 except Exception as error:
-                    await self._rest(stopping, self._note_trouble(error), stirred=False)
+                    await self._rest(stopping, self._note_trouble(error), woken=False)
                 else:
                     self._note_recovery()
                     if not again:
-                        await self._rest(stopping, self._poll * random.uniform(0.8, 1.0), stirred=True)
+                        await self._rest(stopping, self._poll * random.uniform(0.8, 1.0), woken=True)
         finally:
             self._unlisten()
-            self._heard = None
+            self._listening_to = None
 
     async def once(self) -> None:
         """Move all that waits and can be moved."""
@@ -77,7 +78,7 @@ class Relay:
             delivery = await self._deliver(batch)
         # only now: an error inside would undo what was confirmed
         self._full |= dict.fromkeys(delivery.full, loop.time() + FULL_FOR)
-        self._tell_full(delivery)
+        self._log_full(delivery)
         self.moved += len(delivery.moved)
         if delivery.error is not None:
             raise delivery.error
@@ -113,35 +114,34 @@ class Relay:
     async def _chunk(self) -> int:
         return (await self._store()).chunk
 
-    def _tell_full(self, delivery: Delivery) -> None:
-        """Once, until there was room for all."""
-        if fresh := delivery.full - self._told_full:
+    def _log_full(self, delivery: Delivery) -> None:
+        """Log full queues, once until there was room for all."""
+        if fresh := delivery.full - self._logged_full:
             log.relay_found_full(sorted(fresh))
-        self._told_full = (self._told_full - delivery.asked) | delivery.full
+        self._logged_full = (self._logged_full - delivery.asked) | delivery.full
 
     # -- between the rounds --------------------------------------------------------------------------
     def _listen(self, outbox: Outbox) -> None:
-        if outbox is not self._heard:
+        if outbox is not self._listening_to:
             self._unlisten()
             self._unlisten = outbox.listen(self._wakeup.set)
-            self._heard = outbox
+            self._listening_to = outbox
 
     def _note_trouble(self, error: Exception) -> float:
         if self._trouble_since is None:
             self._trouble_since = asyncio.get_running_loop().time()
-            self._pause = FIRST_PAUSE
+            self._delay.reset()
             log.relay_out_of_reach(error)
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        return self._pause * random.uniform(0.5, 1.0)
+        return self._delay.next()
 
     def _note_recovery(self) -> None:
         if self._trouble_since is not None:
             log.relay_works_again(asyncio.get_running_loop().time() - self._trouble_since)
             self._trouble_since = None
 
-    async def _rest(self, stopping: asyncio.Event, seconds: float, *, stirred: bool) -> None:
-        """Until it is time, until told to stop, or until rows may have come."""
-        events = [stopping, self._wakeup] if stirred else [stopping]
+    async def _rest(self, stopping: asyncio.Event, seconds: float, *, woken: bool) -> None:
+        """Wait until the time is over, `stopping` is set, or a signal says that rows may have come."""
+        events = [stopping, self._wakeup] if woken else [stopping]
         waiting = [asyncio.ensure_future(event.wait()) for event in events]
         try:
             await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""What may be said of a schedule, by a decorator or at run time, and the schedule that follows from it for an app."""
+"""Declarations of schedules, by a decorator or at run time, and the stored schedule that follows from one for an app."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Firing what is due: read, decide, write under guards, in batches. Any number of workers may do it at once.
+"""Fires the schedules that are due: read, decide, write under guards, in batches. Any number of workers may do it at once.
 
-One schedule that cannot fire holds up no other: where a queue is full its ticks wait a few seconds and are tried again;
-one that cannot be read or written here is told in the log and left alone for a while.
+A schedule that cannot fire does not hold up the others. If its queue is full, its ticks wait a few seconds and are tried
+again. One that cannot be read or written is logged, and tried again after a while.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Schedules that are declared in code, and what a store has of them.
+"""Brings the schedules that code declares in line with the stored ones.
 
-A declared schedule is written when it is new, and when its declared text changed; otherwise the store knows better: its
-pause, its count and its next tick are there. One that this app's code does not declare any more, though it has the task,
-becomes an orphan: it stays on record and does not fire. Schedules of tasks that this app does not know are another app's.
+A declared schedule is written when it is new, and when its declaration changed. Otherwise the stored one is right: it has
+the pause, the count and the next tick. A schedule that the app's code no longer declares, although the app has its task,
+becomes an orphan: it stays stored and does not fire. Schedules of tasks that this app does not know belong to other apps.
 """
 
 from __future__ import annotations

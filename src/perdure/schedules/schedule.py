@@ -1,11 +1,11 @@
 """A schedule as it is stored, and how it changes at a given instant. Nothing here reads or writes a store.
 
 A schedule is one text with its next tick in it. It fires by one guarded write of that text, with the following tick,
-together with the jobs of the ticks that were due: whoever read the same version and comes second is refused. So every tick
-is fired once, by whichever worker was first, and there is no leader.
+together with the jobs of the ticks that were due. A worker that read the same version and writes second is refused. So
+every tick fires once, by whichever worker was first, and there is no leader.
 
-A tick that is more than a minute late was *missed*: nobody looked, or its queue was full. What happens then is the
-schedule's own policy.
+A tick that is more than a minute late was *missed*: no worker ran, or the queue was full. The policy of the schedule
+decides what happens then.
 """
 
 from __future__ import annotations

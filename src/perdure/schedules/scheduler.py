@@ -1,9 +1,9 @@
 """The loop that fires schedules, in every worker.
 
-It asks when something is due and not otherwise. Every ten seconds, and when a signal says that a schedule was written, it
-looks at the schedules there are and notes when each is due. When such an instant comes it asks for what is due: it fires
-that, or somebody else has. Where there are more schedules than one answer holds, it asks at every full second instead,
-which is when ticks are. A worker on a store without schedules asks once in ten seconds.
+It asks the store only when a schedule is due. Every ten seconds, and when a signal says that a schedule was written, it
+reads the schedules and notes when each is due. At such an instant it fires what is due, unless another worker has. If
+there are more schedules than one answer holds, it asks at every full second instead, which is when ticks are. On a store
+without schedules it asks once in ten seconds.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The stores. `contract` says what every one of them promises; `memory` is the specification."""
+"""The stores. `contract` is what every store promises; `memory` is the specification."""

@@ -1,8 +1,7 @@
-"""The database of a store that speaks SQL, as a caller's connection is held against it.
+"""Identifies the database of a SQL store, to check that a caller's connection leads to it.
 
-A job can join a transaction only in its own database. The store knows which one that is; the caller's connection is asked
-one question, a plain SELECT, and its answer is compared. The drivers' errors are put in our words by the store as well: it
-knows what they mean.
+A job can join a transaction only in its own database. The store knows its database. The caller's connection runs one plain
+SELECT, and the answer is compared. The store also translates the errors of the drivers, because it knows what they mean.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tells when this process cannot open a connection or a file because it has no file descriptor left.
+"""Detects that this process has no file descriptor left to open a connection or a file.
 
-Drivers tell that in many ways: as an `OSError`, in the middle of a text, or as a file that cannot be opened.
+Drivers report that in many ways: as an `OSError`, inside a text, or as a file that cannot be opened.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Names the command that installs an extra of Perdure, as it fits the way in which Perdure itself was installed.
+"""Names the command that installs an extra of Perdure, for the way in which Perdure itself was installed.
 
-Somebody who has it from pipx or uv, or from a clone, must not be told `pip install 'perdure[…]'`: that would install
-another copy, into another place, or replace the clone.
+For an installation by pipx or uv, or a clone, `pip install 'perdure[…]'` would be wrong: it would install another copy
+elsewhere, or replace the clone.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """What an outbox promises: a table beside a caller's own rows, in which jobs wait to be moved to their store.
 
-A job can join a transaction only in the database of that transaction. Where the store is elsewhere, the caller's transaction
-writes the whole job as one row of the outbox (`caller_statements`: one INSERT, nothing else), and a relay moves it: it reads
-a batch in order, enqueues it at the store, deletes the rows. A kill between the last two repeats the enqueue, and the store
-knows the ids already.
+A job can join a transaction only in the database of that transaction. Where the store is elsewhere, the caller's
+transaction writes the whole job as one row of the outbox (`caller_statements`: one INSERT, nothing else). A relay moves it:
+it reads a batch in order, enqueues it at the store, and deletes the rows. A kill between the last two repeats the enqueue,
+and the store knows the ids already.
 
-There is no cursor, because rows are not committed in the order of their numbers: what is moved is deleted, what is there is
-still to be moved, however late it came.
+There is no cursor, because rows are not committed in the order of their numbers. Moved rows are deleted, and every row
+that is there has still to be moved, however late it was committed.
 
-One relay works at a time, by a lock that dies with its holder. The lock saves work and guards nothing: a relay enqueues
-later rows only after earlier ones are on record, by itself or by whoever deleted them, so two at once keep the order too.
+One relay works at a time, by a lock that is released when its holder dies. The lock saves work and guards nothing: a relay
+enqueues later rows only after earlier ones are stored, so two relays at once keep the order too.
 """
 
 from __future__ import annotations

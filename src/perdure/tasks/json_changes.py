@@ -1,7 +1,8 @@
-"""Arguments that would reach the handler as something else: JSON has no bytes, sets and tuples, and only texts as keys.
+"""Refuses arguments that JSON would change on their way to the handler: it has no bytes, sets and tuples, and only texts as
+keys.
 
-An annotation such as `set[int]` says what the JSON was made of. Where it says nothing (`Any`, `object`, a bare `dict`), a
-set would arrive as a list, and nobody would be told. Such an argument is refused.
+An annotation such as `set[int]` says how to change the value back. Where the annotation says nothing (`Any`, `object`, a
+bare `dict`), a set would arrive as a list, and nobody would notice. Such an argument is refused.
 """
 
 from __future__ import annotations

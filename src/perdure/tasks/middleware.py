@@ -1,4 +1,4 @@
-"""Middleware: what stands around a handler, like the skins of an onion. The first is the outermost."""
+"""Middleware: functions that wrap every attempt of a task. The first is the outermost."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Names of the public API that this version does not have yet. Whoever asks for one is told so, instead of being left to
-look for a misspelling. They are no attributes: `hasattr` says no, and a type checker does not know them."""
+"""Names of the public API that this version does not have yet. Using one raises an error that says so, instead of one that
+looks like a misspelling. They are no attributes: `hasattr` is False, and a type checker does not know them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The options of tasks and calls: what may be said, whether it makes sense, and what follows for a job.
+"""The options of tasks and calls: their types, their checks, and the job template that follows from them.
 
-Layers, each over the one before: the app's defaults, the registry's, the task's own options, `using(…)`. What comes
-out is a `JobTemplate`: everything about a job but its id and payload, so that a call costs little.
+Layers, each over the one before: the app's defaults, the registry's, the task's own options, `using(…)`. The result is a
+`JobTemplate`: everything about a job but its id and payload, so that a call costs little.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Callers' connections of database drivers: sqlite3, apsw, psycopg, asyncpg. Nobody tells us of their commits."""
+"""Adapters for connections of database drivers: sqlite3, apsw, psycopg, asyncpg. They do not report commits."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Enqueueing in a transaction that the caller owns.
+"""Enqueues jobs in a transaction that the caller owns.
 
-The store says what to run (`Storage.caller_statements`: only INSERT and plain SELECT), the caller's own connection runs it,
-and the caller commits or rolls back. Nothing here commits, waits, or migrates. Whether the connection fits is checked first:
+The store builds the statements (`Storage.caller_statements`: only INSERT and plain SELECT), the caller's own connection
+runs them, and the caller commits or rolls back. Nothing here commits, waits, or migrates. First the connection is checked:
 it must lead to the app's own database (`Storage.database_identity`), and be inside a transaction or about to begin one.
 
-An app with an outbox has its jobs inserted there instead, also while its store is out of reach: a relay moves them on.
+For an app with an outbox the jobs are inserted there instead, also while its store is out of reach. A relay moves them.
 
-After the commit workers are woken where the library tells us of it (SQLAlchemy, Django); on raw connections the store
-notices by itself, or the caller says `await app.signal(queue)`.
+After the commit, workers are woken where the library reports it (SQLAlchemy, Django). On raw connections the store notices
+by itself, or the caller calls `await app.signal(queue)`.
 """
 
 from __future__ import annotations

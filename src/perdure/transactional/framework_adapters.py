@@ -1,4 +1,4 @@
-"""Callers' connections of SQLAlchemy and Django, which tell of their commits."""
+"""Adapters for connections of SQLAlchemy and Django, which report their commits."""
 
 from __future__ import annotations
 

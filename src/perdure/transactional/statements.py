@@ -1,7 +1,7 @@
-"""What is said to a connection that a caller owns.
+"""Runs statements on a connection that a caller owns.
 
-A talk is a generator: it yields statements and is sent their rows. So one talk serves connections that block and
-connections that are awaited. A line is such a connection with the few verbs that a talk needs.
+A script is a generator: it yields statements and is sent their rows. So one script serves connections that block and
+connections that are awaited. An adapter gives such a connection the few verbs that a script needs.
 """
 
 from __future__ import annotations

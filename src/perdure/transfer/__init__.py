@@ -1,1 +1,1 @@
-"""Moving house: everything that one store holds, carried to another (`perdure promote`)."""
+"""Copies everything that one store holds to another store (`perdure promote`)."""

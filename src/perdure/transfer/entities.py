@@ -1,8 +1,8 @@
-"""What is carried from store to store. A new kind of thing is a class here and a place in REST.
+"""The kinds of data that a transfer copies. A new kind is a class here and an entry in REST.
 
-A thing knows four verbs: read all of its kind page by page, bring some of them to a store, say by what they are counted, and
-give each as bytes for the checksum. Queues are carried first, before the source is paused, because their settings at the
-target also tell a second run which of them the first one found paused.
+A kind has four verbs: read all entries page by page, store some of them, count them by groups, and encode each for the
+checksum. Queues are copied first, before the source is paused, because their settings at the target tell a second run
+which queues were paused before the first.
 """
 
 from __future__ import annotations

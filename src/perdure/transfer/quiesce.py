@@ -1,7 +1,7 @@
-"""A source that stands still: nobody works on it and nobody starts to, while it is carried and afterwards.
+"""Brings a source to rest: nobody works on it or begins to, while it is copied and afterwards.
 
-Its queues are paused. Which of them were paused before is what the target says about them: their settings are carried before
-the first one is paused, so that a run that was killed is not taken for the wish of whoever runs the source.
+Its queues are paused. The target knows which of them were paused before: their settings are copied before the first one
+is paused. So a run that was killed is not mistaken for a pause that somebody wanted.
 """
 
 from __future__ import annotations

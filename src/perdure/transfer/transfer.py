@@ -1,10 +1,10 @@
-"""The move itself: look, hold the source still, carry everything, and see that it has arrived.
+"""The transfer itself: check, bring the source to rest, copy everything, and verify that it has arrived.
 
-Everything is read in one order and written under its own id, and what is written replaces what was there. So a move that was
-killed anywhere is simply made again: what has arrived is passed over, and nothing is there twice.
+Everything is read in one order and written under its own id, and replaces what was there. So a transfer that was killed is
+simply repeated: what has arrived is passed over, and nothing is there twice.
 
-The source is only read and paused, and jobs that wait for others are let go where that was left to do. It stays paused when
-all went well, because its jobs run at the target from now on; when the move failed or was given up, it goes on as before.
+The source is only read and paused, and edges that wait to be resolved are resolved there. It stays paused after a success,
+because its jobs run at the target from now on. After a failure it goes on as before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The edges between jobs in memory: who waits for whom, and whose edges are to be looked at.
+"""The edges between jobs in the memory store, and the list of parents whose edges must be resolved.
 
-An open edge holds its child back. A closed one stays until the child has ended, so that the parent's result is there when
+An open edge holds its child back. A closed edge stays until the child has ended, so that the parent's result is there when
 the child runs.
 """
 

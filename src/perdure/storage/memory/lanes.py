@@ -1,10 +1,10 @@
 """The jobs that can be claimed, in lanes.
 
 A lane holds the ready jobs of one queue, task, routing key and limits, suspects apart, as a heap of (-priority, rank, id).
-A claim merges the heads of the lanes it wants, so that jobs nobody asked for cost it nothing. Lanes of one task and routing
-key form a group, which keeps the heads of its lanes in a heap of its own: a claim for every queue looks at the groups,
-however many queues there are. A job that leaves its lane otherwise than by a claim stays in the heap as a dead entry, which
-is thrown away when it comes to the head; the group's entry for it is replaced then.
+A claim merges the heads of the lanes that it wants, so that other jobs cost it nothing. Lanes of one task and routing key
+form a group, which keeps the heads of its lanes in a heap of its own: a claim for all queues reads the groups, however
+many queues there are. A job that leaves its lane other than by a claim stays in the heap as an outdated entry, which is
+dropped when it comes to the head; the group's entry for it is replaced then.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The memory store: the specification of all stores, and the store of unit tests.
 
-One object is shared by all loops and threads of an app. Every verb does its work at once under one lock, so each
-is one transaction, and what it hands out are copies. The rules are in `rows`; this file is the door.
+All event loops and threads of an app share one object. Every verb does its work at once under one lock, so each is one
+transaction, and it returns copies. The rules are in `rows`; this file has the verbs of the contract.
 """
 
 from __future__ import annotations
