@@ -176,7 +176,7 @@ class MongoStorage(MongoLifetime):
         return followed.looked
 
     async def followers(self, ids: Sequence[str]) -> list[list[str]]:
-        return await self._read(lambda: edges.followers(ids))
+        return await self._read(lambda: edges.find_followers(ids))
 
     # -- kv entries ----------------------------------------------------------------------------------
     async def kv_read(
@@ -209,13 +209,13 @@ class MongoStorage(MongoLifetime):
         return len(promoted)
 
     async def lapsed(self, limit: int, contact: int) -> list[Record]:
-        return await self._read_then_write(lambda: upkeep.lapsed(limit, contact, self._now()))
+        return await self._read_then_write(lambda: upkeep.find_lapsed(limit, contact, self._now()))
 
     async def next_lapse(self) -> int | None:
         return await self._read(lambda: upkeep.next_lapse(self._now()))
 
     async def expired(self, limit: int) -> list[Record]:
-        return await self._read_then_write(lambda: upkeep.expired(limit, self._now()))
+        return await self._read_then_write(lambda: upkeep.find_expired(limit, self._now()))
 
     async def prune(self, limit: int) -> int:
         small = await self._in_use().jobs() < upkeep.SMALL
@@ -232,7 +232,7 @@ class MongoStorage(MongoLifetime):
         return number
 
     async def unreadable(self, ids: Sequence[str] | None = None, limit: int = CHUNK) -> list[Unreadable]:
-        return await self._read(lambda: unreadable.listed(ids, limit))
+        return await self._read(lambda: unreadable.list_unreadable(ids, limit))
 
     # -- reading and settings ------------------------------------------------------------------------
     async def get(self, ids: Sequence[str]) -> list[Record | None]:

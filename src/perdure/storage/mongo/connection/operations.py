@@ -197,27 +197,16 @@ async def run_async(steps: Steps[T], database: Any, session: Any) -> T:
 
 
 async def _take(step: Step, database: Any, session: Any) -> Any:
-    match step:
-        case Find() | Aggregate():
-            codec = database.codec_options
-            answer = await database.command(
-                _read_command(step, database, session), codec_options=codec, session=session
-            )
-            found: list[Document] = answer["cursor"]["firstBatch"]
-            while answer["cursor"]["id"]:
-                answer = await database.command(_get_more_command(step, answer), codec_options=codec, session=session)
-                found += answer["cursor"]["nextBatch"]
-            return found
-        case Insert() if step.collection in LONG:
-            await database[PREFIX + step.collection].insert_many(step.documents, session=session)
-            return None
-        case _:
-            return sum(
-                [_count_matches(await database.command(command, session=session)) for command in _write_commands(step)]
-            )
+    calls = _calls(step, database, session)
+    try:
+        call = next(calls)
+        while True:
+            call = calls.send(await call)
+    except StopIteration as end:
+        return end.value
 
 
-def blocking(steps: Steps[T], database: Any, session: Any) -> T:
+def run_blocking(steps: Steps[T], database: Any, session: Any) -> T:
     """Run the operations with the blocking driver."""
     try:
         step = next(steps)
@@ -234,20 +223,35 @@ def blocking(steps: Steps[T], database: Any, session: Any) -> T:
 
 
 def _take_now(step: Step, database: Any, session: Any) -> Any:
+    calls = _calls(step, database, session)
+    try:
+        result = next(calls)
+        while True:
+            result = calls.send(result)
+    except StopIteration as end:
+        return end.value
+
+
+def _calls(step: Step, database: Any, session: Any) -> Generator[Any, Any, Any]:
+    """Call the driver for one operation. Yields what it returns, a result or an awaitable, and receives the result."""
     match step:
         case Find() | Aggregate():
             codec = database.codec_options
-            answer = database.command(_read_command(step, database, session), codec_options=codec, session=session)
+            command = _read_command(step, database, session)
+            answer = yield database.command(command, codec_options=codec, session=session)
             found: list[Document] = answer["cursor"]["firstBatch"]
             while answer["cursor"]["id"]:
-                answer = database.command(_get_more_command(step, answer), codec_options=codec, session=session)
+                answer = yield database.command(_get_more_command(step, answer), codec_options=codec, session=session)
                 found += answer["cursor"]["nextBatch"]
             return found
         case Insert() if step.collection in LONG:
-            database[PREFIX + step.collection].insert_many(step.documents, session=session)
+            yield database[PREFIX + step.collection].insert_many(step.documents, session=session)
             return None
         case _:
-            return sum(_count_matches(database.command(command, session=session)) for command in _write_commands(step))
+            matched = 0
+            for command in _write_commands(step):
+                matched += _count_matches((yield database.command(command, session=session)))
+            return matched
 
 
 # ---- steps as commands: the driver's own find, insert and delete cost up to twice as much of the client's time ----

@@ -53,7 +53,7 @@ def follow(parents: Iterable[str], limit: int, now: int, written: Collection[str
     waiting, later = sorted(set(parents)), set[str]()
     looked, ready, changed = 0, set[str](), False
     while waiting and looked < limit:
-        look = yield from _loaded(waiting[: limit - looked], limit - looked, written, now)
+        look = yield from _load(waiting[: limit - looked], limit - looked, written, now)
         look.go(now)
         yield from look.write()
         looked += look.looked
@@ -115,7 +115,7 @@ class _Look:
         what = decide_edge(parent, edge["run_when"])
         if child is None or child.state is not State.BLOCKED:
             self._loosed[edge["child"]] = None
-        elif what is EdgeDecision.LEAD_ON and (led := led_on(edge, parent))["_id"] not in self.there:
+        elif what is EdgeDecision.LEAD_ON and (led := redirected_edge(edge, parent))["_id"] not in self.there:
             self._close(edge)
             self._led.append(led)
             self.there.add(led["_id"])
@@ -147,25 +147,29 @@ class _Look:
         yield from notify_limit_claimers((self._before[child.id], child) for child in moved)
 
 
-def _loaded(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
+def _load(batch: Sequence[str], room: int, written: Collection[str], now: int) -> Steps[_Look]:
     """As many of these jobs as fit, with their edges; at least the first."""
     parents = yield from updates.read_rows(batch, now=now)
-    edges = yield from _moving(batch, parents, room + 1)
+    edges = yield from _find_moving(batch, parents, room + 1)
     while len(batch) > 1 and len(batch) + len(edges) > room:
         batch = batch[: len(batch) // 2]
-        edges = yield from _moving(batch, parents, room + 1)
+        edges = yield from _find_moving(batch, parents, room + 1)
     look = _Look(batch, room)
     look.parents, look.edges = parents, edges
-    yield from _touch(_untouched(batch, parents, written))
+    yield from _touch(_find_untouched(batch, parents, written))
     look.meet((yield from updates.read_rows({edge["child"] for edge in edges}, SLIM_CHILD, now=now)))
-    led = [led_on(edge, parent)["_id"] for edge in edges if (parent := parents.get(edge["parent"])) and parent.next_id]
+    led = [
+        redirected_edge(edge, parent)["_id"]
+        for edge in edges
+        if (parent := parents.get(edge["parent"])) and parent.next_id
+    ]
     if led:
         there = yield from find("edges", {"_id": {"$in": led}, "open": True}, {"_id": 1})
         look.there = {edge["_id"] for edge in there}
     return look
 
 
-def _moving(batch: Sequence[str], parents: dict[str, Record], limit: int) -> Steps[list[Document]]:
+def _find_moving(batch: Sequence[str], parents: dict[str, Record], limit: int) -> Steps[list[Document]]:
     """The open edges that do not stay as they are."""
     wanted: list[Document] = []
     let_all_go = {id for id in batch if decide_edge(parents.get(id), "succeeded") is not EdgeDecision.STAY}
@@ -179,7 +183,7 @@ def _moving(batch: Sequence[str], parents: dict[str, Record], limit: int) -> Ste
     return (yield from find("edges", {"$or": wanted}, sort={"parent": 1, "child": 1}, limit=limit))
 
 
-def _untouched(batch: Sequence[str], parents: dict[str, Record], written: Collection[str]) -> list[str]:
+def _find_untouched(batch: Sequence[str], parents: dict[str, Record], written: Collection[str]) -> list[str]:
     return [id for id in batch if id in parents and not (id in written and parents[id].followed)]
 
 
@@ -190,7 +194,7 @@ def _touch(ids: Sequence[str]) -> Steps[None]:
         yield from update("jobs", [{"q": {"_id": {"$in": list(ids)}}, "u": touched, "multi": True}])
 
 
-def led_on(edge: Document, parent: Record | None) -> Document:
+def redirected_edge(edge: Document, parent: Record | None) -> Document:
     """The edge from the job that continues the parent's chain."""
     to = "" if parent is None or parent.next_id is None else parent.next_id
     return _edge(to, edge["child"], edge["run_when"])
@@ -219,21 +223,21 @@ def loosen(children: Sequence[str]) -> Steps[list[str]]:
 
 
 # ---- reading, carrying -----------------------------------------------------------------------------
-def followers(ids: Sequence[str]) -> Steps[list[list[str]]]:
+def find_followers(ids: Sequence[str]) -> Steps[list[list[str]]]:
     """The jobs that wait for each of these jobs."""
     children = yield from _ends("parent", "child", ids)
     return [children.get(id, []) for id in ids]
 
 
-def waited_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
+def find_parents(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """The jobs that each of these jobs still waits for."""
     return (yield from _ends("child", "parent", ids))
 
 
-def kept_for(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
+def find_kept_children(ids: Sequence[str]) -> Steps[dict[str, list[str]]]:
     """The jobs that waited for each of these jobs and have not ended."""
     closed = yield from find("edges", {"parent": {"$in": list(ids)}, "open": None}, sort={"child": 1})
-    unfinished = yield from _unfinished(closed)
+    unfinished = yield from _find_unfinished(closed)
     children: dict[str, list[str]] = {}
     for edge in closed:
         if edge["child"] in unfinished:
@@ -270,7 +274,7 @@ def put(edges: Sequence[Document]) -> Steps[None]:
 
 
 # ---- upkeep ----------------------------------------------------------------------------------------
-def needed(ids: Sequence[str]) -> Steps[set[str]]:
+def find_needed(ids: Sequence[str]) -> Steps[set[str]]:
     """Those of these ended jobs that a job without an end waits for, or waited for. Removes closed edges of ended jobs on
     the way; where there are very many, some jobs are kept until the next time."""
     waited = yield from aggregate(
@@ -282,22 +286,22 @@ def needed(ids: Sequence[str]) -> Steps[set[str]]:
         closed = yield from find("edges", {"parent": {"$in": unsure}}, sort={"parent": 1}, limit=AT_ONCE)
         if not closed:
             return kept
-        kept |= yield from _waited_for_by_unfinished(closed)
+        kept |= yield from _find_parents_of_unfinished(closed)
         if len(closed) < AT_ONCE:
             return kept
         unsure = [id for id in unsure if id not in kept and id >= closed[-1]["parent"]]
     return kept | set(unsure)
 
 
-def _waited_for_by_unfinished(closed: Sequence[Document]) -> Steps[set[str]]:
-    unfinished = yield from _unfinished(closed)
+def _find_parents_of_unfinished(closed: Sequence[Document]) -> Steps[set[str]]:
+    unfinished = yield from _find_unfinished(closed)
     over = [edge["_id"] for edge in closed if edge["child"] not in unfinished]
     if over:
         yield from delete("edges", {"_id": {"$in": over}})
     return {edge["parent"] for edge in closed if edge["child"] in unfinished}
 
 
-def _unfinished(edges: Sequence[Document]) -> Steps[set[str]]:
+def _find_unfinished(edges: Sequence[Document]) -> Steps[set[str]]:
     """The children of these edges that have not ended."""
     if not edges:
         return set()

@@ -51,11 +51,11 @@ def mend(records: Sequence[Record], now: int) -> Steps[int]:
 def _not_on_the_list(records: Sequence[Record]) -> Steps[list[Record]]:
     if not records:
         return []
-    listed = yield from _listed([record.id for record in records])
+    listed = yield from _find_listed([record.id for record in records])
     return [record for record in records if record.id not in listed]
 
 
-def _listed(ids: Sequence[str]) -> Steps[set[str]]:
+def _find_listed(ids: Sequence[str]) -> Steps[set[str]]:
     """Those of these jobs that are on the list for `resolve_edges`."""
     notes = yield from find("notes", {"_id": kind("unresolved"), "job": {"$in": list(ids)}}, {"job": 1})
     return {note["job"] for note in notes if "job" in note}
@@ -80,7 +80,7 @@ def _unaware(children: Sequence[Record], find_open: Parents) -> Steps[set[str]]:
     seen: Document = {"state": 1, "next_id": 1, "hidden": 1, "followed": 1}
     known = {each["_id"]: each for each in (yield from find("jobs", {"_id": {"$in": sorted(wanted)}}, seen))}
     doubtful = [id for id, ways in wanted.items() if _is_unaware(known.get(id), ways)]
-    return set(doubtful) - (yield from _listed(doubtful))
+    return set(doubtful) - (yield from _find_listed(doubtful))
 
 
 class _Parent:

@@ -113,7 +113,7 @@ def repair(now: int) -> Steps[None]:
 
 
 # ---- looking ---------------------------------------------------------------------------------------
-def wanted(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
+def condition_of(want: Want, paused: frozenset[str], *, alone: bool) -> Document:
     """The condition for the gates that a want asks for."""
     condition: Document = {"suspect": int(alone), "min_version": {"$lte": ROW_VERSION}}
     if want.queues is not None:

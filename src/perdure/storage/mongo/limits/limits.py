@@ -79,7 +79,7 @@ class Limits:
 
     def take(self, want: Want) -> Steps[list[Record]]:
         """The best jobs that may start, over all open gates that are wanted. The caller writes the claim."""
-        condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
+        condition = limit_gates.condition_of(want, self._news.paused, alone=want.alone)
         claimed: list[str] = []
         seen: dict[str, None] = {}
         if self._turn.concurrent and not self._gates.all_open(condition, self._now):
@@ -118,7 +118,7 @@ class Limits:
         """When a job of these wants may start: now, or when a rate allows it."""
         opening: list[int] = []
         for want in wants:
-            condition = limit_gates.wanted(want, self._news.paused, alone=want.alone)
+            condition = limit_gates.condition_of(want, self._news.paused, alone=want.alone)
             found = yield from self._gates.find_opening(condition)
             unknown = {gate["_id"]: 1 for gate in found if gate["_id"] not in self._remaining}
             heads = yield from limit_gates.heads(unknown, not_expired(self._now))
@@ -133,7 +133,7 @@ class Limits:
 
     def any_suspect(self, wants: Iterable[Want]) -> Steps[bool]:
         for want in wants:
-            condition = limit_gates.wanted(want, self._news.paused, alone=True)
+            condition = limit_gates.condition_of(want, self._news.paused, alone=True)
             found = yield from self._gates.find_any(condition)
             if found:
                 at_one: Document = {"place": {"$in": found}, **not_expired(self._now)}
@@ -246,7 +246,7 @@ class Limits:
         keys = [key for key in keys_of(limits) if key not in self._used]
         if not keys:
             return
-        running = yield from running_counts.running(keys, self._news.slots, self._running)
+        running = yield from running_counts.count_running(keys, self._news.slots, self._running)
         rated = {limit.key for text in limits for limit in limits_of(text) if limit.starts is not None}
         starts = yield from _read_starts(key for key in keys if key in rated)
         self._used |= {key: Use(running[key], starts.get(key, ())) for key in keys}

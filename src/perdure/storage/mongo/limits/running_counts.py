@@ -60,7 +60,7 @@ def collect_counts(steps: Steps[T], change: Change) -> Steps[T]:
     return (yield from hold_back_inserts(steps, keeps))
 
 
-def running(keys: Collection[str], known: list[Document] | None, change: Change) -> Steps[Counter[str]]:
+def count_running(keys: Collection[str], known: list[Document] | None, change: Change) -> Steps[Counter[str]]:
     """How many jobs run under each of these keys (and under some others). `known`: all documents, if they are known;
     `change`: what is not stored yet."""
     wanted = set(keys)

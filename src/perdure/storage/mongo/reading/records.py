@@ -161,7 +161,7 @@ def gates_of_queue(queue: str) -> Document:
 # ---- records to documents --------------------------------------------------------------------------
 def document_of(record: Record) -> Document:
     """The document of a new job."""
-    document = {name: value for name in Record.__struct_fields__ if _stored(name, value := getattr(record, name))}
+    document = {name: value for name in Record.__struct_fields__ if _is_stored(name, value := getattr(record, name))}
     document["_id"] = document.pop("id")
     document["marks"] = marks_of(record)
     return document
@@ -173,7 +173,7 @@ def update_of(before: Record, after: Record) -> Document:
     removed: Document = {}
     for name, was, value in zip(MAY_CHANGE, _values(before), _values(after), strict=True):
         if value != was:
-            if _stored(name, value):
+            if _is_stored(name, value):
                 written[name] = value
             else:
                 removed[name] = ""
@@ -182,7 +182,7 @@ def update_of(before: Record, after: Record) -> Document:
     return {name: part for name, part in (("$set", written), ("$unset", removed)) if part}
 
 
-def _stored(name: str, value: object) -> bool:
+def _is_stored(name: str, value: object) -> bool:
     return name not in _DEFAULTS or value != _DEFAULTS[name]
 
 

@@ -39,8 +39,8 @@ def export(after: tuple[int, str] | None, limit: int, now: int) -> Steps[list[Jo
     records = shown((yield from find("jobs", filter, WHOLE, sort=OLDEST_FIRST, limit=limit)), now)
     found = yield from find("logs", {"_id": {"$in": [record.id for record in records]}})
     logs = {document["_id"]: tuple(document["lines"]) for document in found}
-    waits_for = yield from edges.waited_for([record.id for record in records])
-    kept_for = yield from edges.kept_for([record.id for record in records if record.followed])
+    waits_for = yield from edges.find_parents([record.id for record in records])
+    kept_for = yield from edges.find_kept_children([record.id for record in records if record.followed])
     return [
         JobDump(record, *(tuple(found.get(record.id, ())) for found in (logs, waits_for, kept_for)))
         for record in records

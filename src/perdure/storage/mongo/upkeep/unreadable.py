@@ -96,7 +96,7 @@ def set_aside(documents: Sequence[Document], now: int) -> Steps[dict[str, Record
     if not ids:
         return {}
     found = yield from find("jobs", {"_id": {"$in": ids}})
-    made = [(document, _mended(document, now)) for document in found]
+    made = [(document, _mend(document, now)) for document in found]
     made = [(document, mended) for document, mended in made if mended.fields]
     yield from update("jobs", [_replacement(document, mended) for document, mended in made if mended.record.id])
     if foreign := [document["_id"] for document, mended in made if not mended.record.id]:
@@ -128,7 +128,7 @@ def _leave_indexes(documents: Sequence[Document]) -> Steps[None]:
     yield from add("unresolved", [{"job": id, "what": "edges"} for id in ids if id in followed])
 
 
-def _mended(document: Mapping[str, Any], now: int) -> Mended:
+def _mend(document: Mapping[str, Any], now: int) -> Mended:
     return mend(_values_of(document), now)
 
 
@@ -185,14 +185,14 @@ def _keep(rows: Sequence[Unreadable]) -> Steps[None]:
     )
 
 
-def listed(ids: Sequence[str] | None, limit: int) -> Steps[list[Unreadable]]:
+def list_unreadable(ids: Sequence[str] | None, limit: int) -> Steps[list[Unreadable]]:
     """What was set aside, the oldest first."""
     wanted: Document = {} if ids is None else {"_id": {"$in": [f"jobs/{id}" for id in ids]}}
     found = yield from find("unreadable", wanted, sort={"at": 1, "_id": 1}, limit=limit)
-    return [_listed(document) for document in found]
+    return [_entry_of(document) for document in found]
 
 
-def _listed(document: Document) -> Unreadable:
+def _entry_of(document: Document) -> Unreadable:
     damaged = _kept(document.get("_id"), "unreadable", (), document, 0)
     return kept_entry(lambda: _unreadable.decode(document["text"]), damaged.id, msgspec.json.decode(damaged.raw))
 

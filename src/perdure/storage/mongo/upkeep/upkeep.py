@@ -35,7 +35,7 @@ _HELD_OR_STRANGE: list[Document] = [{"stamp": {"$ne": None}}, {"state": {"$nin":
 COUNTED = dict.fromkeys(("task", "state", "finished_at", "keep_last", "stamp"), 1)
 
 
-def lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
+def find_lapsed(limit: int, contact: int, now: int) -> Steps[list[Record]]:
     """Jobs whose lease is over, the longest over first. Leases that reach too far (the clock went back) are cut. Batches of
     leases are looked at until there are enough, and tidied on the way."""
     over: dict[str, Record] = {}
@@ -97,7 +97,7 @@ def _cut_leases(records: Sequence[Record], now: int) -> Steps[None]:
     yield from write(before, records)
 
 
-def expired(limit: int, now: int) -> Steps[list[Record]]:
+def find_expired(limit: int, now: int) -> Steps[list[Record]]:
     """Waiting jobs that were not started in time, the longest over first."""
     if limit <= 0:
         return []
@@ -113,7 +113,7 @@ def prune(limit: int, now: int, *, small: bool) -> Steps[int]:
     over = yield from _over(list(past), now)
     if len(past) < limit + NEEDED:
         over |= yield from _too_many(now, small=small)
-    needed = (yield from edges.needed(list(over))) if over else set[str]()
+    needed = (yield from edges.find_needed(list(over))) if over else set[str]()
     put_off = needed & past.keys() if len(needed) >= NEEDED else set[str]()
     leaving = [id for id in over if id not in needed][:limit]
     gone = [id for id in leaving if not over[id]]

@@ -20,7 +20,7 @@ from perdure.storage.contract import CallerSession, EnqueueResult
 
 from ..address import MongoAddress
 from ..connection.errors import error_for, is_transient
-from ..connection.operations import Steps, blocking, find, insert, run_async
+from ..connection.operations import Steps, find, insert, run_async, run_blocking
 from ..connection.server import CODEC
 from ..connection.signals import signal_document
 from ..edges.resolve_edges import EdgeResolution
@@ -39,7 +39,7 @@ class SessionEnqueue(CallerSession):
     def enqueue_blocking(self, session: Any) -> list[EnqueueResult]:
         self._check(session)
         try:
-            return blocking(self._steps(), self._database(session), session)
+            return run_blocking(self._steps(), self._database(session), session)
         except PyMongoError as error:
             raise self._error_for_caller(error) from error
 
