@@ -69,13 +69,16 @@ def is_forgotten(error: BaseException) -> bool:
 
 
 def is_broken(error: BaseException) -> bool:
-    """The connection is lost, could not be made, or too few members of the set have confirmed a write, and that may pass. A
-    server that has just started has no sessions for a moment, which the driver reports as a mistake in the URL."""
-    if isinstance(error, GivenUp):
+    """The connection is lost, could not be made, or too few members of the set have confirmed a write, and that may pass."""
+    if isinstance(error, GivenUp) or has_no_sessions(error):
         return True
-    if isinstance(error, errors.ConfigurationError):
-        return "Sessions are not supported" in str(error)
     return isinstance(error, errors.ConnectionFailure | errors.WaitQueueTimeoutError | errors.WTimeoutError)
+
+
+def has_no_sessions(error: BaseException) -> bool:
+    """The connection was made while the server was starting, and can have no sessions. The driver reports that as a mistake
+    in the URL."""
+    return isinstance(error, errors.ConfigurationError) and "Sessions are not supported" in str(error)
 
 
 def is_unavailable(error: BaseException) -> bool:

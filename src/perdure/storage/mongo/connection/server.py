@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from bson.binary import UUID_SUBTYPE, Binary
 from bson.codec_options import CodecOptions
 from pymongo import AsyncMongoClient, monitoring
-from pymongo.errors import AutoReconnect, PyMongoError, ServerSelectionTimeoutError
+from pymongo.errors import AutoReconnect, ConfigurationError, PyMongoError, ServerSelectionTimeoutError
 from pymongo.read_concern import ReadConcern
 from pymongo.read_preferences import ReadPreference
 from pymongo.uri_parser import split_options
@@ -34,7 +34,7 @@ from perdure.storage.driver_calls import DriverCalls, GivenUp
 
 from ..address import MongoAddress
 from ..reading.records import Document
-from .errors import error_for, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
+from .errors import error_for, has_no_sessions, is_broken, is_conflict, is_forgotten, is_transient, is_unknown_commit
 from .operations import PREFIX, Steps, WouldWrite, read_only, run_async
 from .server_transactions import APPNAME, Abandoned
 
@@ -136,10 +136,14 @@ class Server:
     def replace_client(self) -> None:
         """Give up the client and its calls, and continue with a new one: a lock of the old one may be lost for good."""
         _log.warning("%s: calls do not end; the client of MongoDB is replaced by a new one", self.address)
+        calls = self.calls
+        self._use_new_client()
+        calls.give_up()
+
+    def _use_new_client(self) -> None:
         old, calls = self.client, self.calls
         self._connect()
-        calls.give_up()
-        closing = asyncio.get_running_loop().create_task(_close_client(old))
+        closing = asyncio.get_running_loop().create_task(_close_after(calls, old))
         self._closing.add(closing)
         closing.add_done_callback(self._closing.discard)
         self._replaced()
@@ -147,6 +151,8 @@ class Server:
     async def close(self) -> None:
         """Close the client. Calls that still run are given up."""
         self.calls.give_up()
+        if self._closing:
+            await asyncio.wait(self._closing, timeout=CLOSE_WITHIN)
         # the driver forgets the sockets of its monitors when it is closed while they still connect
         await asyncio.sleep(max(0.0, self._made + SETTLED - monotonic()))
         await _close_client(self.client)
@@ -188,7 +194,7 @@ class Server:
 
     async def _read(self, steps: Steps[T]) -> T:
         # a session of its own: a long answer comes in several parts, which belong to the session that asked
-        async with self.client.start_session(causal_consistency=False) as session:
+        async with self._session() as session:
             return await run_async(steps, self.committed, session)
 
     async def write(
@@ -266,10 +272,27 @@ class Server:
     @asynccontextmanager
     async def begin(self) -> AsyncIterator[Any]:
         """A session in a transaction, which is undone unless it is committed."""
-        async with self.client.start_session(causal_consistency=False) as session:
+        async with self._session() as session:
             await session.start_transaction(LOCAL, MAJORITY, ReadPreference.PRIMARY)
             self.sessions.add(bytes(session.session_id["id"]).hex())
             yield session
+
+    @asynccontextmanager
+    async def _session(self) -> AsyncIterator[Any]:
+        """A session of the driver. If its connection can have none, the client is replaced.
+
+        A server that starts has no sessions for a moment. The driver asks for them when it makes a connection, keeps that
+        answer, and keeps the connection in its pool: every later call that gets this connection fails.
+        """
+        client = self.client
+        try:
+            async with client.start_session(causal_consistency=False) as session:
+                yield session
+        except ConfigurationError as error:
+            if has_no_sessions(error) and client is self.client:
+                _log.info("%s: a connection was made before the server had sessions; making new ones", self.address)
+                self._use_new_client()
+            raise
 
     async def end_sessions(self, sessions: Collection[str]) -> None:
         """Undo the transactions of a dead process. They belong to a session, not to a connection, so the server would keep
@@ -288,6 +311,15 @@ class Server:
                 if not is_unknown_commit(error) or retries.over:
                     raise
             await retries.pause()
+
+
+async def _close_after(calls: DriverCalls, client: AsyncMongoClient[dict[str, Any]]) -> None:
+    """Close a client that is no longer used, once its calls have ended. Calls that take too long are given up."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(CALLS_WITHIN):
+            await calls.finish()
+    calls.give_up()
+    await _close_client(client)
 
 
 async def _close_client(client: AsyncMongoClient[dict[str, Any]]) -> None:
